@@ -1,0 +1,76 @@
+"""The road a graph takes, one screen: capture → rewrite → hand-off → rewrite inside Inductor → report.
+
+``torch.compile(model, backend="fusepass")`` finds :func:`fusepass` through the package's entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture import hooks
+from fusepass.errors import FusepassError
+from fusepass.hand_off import hand_off
+from fusepass.options import Options, resolve
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.rewrite.default_rules import default_rules
+from fusepass.rewrite.driver import rewrite
+
+hooks.install()  # station 1: from here on Dynamo asks capture at each branch of a frame meant for us
+
+
+def fusepass(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **_later: Any,
+) -> Callable[..., Any]:
+    """Compile one captured graph.
+
+    Args:
+        gm: graph of torch calls, as Dynamo recorded it.
+        inputs: example inputs, real or fake.
+        mode: as for Inductor; the same as ``options={"mode": …}``.
+        options: see :class:`fusepass.options.Options`.
+        name: region name that torch 2.13 and later pass on.
+
+    Returns:
+        A callable with the inputs and outputs of ``gm``.
+
+    Raises:
+        UnknownOption, OptionType, OptionValue: bad options.
+    """
+    chosen = _resolved(mode, options)
+    record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
+    record.decisions += rewrite(gm, default_rules(), chosen)  # station 2
+    record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
+    record.decisions.append(_handed(chosen))
+    return log.counting(hand_off(gm, inputs, chosen, name), record)  # stations 3, 4, 5; 6 is the log
+
+
+def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
+    try:
+        return resolve(mode, options)
+    except FusepassError as error:
+        raise torch_private.transparent(error) from None
+
+
+def _handed(options: Options) -> Decision:
+    what = {"inductor": f"to Inductor, mode {options.mode}"}.get(options.codegen, f"run as {options.codegen}")
+    return Decision(Station.HAND_OFF, "codegen", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, f"the rest goes {what}")
+
+
+def reset() -> None:
+    """Part of torch._dynamo.reset(): forget reports and free CUDA-graph memory."""
+    log.clear()
+    torch_private.reset_cudagraphs()
+
+
+fusepass.reset = reset  # type: ignore[attr-defined]

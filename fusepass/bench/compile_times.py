@@ -1,0 +1,154 @@
+"""Compile times alone (``--compile-only``): ours against Inductor on the same model.
+
+Inductor compiles one broken-out layer and uses it again, so a captured model is a larger graph than
+any Inductor sees. The fair baseline is Inductor on the program's *twin*, in which the branches on
+tensors are written by hand as ``torch.where``: the same graph, without fusepass. The ratio to the
+untouched program is given beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fusepass.bench import samples
+from fusepass.bench.measure import Settings, compile_in_new_process, prepare_workers
+from fusepass.bench.processes import Worker, ask, start_workers
+from fusepass.bench.programs import Program, Source
+from fusepass.bench.records import CompileRow, CompileTimes, GrowthRow
+from fusepass.bench.variants import Variant
+
+OURS, TWIN, UNTOUCHED = "fusepass", "inductor_twin", "inductor"
+BARS = {"cold": 1.15, "warm": 1.10, "warm_process": 1.10}
+
+
+def compile_variants(backend: str, mode: str) -> list[Variant]:
+    """Ours, Inductor on the twin, and Inductor on the program as it is."""
+    return [
+        Variant(OURS, backend, mode),
+        Variant(TWIN, "inductor", mode, twin=True),
+        Variant(UNTOUCHED, "inductor", mode),
+    ]
+
+
+def measure_compiles(
+    program: Program, source: Source, workers: Sequence[Worker], settings: Settings
+) -> list[CompileRow]:
+    """Cold and warm compile times of one program, ``settings.repeats`` times, in rotated order."""
+    prepare_workers(workers, settings.device)
+    mode = workers[0].variant.mode or "default"
+    usable = [one for one in workers if program.twin is not None or not one.variant.twin]
+    by_label = {one.variant.label: one for one in usable}
+    ask(usable, "build", together=True, source=source)
+    kinds = ["cold", "warm"] + (["warm_process"] if settings.second_process else [])
+    rounds: dict[str, dict[str, list[float]]] = {
+        kind: {label: [] for label in by_label} for kind in kinds
+    }
+    for order in samples.rotation(list(by_label), settings.repeats):
+        for label in order:
+            with tempfile.TemporaryDirectory(prefix="fusepass-bench-") as scratch:
+                found = _one(by_label[label], source, str(Path(scratch)), kinds, settings)
+            for kind, seconds in found.items():
+                rounds[kind][label].append(seconds)
+    failed = {label: one.failed for label, one in by_label.items() if one.failed is not None}
+    ask(usable, "drop", together=True)
+    return [_row(program, mode, kind, rounds[kind], failed) for kind in kinds]
+
+
+def _one(
+    worker: Worker, source: Source, folder: str, kinds: Sequence[str], settings: Settings
+) -> dict[str, float]:
+    """One cold compile and the warm ones after it."""
+    label = worker.variant.label
+    found: dict[str, float] = {}
+    for kind in kinds:
+        if kind == "warm_process":
+            seconds = compile_in_new_process(worker.variant, source, folder, settings)
+            answer: dict[str, Any] = {} if seconds is None else {label: seconds}
+        else:
+            answer = ask([worker], "compile", timeout=settings.remaining(), folder=folder)
+        if label in answer:
+            found[kind] = answer[label]
+    return found
+
+
+def _row(
+    program: Program, mode: str, kind: str, rounds: dict[str, list[float]], failed: dict[str, str]
+) -> CompileRow:
+    over_twin = _ratio(rounds.get(OURS), rounds.get(TWIN))
+    return CompileRow(
+        program=program.name,
+        parameters=dict(program.parameters),
+        mode=mode,
+        kind=kind,
+        seconds={label: statistics.median(one) if one else None for label, one in rounds.items()},
+        rounds=rounds,
+        over_twin=over_twin,
+        over_untouched=_ratio(rounds.get(OURS), rounds.get(UNTOUCHED)),
+        bar=BARS[kind],
+        passed=None if over_twin is None else over_twin <= BARS[kind],
+        failed=failed,
+    )
+
+
+def _ratio(ours: list[float] | None, theirs: list[float] | None) -> float | None:
+    """Median of the ratios round by round."""
+    if not ours or not theirs or len(ours) != len(theirs):
+        return None
+    return statistics.median([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def growth(programs: Sequence[Program], rows: Sequence[CompileRow]) -> list[GrowthRow]:
+    """Growth with the number of layers, for every family of programs, kind and variant."""
+    layers = {one.name: (one.family, one.layers) for one in programs if one.layers is not None}
+    groups: dict[tuple[str, str, str, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        family, count = layers.get(row["program"], (None, None))
+        for label, seconds in row["seconds"].items():
+            if family is not None and count is not None and seconds is not None:
+                key = (family, row["mode"], row["kind"], label)
+                groups.setdefault(key, []).append((count, seconds))
+    return [
+        _growth(key, sorted(points))
+        for key, points in groups.items()
+        if len({count for count, _ in points}) > 1
+    ]
+
+
+def _growth(key: tuple[str, str, str, str], points: list[tuple[int, float]]) -> GrowthRow:
+    counts = [count for count, _ in points]
+    seconds = [value for _, value in points]
+    return GrowthRow(
+        family=key[0],
+        mode=key[1],
+        kind=key[2],
+        variant=key[3],
+        layers=counts,
+        seconds=seconds,
+        seconds_per_layer=statistics.linear_regression(counts, seconds).slope,
+        exponent=samples.growth_exponent(counts, seconds),
+    )
+
+
+def measure_all(
+    programs: Sequence[tuple[Program, Source]], settings: Settings, report: Any
+) -> CompileTimes:
+    """The compile-time table of several programs.
+
+    Args:
+        report: called with a line of text as each program is done.
+    """
+    rows: list[CompileRow] = []
+    for mode in settings.modes:
+        workers = start_workers(compile_variants(settings.backend, mode), settings.grad_mode)
+        try:
+            for program, source in programs:
+                report(f"{program.name} ({mode})")
+                rows.extend(measure_compiles(program, source, workers, settings))
+        finally:
+            for one in workers:
+                one.stop()
+    return CompileTimes(rows=rows, growth=growth([program for program, _ in programs], rows))

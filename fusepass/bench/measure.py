@@ -1,0 +1,275 @@
+"""Measuring one program: the order in which the workers build, compile, compare and are timed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusepass.bench import numerics, samples
+from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
+from fusepass.bench.programs import Program, Source
+from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
+from fusepass.bench.variants import EAGER, Variant, baseline
+from fusepass.errors import BenchError
+
+_FEWEST_CALLS, _MOST_CALLS = 3, 500
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Args:
+        modes: modes of torch.compile, each for Inductor and for ``backend``.
+        backend: the backend under test.
+        device: "cuda" or "cpu".
+        grad_mode: "no-grad", "inference" or "grad" around every call.
+        rounds: interleaved rounds.
+        round_seconds: how long each variant is timed in each round.
+        compile_times: "both", "cold" or "none".
+        second_process: also time a warm compile in a new process.
+        repeats: how often ``--compile-only`` times each compile.
+        deadline: ``time.monotonic()`` at which the whole run should have ended, or None.
+    """
+
+    modes: tuple[str, ...]
+    backend: str
+    device: str
+    grad_mode: str
+    rounds: int
+    round_seconds: float
+    compile_times: str
+    second_process: bool
+    repeats: int
+    deadline: float | None
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, at least 1; None without one."""
+        return None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
+
+
+def blank(variant: Variant) -> VariantRecord:
+    """A record in which nothing was measured yet."""
+    return VariantRecord(
+        variant=variant.label, backend=variant.backend, mode=variant.mode, failed=None, wall_us=None,
+        device_us=None, peak_memory_bytes=None, error=None, graphs=None, slower=None,
+        compile=CompileSeconds(cold_s=None, warm_s=None, warm_process_s=None),
+        speedup=Speedup(eager=None, inductor=None, best=None),
+    )  # fmt: skip
+
+
+def skipped(program: Program, why: str) -> ProgramRecord:
+    """The record of a program that was not run."""
+    return ProgramRecord(
+        program=program.name, parameters=dict(program.parameters), device=None, skipped=why,
+        reference=None, variants=[], seconds=0.0,
+    )  # fmt: skip
+
+
+def measure(
+    program: Program, source: Source, workers: Sequence[Worker], settings: Settings, share: float | None
+) -> ProgramRecord:
+    """Measure every variant of one program; a variant that fails is reported and left out.
+
+    Args:
+        share: seconds this program may take, or None; compiling is not cut short by it, timing is.
+
+    Raises:
+        BenchError: the program cannot be built, or is not the same in every process.
+    """
+    began = time.monotonic()
+    record = skipped(program, "")
+    record["skipped"] = None
+    records = {worker.variant.label: blank(worker.variant) for worker in workers}
+    with tempfile.TemporaryDirectory(prefix="fusepass-bench-") as scratch:
+        _prepare(program, source, workers, settings)
+        devices = ask(workers, "device", together=True)
+        record["device"] = next(iter(devices.values()), None)
+        folders = _compile(workers, records, settings, Path(scratch))
+        settled = ask(workers, "settle", timeout=settings.remaining())
+        for label, (_, peak) in settled.items():
+            records[label]["peak_memory_bytes"] = peak
+        record["reference"] = _judge(workers, records, settings, str(Path(scratch) / "reference.pt"))
+        for label, graph_facts in ask(workers, "facts", together=True).items():
+            records[label]["graphs"] = graph_facts
+        left = None if share is None else share - (time.monotonic() - began)
+        pace = {label: seconds for label, (seconds, _) in settled.items()}
+        _time(workers, records, settings, pace, left)
+        _compile_again(workers, records, settings, folders, source)
+    ask(workers, "drop", together=True)
+    for worker in workers:
+        records[worker.variant.label]["failed"] = worker.failed
+    record["variants"] = list(records.values())
+    record["seconds"] = time.monotonic() - began
+    return record
+
+
+def prepare_workers(workers: Sequence[Worker], device: str) -> None:
+    """Start dead workers again, give all a clean record, and get one-off costs out of the way."""
+    for worker in workers:
+        worker.failed = None
+        if not worker.alive():
+            worker.start()
+    fresh = [worker for worker in workers if not worker.primed]
+    ask(fresh, "prime", together=True, device=device)
+    for worker in fresh:
+        worker.primed = True
+
+
+def _prepare(program: Program, source: Source, workers: Sequence[Worker], settings: Settings) -> None:
+    prepare_workers(workers, settings.device)
+    prints = ask(workers, "build", together=True, source=source)
+    if len({tuple(one) for one in prints.values()}) > 1:
+        raise BenchError(
+            f"fusepass bench: {program.name} gives other weights or inputs in every process. The "
+            "benchmark seeds torch and random before it builds; use no other source of randomness."
+        )
+
+
+def _compile(
+    workers: Sequence[Worker], records: dict[str, VariantRecord], settings: Settings, scratch: Path
+) -> dict[str, str | None]:
+    """Compile every variant; returns the cache folder of each."""
+    compiled = [worker for worker in workers if worker.variant.backend is not None]
+    labels = [worker.variant.label for worker in compiled]
+    cold = settings.compile_times != "none"
+    folders: dict[str, str | None] = dict.fromkeys(labels)
+    if cold:
+        for number, label in enumerate(labels):
+            folder = scratch / f"cache-{number}"
+            folder.mkdir()
+            folders[label] = str(folder)
+    # Timed compiles run one at a time; otherwise all of them at once, since nobody looks at the clock.
+    seconds = ask_each(
+        compiled,
+        {label: {"folder": folders[label]} for label in labels},
+        "compile",
+        together=not cold,
+        timeout=settings.remaining(),
+    )
+    if cold:
+        for label, value in seconds.items():
+            records[label]["compile"]["cold_s"] = value
+    return folders
+
+
+def _judge(
+    workers: Sequence[Worker], records: dict[str, VariantRecord], settings: Settings, path: str
+) -> str | None:
+    """Apply the error rule to every variant; returns why there is no float64 reference, or None."""
+    eager = next(worker for worker in workers if worker.variant.label == EAGER)
+    if eager.failed is not None:
+        return "eager failed"
+    try:
+        reason: str | None = eager.call("reference", path=path)
+    except WorkerFailed as error:
+        eager.failed = f"reference: {error}"
+        return "eager failed"
+    found: dict[str, list[numerics.TensorError]] = ask(workers, "errors", path=path)
+    variants = [worker.variant for worker in workers]
+    for variant in variants:
+        if variant.label in found and EAGER in found:
+            peer = baseline(variant, variants)
+            records[variant.label]["error"] = numerics.judge(
+                found[variant.label],
+                found[EAGER],
+                found.get(peer.label) if peer is not None else None,
+                reason,
+            )
+    return reason
+
+
+def calls_per_turn(seconds_per_call: float, turn_seconds: float) -> int:
+    """How many calls fit into one variant's turn, within sensible limits."""
+    wanted = int(turn_seconds / max(seconds_per_call, 1e-7))
+    return min(_MOST_CALLS, max(_FEWEST_CALLS, wanted))
+
+
+def _time(
+    workers: Sequence[Worker],
+    records: dict[str, VariantRecord],
+    settings: Settings,
+    pace: dict[str, float],
+    seconds_left: float | None,
+) -> None:
+    """Interleaved rounds, then medians and the speed rule."""
+    by_label = {worker.variant.label: worker for worker in workers if worker.failed is None}
+    turn = settings.round_seconds
+    if seconds_left is not None:
+        turns = settings.rounds * max(1, len(by_label))
+        turn = max(0.0, min(turn, seconds_left / turns))
+    wall: dict[str, list[list[float]]] = {label: [] for label in by_label}
+    device: dict[str, list[list[float]]] = {label: [] for label in by_label}
+    for order in samples.rotation(list(by_label), settings.rounds):
+        for label in order:
+            calls = calls_per_turn(pace[label], turn)
+            patience = 60 + 20 * calls * pace[label]
+            answer = ask([by_label[label]], "time", calls=calls, timeout=patience)
+            if label in answer:
+                wall[label].append(answer[label][0])
+                device[label].append(answer[label][1] or [])
+    for label, worker in by_label.items():
+        if worker.failed is None:
+            records[label]["wall_us"] = samples.summary(wall[label])
+            records[label]["device_us"] = samples.summary(device[label])
+    compare_speed([worker.variant for worker in workers], records)
+
+
+def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
+    """Fill in every variant's speed-up over eager, Inductor in its mode, and the better of the two."""
+    for variant in variants:
+        record = records[variant.label]
+        if variant.backend is None or record["wall_us"] is None:
+            continue
+        peer = baseline(variant, variants)
+        ratios = Speedup(
+            eager=samples.speedup(records[EAGER]["wall_us"], record["wall_us"]),
+            inductor=samples.speedup(records[peer.label]["wall_us"], record["wall_us"]) if peer else None,
+            best=None,
+        )
+        known = [ratio for ratio in (ratios["eager"], ratios["inductor"]) if ratio is not None]
+        ratios["best"] = min(known, default=None)
+        record["speedup"] = ratios
+        if ratios["best"] is not None:
+            record["slower"] = ratios["best"] < samples.NOT_SLOWER
+
+
+def _compile_again(
+    workers: Sequence[Worker],
+    records: dict[str, VariantRecord],
+    settings: Settings,
+    folders: dict[str, str | None],
+    source: Source,
+) -> None:
+    """Warm compiles, while the caches on disk are still there."""
+    if settings.compile_times != "both":
+        return
+    arguments = {label: {"folder": folder} for label, folder in folders.items()}
+    for label, seconds in ask_each(workers, arguments, "compile", timeout=settings.remaining()).items():
+        records[label]["compile"]["warm_s"] = seconds
+    if settings.second_process:
+        for worker in workers:
+            folder = folders.get(worker.variant.label)
+            if folder is not None and worker.failed is None:
+                seconds = compile_in_new_process(worker.variant, source, folder, settings)
+                records[worker.variant.label]["compile"]["warm_process_s"] = seconds
+
+
+def compile_in_new_process(
+    variant: Variant, source: Source, folder: str, settings: Settings
+) -> float | None:
+    """Seconds of the first call in a process that finds only the caches on disk; None if it failed."""
+    worker = Worker(variant, settings.grad_mode)
+    try:
+        worker.call("prime", device=settings.device)
+        worker.call("build", source=source)
+        seconds: Any = worker.call("compile", timeout=settings.remaining(), folder=folder)
+        return float(seconds)
+    except WorkerFailed:
+        return None
+    finally:
+        worker.stop()

@@ -1,0 +1,227 @@
+"""The error rule: how far a variant may be from the exact result.
+
+A float64 run of the same program, in eager mode, stands for the exact result. A tensor passes if its
+RMS error is at most the largest of
+
+- twice eager's error: rounding differs with the order of operations, and eager is no oracle;
+- 1.1 times Inductor's error in the same mode: what a user of torch.compile already accepts;
+- half an ulp of the output's dtype at the tensor's RMS: no output of that dtype can do better.
+
+NaN and infinity where the reference is finite never pass, whatever eager does. Tensors that are not
+floating point have to equal eager's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypedDict
+
+import torch
+
+from fusepass.bench.records import ErrorRecord
+
+EAGER_FACTOR = 2.0
+INDUCTOR_FACTOR = 1.1
+
+
+class TensorError(TypedDict):
+    """One output tensor against the reference and against eager's."""
+
+    problem: str | None  # wrong shape or dtype, or a tensor of integers that is not eager's
+    rms: float | None  # None: not floating point, or no reference
+    reference_rms: float | None
+    half_ulp: float | None
+    bit_equal: bool
+    from_eager: float | None  # RMS difference from eager over eager's RMS
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in a program's output, in a fixed order: containers, dataclasses and mappings."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """``value`` with every tensor inside tuples, lists and dicts replaced by ``change(tensor)``."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, change) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value
+
+
+def is_float(tensor: torch.Tensor) -> bool:
+    """Whether rounding applies to the tensor's dtype (complex included)."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def to_double(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float64 (complex128 for complex); other dtypes stay as they are."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def reference_outputs(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Outputs of a float64 copy of ``model`` on float64 copies of its inputs, run eagerly.
+
+    A plain function has no weights to convert: it must work with whatever dtype it is given.
+
+    Raises:
+        Exception: whatever the program raises in float64 (a dtype written into it, an operator
+            without a float64 version, not enough memory).
+    """
+    exact = copy.deepcopy(model)
+    if isinstance(exact, torch.nn.Module):
+        exact = exact.double()
+    inputs = map_tensors(copy.deepcopy((args, kwargs)), to_double)
+    return [tensor.detach().clone() for tensor in tensors_in(exact(*inputs[0], **inputs[1]))]
+
+
+def rms(tensor: torch.Tensor) -> float:
+    """Root mean square, computed in float64; 0 for an empty tensor."""
+    if tensor.numel() == 0:
+        return 0.0
+    return float(tensor.abs().double().square().mean().sqrt())
+
+
+def rms_error(output: torch.Tensor, exact: torch.Tensor) -> float:
+    """RMS of ``output - exact`` over the elements at which the exact result is finite.
+
+    Where it is not, the output must be the same infinity, or NaN too. Anything else that is not
+    finite makes the error infinite.
+    """
+    output, exact = to_double(output), to_double(exact)
+    finite = torch.isfinite(exact)
+    same = torch.eq(output, exact) | (torch.isnan(output) & torch.isnan(exact))
+    if bool((~finite & ~same).any()) or bool((finite & ~torch.isfinite(output)).any()):
+        return math.inf
+    return rms((output - exact)[finite])
+
+
+def half_ulp(dtype: torch.dtype, magnitude: float) -> float:
+    """Half the distance between neighbouring numbers of ``dtype`` at ``magnitude``."""
+    info = torch.finfo(dtype)
+    smallest = info.tiny * info.eps
+    if not math.isfinite(magnitude) or magnitude <= info.tiny:
+        return float(smallest) / 2
+    return max(math.ldexp(info.eps, math.floor(math.log2(magnitude))), smallest) / 2
+
+
+def no_comparison() -> TensorError:
+    """An error record in which nothing is known yet."""
+    return TensorError(
+        problem=None, rms=None, reference_rms=None, half_ulp=None, bit_equal=False, from_eager=None
+    )
+
+
+def compare(output: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor | None) -> TensorError:
+    """How one output tensor differs from eager's and from the float64 reference.
+
+    All three on one device; ``exact`` has eager's shape, or is None when there is no reference.
+    """
+    error = no_comparison()
+    if output.shape != eager.shape or output.dtype != eager.dtype:
+        error["problem"] = (
+            f"{output.dtype} of shape {tuple(output.shape)} where eager gives "
+            f"{eager.dtype} of shape {tuple(eager.shape)}"
+        )
+        return error
+    if not is_float(output):
+        error["bit_equal"] = torch.equal(output, eager)
+        error["problem"] = None if error["bit_equal"] else f"{output.dtype} values differ from eager's"
+        return error
+    error["bit_equal"] = bool(((output == eager) | (output.isnan() & eager.isnan())).all())
+    scale, difference = rms(eager), rms_error(output, eager)
+    error["from_eager"] = difference / scale if scale and math.isfinite(scale) else difference
+    if exact is not None:
+        magnitude = rms(exact[torch.isfinite(exact)])
+        error["rms"] = rms_error(output, exact)
+        error["reference_rms"] = magnitude
+        error["half_ulp"] = half_ulp(output.dtype, magnitude)
+    return error
+
+
+def error_bound(half_ulp: float, eager: float | None, inductor: float | None) -> float:
+    """Largest RMS error that passes; a baseline that is missing or not finite gives no slack."""
+    slack = [half_ulp]
+    if eager is not None and math.isfinite(eager):
+        slack.append(EAGER_FACTOR * eager)
+    if inductor is not None and math.isfinite(inductor):
+        slack.append(INDUCTOR_FACTOR * inductor)
+    return max(slack)
+
+
+def passes(error: float, bound: float) -> bool:
+    """Whether an RMS error is within its bound; NaN and infinity never are."""
+    return math.isfinite(error) and error <= bound
+
+
+def judge(
+    variant: Sequence[TensorError],
+    eager: Sequence[TensorError],
+    inductor: Sequence[TensorError] | None,
+    no_reference: str | None,
+) -> ErrorRecord:
+    """Apply the error rule to every output tensor and report the worst one.
+
+    Args:
+        variant: errors of the variant judged, tensor by tensor.
+        eager: eager's own errors.
+        inductor: Inductor's in the same mode; None for Inductor itself, and when it did not run: the
+            rule is then the stricter one without it.
+        no_reference: why there is no float64 reference, or None if there is one.
+    """
+    record = ErrorRecord(
+        passed=None, reason=no_reference, rms=None, bound=None, eager_rms=None, inductor_rms=None,
+        half_ulp=None, relative=None, tensors=len(variant), worst=None,
+        bit_equal_to_eager=all(one["bit_equal"] for one in variant),
+        relative_to_eager=max((one["from_eager"] or 0.0 for one in variant), default=None),
+    )  # fmt: skip
+    if len(variant) != len(eager):
+        counts = f"{len(variant)} output tensors where eager gives {len(eager)}"
+        record.update(passed=False, reason=counts, bit_equal_to_eager=False)
+        return record
+    for index, one in enumerate(variant):
+        if one["problem"] is not None:
+            record.update(passed=False, reason=f"output {index}: {one['problem']}", worst=index)
+            return record
+    if no_reference is not None:
+        return record
+    record["passed"] = True
+    worst_ratio = -1.0
+    for index, one in enumerate(variant):
+        error, ulp = one["rms"], one["half_ulp"]
+        if error is None or ulp is None:
+            continue
+        peer = inductor[index]["rms"] if inductor is not None and index < len(inductor) else None
+        bound = error_bound(ulp, eager[index]["rms"], peer)
+        if error / bound <= worst_ratio:
+            continue
+        worst_ratio, scale = error / bound, one["reference_rms"]
+        record.update(
+            rms=error, bound=bound, eager_rms=eager[index]["rms"], inductor_rms=peer, half_ulp=ulp,
+            relative=error / scale if scale else None, worst=index,
+        )  # fmt: skip
+        if not passes(error, bound):
+            why = f"RMS error {error:.3g} is above {bound:.3g}"
+            if not math.isfinite(error):
+                why = "NaN or infinity that the float64 reference does not have"
+            record.update(passed=False, reason=f"output {index}: {why}")
+    return record

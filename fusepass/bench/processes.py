@@ -1,0 +1,147 @@
+"""Talking to the workers: one process per variant, asked one at a time or all at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from fusepass.bench import worker
+from fusepass.bench.variants import Variant
+from fusepass.errors import BenchError
+
+
+class WorkerFailed(Exception):
+    """A command failed in a worker, or the worker died or did not answer in time."""
+
+
+@dataclass
+class Worker:
+    """One variant's process. ``failed`` says why it is out for the current program."""
+
+    variant: Variant
+    grad_mode: str
+    process: SpawnProcess = field(init=False)
+    connection: Connection = field(init=False)
+    failed: str | None = None
+    primed: bool = False
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start the process; it is ready when it answers its first command."""
+        self.failed, self.primed = None, False
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        # Not a daemon: Inductor's compile workers are children of this process.
+        self.process = context.Process(
+            target=worker.serve,
+            args=(theirs, self.variant, self.grad_mode),
+            name=f"fusepass-bench-{self.variant.label}",
+        )
+        self.process.start()
+        theirs.close()
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Send a command without waiting for the answer."""
+        try:
+            self.connection.send((command, arguments))
+        except OSError as error:
+            raise WorkerFailed(self._obituary()) from error
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """The answer to the last command.
+
+        Raises:
+            WorkerFailed: it failed, the process died, or ``timeout`` seconds went by (the process is
+                then ended).
+            BenchError: the user asked for something that does not exist.
+        """
+        try:
+            if not self.connection.poll(timeout):
+                self.stop(patience=0.0)
+                raise WorkerFailed(f"no answer within {timeout:.0f} s")
+            kind, value = self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self._obituary()) from error
+        if kind == "usage":
+            raise BenchError(value)
+        if kind == "failed":
+            raise WorkerFailed(value)
+        return value
+
+    def call(self, command: str, timeout: float | None = None, **arguments: Any) -> Any:
+        """Send a command and wait for its answer."""
+        self.send(command, **arguments)
+        return self.receive(timeout)
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.is_alive()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """End the process, by asking for ``patience`` seconds and then by signal."""
+        if self.process.is_alive() and patience:
+            try:
+                self.connection.send(None)
+            except OSError:
+                pass
+            self.process.join(patience)
+        for end in (self.process.terminate, self.process.kill):
+            if self.process.is_alive():
+                end()
+                self.process.join(5.0)
+        self.connection.close()
+
+    def _obituary(self) -> str:
+        self.process.join(2.0)
+        return f"the process of {self.variant.label} ended with exit code {self.process.exitcode}"
+
+
+def start_workers(variants: Iterable[Variant], grad_mode: str) -> list[Worker]:
+    """One worker per variant, starting side by side."""
+    return [Worker(variant, grad_mode) for variant in variants]
+
+
+def ask(workers: Iterable[Worker], command: str, *, together: bool = False, timeout: float | None = None,
+        **arguments: Any) -> dict[str, Any]:  # fmt: skip
+    """Send a command to every worker that has not failed; a failure takes that worker out.
+
+    Args:
+        together: let them work at the same time; otherwise each waits for the one before it.
+
+    Returns:
+        Answers by variant label.
+    """
+    return ask_each(
+        workers, {w.variant.label: arguments for w in workers}, command, together, timeout
+    )
+
+
+def ask_each(workers: Iterable[Worker], arguments: Mapping[str, Mapping[str, Any]], command: str,
+             together: bool = False, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
+    """As :func:`ask`, with arguments of its own for each variant."""
+    chosen = [one for one in workers if one.failed is None and one.variant.label in arguments]
+    answers: dict[str, Any] = {}
+
+    def attempt(one: Worker, step: str) -> None:
+        label = one.variant.label
+        try:
+            if step == "send":
+                one.send(command, **arguments[label])
+            else:
+                answers[label] = one.receive(timeout)
+        except WorkerFailed as error:
+            one.failed = f"{command}: {error}"
+
+    steps = [("send",), ("receive",)] if together else [("send", "receive")]
+    for group in steps:
+        for one in chosen:
+            for step in group:
+                if one.failed is None:
+                    attempt(one, step)
+    return answers

@@ -1,0 +1,142 @@
+"""The JSON a benchmark writes, as types. docs/bench.md explains every field.
+
+Times are microseconds where the name ends in ``_us`` and seconds where it ends in ``_s``; memory is
+in bytes. ``None`` (JSON null) means "not measured here", never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+SCHEMA = 1
+
+
+class Times(TypedDict):
+    """Statistics of one clock over all rounds."""
+
+    median: float
+    p99: float
+    p99_over_p50: float
+    samples: int
+    rounds: list[float]  # the median of each round
+
+
+class CompileSeconds(TypedDict):
+    """Wall time of the first call: nothing cached, caches on disk, caches on disk in a new process."""
+
+    cold_s: float | None
+    warm_s: float | None
+    warm_process_s: float | None
+
+
+class ErrorRecord(TypedDict):
+    """The error rule's verdict on the worst of the output's tensors."""
+
+    passed: bool | None
+    reason: str | None
+    rms: float | None
+    bound: float | None
+    eager_rms: float | None
+    inductor_rms: float | None
+    half_ulp: float | None
+    relative: float | None  # rms over the reference's RMS
+    tensors: int
+    worst: int | None  # index of the tensor the figures are of
+    bit_equal_to_eager: bool | None
+    relative_to_eager: float | None  # RMS difference from eager over eager's RMS
+
+
+class GraphFacts(TypedDict):
+    """What torch.compile made of the program."""
+
+    graphs: int
+    operations: list[int]
+    regions_per_call: int
+    frames_given_up: int
+
+
+class Speedup(TypedDict):
+    """Medians of per-round ratios; above 1 means faster than the baseline."""
+
+    eager: float | None
+    inductor: float | None
+    best: float | None  # against the better of the two
+
+
+class VariantRecord(TypedDict):
+    """One way to run one program."""
+
+    variant: str
+    backend: str | None
+    mode: str | None
+    failed: str | None
+    wall_us: Times | None
+    device_us: Times | None
+    peak_memory_bytes: int | None
+    compile: CompileSeconds
+    error: ErrorRecord | None
+    graphs: GraphFacts | None
+    speedup: Speedup
+    slower: bool | None
+
+
+class ProgramRecord(TypedDict):
+    """One program with all its variants."""
+
+    program: str
+    parameters: dict[str, Any]
+    device: str | None
+    skipped: str | None
+    reference: str | None  # why there is no float64 reference, or null
+    variants: list[VariantRecord]
+    seconds: float
+
+
+class CompileRow(TypedDict):
+    """Compile times of one program: ours against Inductor on its ``torch.where`` twin."""
+
+    program: str
+    parameters: dict[str, Any]
+    mode: str
+    kind: str  # "cold", "warm" or "warm_process"
+    seconds: dict[str, float | None]  # fusepass, inductor_twin, inductor
+    rounds: dict[str, list[float]]
+    over_twin: float | None
+    over_untouched: float | None
+    bar: float | None
+    passed: bool | None
+    failed: dict[str, str]
+
+
+class GrowthRow(TypedDict):
+    """How compile time grows with the number of layers (exponent 1: linearly)."""
+
+    family: str
+    mode: str
+    kind: str
+    variant: str
+    layers: list[int]
+    seconds: list[float]
+    seconds_per_layer: float
+    exponent: float
+
+
+class CompileTimes(TypedDict):
+    """What ``--compile-only`` measures."""
+
+    rows: list[CompileRow]
+    growth: list[GrowthRow]
+
+
+class Result(TypedDict):
+    """The whole file."""
+
+    schema: int
+    started: str
+    seconds: float
+    command: list[str]
+    settings: dict[str, Any]
+    hardware: dict[str, Any]
+    versions: dict[str, str | None]
+    programs: list[ProgramRecord]
+    compile_times: CompileTimes | None

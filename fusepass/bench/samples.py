@@ -1,0 +1,77 @@
+"""Statistics of timed samples: medians, percentiles, and the speed rule.
+
+The speed rule compares two variants round by round: within a round they ran next to each other, on
+the same machine in the same state, so a slow spell touches both and leaves their ratio alone. The
+figure is the median of those ratios, and "not slower" means at least :data:`NOT_SLOWER`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from fusepass.bench.records import Times
+
+NOT_SLOWER = 0.98
+FEWEST_ROUNDS = 5
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Nearest-rank percentile: the smallest sample with at least ``percent`` % at or below it.
+
+    With fewer than 100 samples the 99th percentile is the largest one: a real sample, not a guess.
+    """
+    if not values:
+        raise ValueError("percentile of no samples")
+    rank = max(1, math.ceil(percent / 100 * len(values)))
+    return sorted(values)[rank - 1]
+
+
+def summary(rounds: Sequence[Sequence[float]]) -> Times | None:
+    """Median and 99th percentile over all samples, and each round's median; None without samples."""
+    samples = [value for one in rounds for value in one]
+    if not samples:
+        return None
+    median = statistics.median(samples)
+    p99 = percentile(samples, 99)
+    return Times(
+        median=median,
+        p99=p99,
+        p99_over_p50=p99 / median if median else math.inf,
+        samples=len(samples),
+        rounds=[statistics.median(one) for one in rounds if one],
+    )
+
+
+def speedup(baseline: Times | None, variant: Times | None) -> float | None:
+    """Median over rounds of baseline time / variant time; None if one of them was not timed.
+
+    Raises:
+        ValueError: the two were not timed in the same number of rounds.
+    """
+    if baseline is None or variant is None:
+        return None
+    pairs = zip(baseline["rounds"], variant["rounds"], strict=True)
+    return statistics.median([before / after for before, after in pairs])
+
+
+def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:
+    """The order of variants in each round: each starts a round in its turn, every second one backwards.
+
+    What a variant leaves behind (a warm cache, a raised or throttled clock) falls on the next one.
+    Starting points that move and directions that alternate keep that from always hitting the same.
+    """
+    count = len(names)
+    steps = [1 if turn % 2 == 0 else -1 for turn in range(rounds)]
+    return [
+        [names[(turn + step * offset) % count] for offset in range(count)]
+        for turn, step in enumerate(steps)
+    ]
+
+
+def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Slope of log(seconds) over log(sizes), by least squares: 1 is linear growth, 2 quadratic."""
+    xs = [math.log(size) for size in sizes]
+    ys = [math.log(value) for value in seconds]
+    return statistics.linear_regression(xs, ys).slope

@@ -1,0 +1,84 @@
+"""The variants of a program: eager, and every backend in every mode."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusepass.errors import BenchError
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+EAGER = "eager"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a program; ``backend`` None is eager. ``twin`` builds the program's twin."""
+
+    label: str
+    backend: str | None = None
+    mode: str | None = None
+    twin: bool = False
+
+
+def variants_for(backend: str, modes: Sequence[str]) -> list[Variant]:
+    """Eager, Inductor in each mode, then ``backend`` in each mode.
+
+    ``backend="inductor"`` gives Inductor twice: how far apart two equal variants are measured is the
+    noise of the machine.
+
+    Raises:
+        BenchError: a mode or a backend that torch.compile does not have.
+    """
+    check_modes(modes)
+    check_backend(backend)
+    ours = "inductor-again" if backend == "inductor" else backend
+    return [
+        Variant(EAGER),
+        *(Variant(f"inductor/{mode}", "inductor", mode) for mode in modes),
+        *(Variant(f"{ours}/{mode}", backend, mode) for mode in modes),
+    ]
+
+
+def baseline(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
+    """Inductor in the variant's mode; None for eager and for Inductor itself."""
+    for other in variants:
+        if other.backend == "inductor" and other.mode == variant.mode and not other.twin:
+            return None if other == variant else other
+    return None
+
+
+def check_modes(modes: Sequence[str]) -> None:
+    """Raise BenchError for a mode of torch.compile that does not exist, or none at all."""
+    if not modes:
+        raise BenchError(f"fusepass bench: no mode given; choose from {', '.join(MODES)}.")
+    for mode in modes:
+        if mode not in MODES:
+            near = difflib.get_close_matches(mode, MODES, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise BenchError(
+                f"fusepass bench: no mode {mode!r}.{hint} Modes: {', '.join(MODES)}."
+            )
+
+
+def check_backend(backend: str) -> None:
+    """Raise BenchError for a backend that torch.compile does not know."""
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        hint = " Install the package first: pip install -e ." if backend == "fusepass" else ""
+        raise BenchError(
+            f"fusepass bench: torch.compile has no backend {backend!r}.{hint} "
+            f"Backends: {', '.join(known)}."
+        )
+
+
+def apply(variant: Variant, model: Callable[..., Any]) -> Callable[..., Any]:
+    """The model as this variant runs it. Nothing is compiled before the first call."""
+    if variant.backend is None:
+        return model
+    mode = None if variant.mode == "default" else variant.mode
+    return torch.compile(model, backend=variant.backend, mode=mode)  # type: ignore[no-any-return]

@@ -1,0 +1,254 @@
+"""One variant's process: builds programs, compiles them its way, and is timed on request.
+
+Every variant has a process of its own, and they are timed in turn. In one process they would disturb
+each other: when one backend makes Dynamo give a frame up (a break inside a loop), Dynamo marks that
+code object, and no other backend is ever asked about it again; recompile limits, in-memory caches
+and memory pools are shared as well.
+
+A worker is a loop over commands; :data:`COMMANDS` lists them. Its state is one :class:`Session`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from fusepass.bench import caches, facts, numerics, timing
+from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.programs import Built, Source, check_built, resolve
+from fusepass.bench.records import GraphFacts
+from fusepass.bench.variants import Variant, apply
+from fusepass.errors import BenchError
+
+GRAD_MODES = ("no-grad", "inference", "grad")
+_SEED = 2026
+_SETTLING_CALLS = 6
+
+
+@dataclass
+class Session:
+    """What a worker holds between two commands."""
+
+    variant: Variant
+    grad_mode: str
+    built: Built | None = None
+    call: Callable[[], Any] | None = None
+    device: str = "cpu"
+    memory_before: int = 0
+
+
+def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
+    """Answer commands until the other side closes the connection or sends None.
+
+    A command is ``(name, keyword arguments)``; the answer is ``("ok", value)``, ``("usage", text)``
+    for a mistake in what the user asked for, or ``("failed", text)``.
+    """
+    session = Session(variant, grad_mode)
+    while True:
+        try:
+            message = connection.recv()
+        except EOFError:
+            return
+        if message is None:
+            return
+        name, arguments = message
+        try:
+            answer = ("ok", COMMANDS[name](session, **arguments))
+        except BenchError as error:
+            answer = ("usage", str(error))
+        except Exception as error:
+            lines = "".join(traceback.format_exception(error)).strip().splitlines()
+            answer = ("failed", "\n".join([f"{type(error).__name__}: {error}"[:600], *lines[-12:]]))
+        connection.send(answer)
+
+
+def machine(session: Session, *, device: str) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Hardware and versions."""
+    return hardware(device), versions()
+
+
+def prime(session: Session, *, device: str) -> None:
+    """Compile something tiny once, so that no program's compile time holds one-off imports."""
+
+    def tiny(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x).relu().sum(-1)
+
+    with _grad_mode(session), tempfile.TemporaryDirectory() as folder, caches.cache_folder(folder):
+        call = apply(session.variant, tiny)
+        for _ in range(3):
+            call(torch.randn(32, 32, device=device))
+        timing.synchronize(device)
+    caches.forget_compiled_code()
+
+
+def build(session: Session, *, source: Source) -> list[int]:
+    """Build the program; returns a fingerprint of its weights and inputs, equal in every worker."""
+    drop(session)
+    program = resolve(source)
+    make = program.twin if session.variant.twin else program.build
+    if make is None:
+        raise BenchError(f"fusepass bench: {program.name} has no twin with torch.where.")
+    random.seed(_SEED)
+    torch.manual_seed(_SEED)
+    torch.set_float32_matmul_precision(program.matmul_precision)
+    session.memory_before = torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0
+    session.built = built = check_built(make(), program.name)
+    tensors = list(numerics.tensors_in([built.args, built.kwargs]))
+    if isinstance(built.model, torch.nn.Module):
+        tensors = [*built.model.state_dict().values(), *tensors]
+    session.device = "cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu"
+    return [_fingerprint(tensor) for tensor in tensors]
+
+
+def device_of(session: Session) -> str:
+    """ "cuda" if any weight or input of the program is there, else "cpu"."""
+    return session.device
+
+
+def compile_program(session: Session, *, folder: str | None) -> float:
+    """Forget compiled code, then call the program once; returns that call's seconds.
+
+    Args:
+        folder: where the compile caches are: an empty folder gives a cold compile, one used before a
+            warm one, None the user's own.
+    """
+    built = _built(session)
+    session.call = None
+    caches.forget_compiled_code()
+    compiled = apply(session.variant, built.model)
+    call = lambda: compiled(*built.args, **built.kwargs)  # noqa: E731 - a name only for this closure
+    with _grad_mode(session), caches.cache_folder(folder):
+        seconds = timing.timed(call, session.device)
+    session.call = call
+    return seconds
+
+
+def settle(session: Session) -> tuple[float, int | None]:
+    """Call until CUDA graphs are recorded and clocks are up.
+
+    Returns:
+        Seconds of the last call, and the peak of device memory during these calls in bytes, above
+        what was allocated before the program was built (None on CPU).
+    """
+    call = _call(session)
+    on_gpu = session.device == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    with _grad_mode(session):
+        for _ in range(_SETTLING_CALLS):
+            seconds = timing.timed(call, session.device)
+    peak = torch.cuda.max_memory_allocated() - session.memory_before if on_gpu else None
+    return seconds, peak
+
+
+def reference(session: Session, *, path: str) -> str | None:
+    """Save eager's outputs and the float64 reference; returns why there is no reference, or None."""
+    built = _built(session)
+    with _grad_mode(session):
+        eager = [tensor.detach().clone() for tensor in numerics.tensors_in(_call(session)())]
+        exact, reason = _exact(built, eager)
+    torch.save({"eager": eager, "exact": exact}, path)
+    return reason
+
+
+def errors(session: Session, *, path: str) -> list[numerics.TensorError]:
+    """Compare this variant's outputs with what :func:`reference` saved."""
+    saved = torch.load(path)
+    eager = saved["eager"]
+    exact = saved["exact"] or [None] * len(eager)
+    with _grad_mode(session):
+        outputs = [tensor.detach().clone() for tensor in numerics.tensors_in(_call(session)())]
+        if len(outputs) != len(eager):
+            # The number of records tells the judge; there is nothing to pair them with.
+            return [numerics.no_comparison() for _ in outputs]
+        return [numerics.compare(*trio) for trio in zip(outputs, eager, exact, strict=True)]
+
+
+def graph_facts(session: Session) -> GraphFacts | None:
+    """Facts about the compiled graphs; None for eager."""
+    if session.variant.backend is None:
+        return None
+    with _grad_mode(session):
+        return facts.graph_facts(_call(session))
+
+
+def time_calls(session: Session, *, calls: int) -> tuple[list[float], list[float] | None]:
+    """One turn of a round: wall and device times of ``calls`` calls, in microseconds."""
+    with _grad_mode(session):
+        return timing.time_calls(_call(session), calls, session.device)
+
+
+def drop(session: Session) -> None:
+    """Free the program, its compiled code and its memory."""
+    session.built = session.call = None
+    caches.forget_compiled_code()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "machine": machine,
+    "prime": prime,
+    "build": build,
+    "device": device_of,
+    "compile": compile_program,
+    "settle": settle,
+    "reference": reference,
+    "errors": errors,
+    "facts": graph_facts,
+    "time": time_calls,
+    "drop": drop,
+}
+
+
+@contextlib.contextmanager
+def _grad_mode(session: Session) -> Iterator[None]:
+    if session.grad_mode == "grad":
+        yield
+    elif session.grad_mode == "inference":
+        with torch.inference_mode():
+            yield
+    else:
+        with torch.no_grad():
+            yield
+
+
+def _exact(built: Built, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor] | None, str | None]:
+    try:
+        exact = numerics.reference_outputs(built.model, built.args, built.kwargs)
+    except Exception as error:
+        return None, f"float64 run failed: {type(error).__name__}: {str(error)[:300]}"
+    if [tensor.shape for tensor in exact] != [tensor.shape for tensor in eager]:
+        return None, "float64 run gives outputs of other shapes than eager"
+    return exact, None
+
+
+def _built(session: Session) -> Built:
+    assert session.built is not None, "no program was built"
+    return session.built
+
+
+def _call(session: Session) -> Callable[[], Any]:
+    if session.call is None:
+        assert session.variant.backend is None, "the program was not compiled"
+        built = _built(session)
+        session.call = lambda: built.model(*built.args, **built.kwargs)
+    return session.call
+
+
+def _fingerprint(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return int(data.sum(dtype=torch.int64))
+

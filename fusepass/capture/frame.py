@@ -1,0 +1,95 @@
+"""What capture knows about the frame being compiled: its options, its branches, how deep it is in arms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusepass import torch_private
+from fusepass.capture.select import Branch
+from fusepass.errors import FusepassError
+from fusepass.options import Options, resolve
+from fusepass.report.decision import Decision
+
+
+@dataclass
+class Site:
+    """One branch of the program that was met while tracing and captured.
+
+    Attributes:
+        branch: what the rules will read.
+        speculation: Dynamo's checkpoint, through which the capture can still be taken back.
+        position: where in the source it is, the same in resumed functions.
+        select: the select node, once it exists (None when the arms leave nothing that differs).
+        predicate: node of the tensor tested.
+        pairs: nodes the arms left, as (taken, other).
+    """
+
+    branch: Branch
+    speculation: Any
+    decision: Decision
+    position: tuple[Any, ...] = ()
+    select: Any = None
+    predicate: Any = None
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Frame:
+    """State of capture for one attempt to trace one frame (Dynamo makes a new one per restart).
+
+    Attributes:
+        compiler: the callback torch.compile made; reports are kept under it.
+        options: the options in force.
+        sites: captured branches in program order.
+        arms: the arms being traced, outermost first, as (site id, arm).
+        active: jumps being forked, as (code, instruction index), to recognise loops.
+    """
+
+    compiler: Any
+    options: Options
+    sites: list[Site] = field(default_factory=list)
+    arms: list[tuple[int, bool]] = field(default_factory=list)
+    active: list[tuple[Any, int]] = field(default_factory=list)
+    next_id: int = 0
+
+    def new_id(self) -> int:
+        """Number for the next site of this graph."""
+        self.next_id += 1
+        return self.next_id
+
+
+_FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
+
+
+def frame_of(output_graph: Any) -> Frame | None:
+    """The frame's state, or None when it is not being compiled for fusepass.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    held = output_graph.__dict__
+    if _FRAME not in held:
+        held[_FRAME] = _new_frame(output_graph.compiler_fn)
+    return held[_FRAME]  # type: ignore[no-any-return]
+
+
+def _new_frame(compiler: Any) -> Frame | None:
+    from fusepass.backend import fusepass  # here, because the backend installs capture
+
+    chain = list(torch_private.compiler_chain(compiler))
+    if not any(link is fusepass for link in chain):
+        return None
+    mode: str | None = None
+    given: dict[str, Any] = {}
+    owner = compiler
+    for link in chain:
+        link_mode, link_options, _ = torch_private.compile_wrapper_arguments(link)
+        mode = link_mode or mode
+        given = link_options or given
+        if link is not fusepass:
+            owner = link
+    try:
+        return Frame(owner, resolve(mode, given))
+    except FusepassError as error:
+        raise torch_private.transparent(error) from None

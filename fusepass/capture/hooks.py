@@ -1,0 +1,173 @@
+"""Where capture sits in Dynamo: at conditional jumps, at a complete graph, and at a logged graph break.
+
+A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the frame
+again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does that by itself when
+the ordinary break is raised; inside an outer arm the refusal goes to the outermost branch.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture import escape
+from fusepass.capture.fork import fork
+from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.region import region_of
+from fusepass.errors import CaptureFault, UnsupportedVersion
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+_MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
+_install_lock = threading.Lock()
+_uninstall: Callable[[], None] | None = None
+
+
+def install() -> None:
+    """Put capture in front of Dynamo (once per process); it acts on frames compiled for fusepass only."""
+    global _uninstall
+    with _install_lock:
+        if _uninstall is None:
+            _uninstall = torch_private.install_hooks(_on_jump, _on_graph, _on_break)
+
+
+def uninstall() -> None:
+    """Take capture out again (for tests)."""
+    global _uninstall
+    with _install_lock:
+        if _uninstall is not None:
+            _uninstall()
+            _uninstall = None
+
+
+@functools.cache
+def _supported() -> bool:
+    if torch_private.capture_supported():
+        return True
+    warnings.warn(UnsupportedVersion(*torch_private.version_text()), stacklevel=2)
+    return False
+
+
+def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -> None:
+    frame = frame_of(translator.output)
+    if frame is None:
+        return original(translator, jump)
+    tested = torch_private.tensor_on_top(translator)
+    if tested is None:
+        return original(translator, jump)
+    where = _location(translator, jump)
+    early = _refused_at_once(translator, frame)
+    if early is not None:
+        return _break(translator, jump, original, frame, where, early, None)
+    speculation = translator.speculate()
+    if speculation.failed(translator):
+        with torch_private.plain_asserts():
+            return original(translator, jump)
+    key = (translator.f_code, translator.instruction_pointer - 1)
+    position = _position(translator, jump)
+    frame.active.append(key)
+    try:
+        if frame.active.count(key) > _MAX_NESTED:
+            raise Refusal(Reason.LOOP, "the branch is met again and again inside its own arm: a loop on a tensor")
+        region = region_of(translator.f_code, translator.instructions)
+        site = fork(translator, jump, region, frame, where)
+    except torch_private.restart_errors():
+        raise
+    except Refusal as refusal:
+        return _break(translator, jump, original, frame, where, refusal, speculation)
+    except Exception as error:  # an error of ours must cost speed, never the user's program
+        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
+        fault = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        return _break(translator, jump, original, frame, where, fault, speculation)
+    finally:
+        frame.active.pop()
+    site.speculation, site.position = speculation, position
+    frame.sites.append(site)
+    return None
+
+
+def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
+    if not _supported():
+        return Refusal(Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version")
+    if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+        return Refusal(Reason.FORCED, "options ask to keep branches as graph breaks")
+    if torch_private.is_generator_frame(translator):
+        return Refusal(Reason.GENERATOR, "the branch is in a generator")
+    return None
+
+
+def _break(
+    translator: Any,
+    jump: Any,
+    original: Callable[[Any, Any], None],
+    frame: Frame,
+    where: tuple[str, int],
+    refusal: Refusal,
+    speculation: Any,
+) -> None:
+    """Take the ordinary graph break, now or after a restart, and put the reason on record."""
+    decision = Decision(
+        Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
+    )
+    log.kept(frame.compiler, decision, _position(translator, jump))
+    if frame.arms:
+        inner = refusal.text if refusal.text.startswith("in an arm") else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
+        raise Refusal(refusal.code, inner)
+    if speculation is not None and translator.should_compile_partial_graph():
+        speculation.reason = torch_private.break_reason(refusal.text, translator)
+        speculation.fail_and_restart_analysis(translator.error_on_graph_break)
+    with torch_private.plain_asserts():
+        original(translator, jump)
+
+
+def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
+    frame = frame_of(output_graph)
+    if frame is None:
+        return compile_graph()
+    lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    for site in frame.sites:
+        if site.branch.site in lost:
+            branch = site.branch
+            decision = Decision(
+                Station.CAPTURE,
+                "branch",
+                Outcome.REJECTED,
+                Reason.ALIAS,
+                lost[branch.site],
+                "keep",
+                branch.file,
+                branch.line,
+            )
+            log.kept(frame.compiler, decision, site.position)
+            site.speculation.fail_and_restart_analysis(False)
+    with log.compiling(frame, output_graph):
+        return compile_graph()
+
+
+def _on_break(translator: Any, reason: str, error: Any) -> None:
+    frame = frame_of(translator.output)
+    if frame is not None:
+        stack = getattr(error, "real_stack", None)
+        file, line = (stack[-1].filename, stack[-1].lineno) if stack else _location(translator, None)
+        log.graph_break(frame.compiler, reason, file, line)
+
+
+def _location(translator: Any, jump: Any) -> tuple[str, int]:
+    positions = getattr(jump, "positions", None)
+    line = getattr(positions, "lineno", None) or translator.lineno
+    return translator.f_code.co_filename, int(line)
+
+
+def _position(translator: Any, jump: Any) -> tuple[Any, ...]:
+    """Where in the source a jump is, the same in a function and in what Dynamo resumes it with."""
+    p = getattr(jump, "positions", None)
+    if p is None or p.lineno is None:
+        return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)
+    return (translator.f_code.co_filename, p.lineno, p.end_lineno, p.col_offset, p.end_col_offset)

@@ -1,0 +1,180 @@
+"""Whether two traced arms may become one graph, and by which treatment.
+
+The order of the checks is the order of the reasons in docs/reasons.md: what the arms do, then what they
+leave, then what it costs. Facts come from fake tensors, so nothing here depends on values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.select import Branch
+from fusepass.graph import cost
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.gating import restrides_outputs
+from fusepass.graph.leaves import grad_leaves
+from fusepass.graph.totality import partial_reason, zero_safe
+from fusepass.options import Options
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+Nodes = dict[bool, list[fx.Node]]
+Pairs = list[tuple[fx.Node, fx.Node]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A legal branch: its treatment, why, and the fake values of its outputs."""
+
+    treatment: str
+    reason: Reason
+    text: str
+    gated: bool
+    fakes: tuple[torch.Tensor, ...]
+    estimates: dict[str, float]
+
+    def decision(self, branch: Branch) -> Decision:
+        """The line of the report for this branch."""
+        return Decision(
+            Station.CAPTURE,
+            "branch",
+            Outcome.APPLIED,
+            self.reason,
+            self.text,
+            self.treatment,
+            branch.file,
+            branch.line,
+            self.estimates,
+        )
+
+
+def check_arms(arms: Nodes) -> None:
+    """What the arms do: writes, then operations that can fail, then random draws.
+
+    Raises:
+        Refusal: with the first reason found, in the order above.
+    """
+    for nodes in arms.values():
+        made_here = {_storage(n) for n in nodes} - {None}
+        for node in nodes:
+            for written in written_nodes(node):
+                if _storage(written) not in made_here or _shares_older(written, set(nodes)):
+                    raise Refusal(Reason.SIDE_EFFECT, f"{node.format_node() or node.name} writes memory that existed before the arm")
+    for nodes in arms.values():
+        for node in nodes:
+            why = None if is_random(node) else partial_reason(node)
+            if why is not None:
+                raise Refusal(Reason.PARTIAL_OP, f"an arm must not run untaken: {why}")
+    for nodes in arms.values():
+        for node in nodes:
+            if is_random(node):
+                raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
+
+
+def check_outputs(translator: Any, options: Options, predicate: fx.Node, pairs: Pairs, arms: Nodes) -> Verdict:
+    """What the arms leave, and which treatment pays.
+
+    Raises:
+        Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
+    """
+    tested = tensor_value(predicate)
+    fakes = []
+    for taken, other in pairs:
+        a, b = tensor_value(taken), tensor_value(other)
+        if a is None or b is None or tested is None:
+            raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
+        _check_pair(a, b, tested)
+        fakes.append(_selected(translator, tested, a, b))
+    _check_grads(options, pairs)
+    gated = any(fake.requires_grad for fake in fakes) and not all(
+        zero_safe(node) for nodes in arms.values() for node in nodes
+    )
+    if gated and restrides_outputs(arms, [n for pair in pairs for n in pair], translator.fake_mode):
+        raise Refusal(Reason.STRIDE_MISMATCH, "gating the operands of an arm for training would change its strides")
+    treatment, reason, text, estimates = _choose(options, arms, tested)
+    return Verdict(treatment, reason, text, gated, tuple(fakes), estimates)
+
+
+def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
+    if a.dtype != b.dtype:
+        raise Refusal(Reason.DTYPE_MISMATCH, f"the arms leave {a.dtype} and {b.dtype}")
+    if a.device != b.device:
+        raise Refusal(Reason.DEVICE_MISMATCH, f"the arms leave tensors on {a.device} and {b.device}")
+    if tested.device != a.device:
+        raise Refusal(Reason.DEVICE_MISMATCH, f"the predicate is on {tested.device}, the arms on {a.device}")
+    if not _all_equal(a.shape, b.shape):
+        raise Refusal(Reason.SHAPE_MISMATCH, f"the arms leave shapes {tuple(a.shape)} and {tuple(b.shape)}")
+    if not _all_equal(a.stride(), b.stride()):
+        raise Refusal(Reason.STRIDE_MISMATCH, f"the arms leave strides {a.stride()} and {b.stride()}")
+    if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
+        raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
+
+
+def _selected(translator: Any, tested: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    with translator.fake_mode:
+        result = torch.where(tested, a, b)
+    if not _all_equal(result.stride(), a.stride()):
+        raise Refusal(
+            Reason.STRIDE_MISMATCH, f"a selected tensor would have strides {result.stride()}, the arms leave {a.stride()}"
+        )
+    return result
+
+
+def _check_grads(options: Options, pairs: Pairs) -> None:
+    if options.allow_zero_grad:
+        return
+    memo: dict[fx.Node, frozenset[fx.Node]] = {}
+    for taken, other in pairs:
+        a, b = grad_leaves(taken, memo), grad_leaves(other, memo)
+        if a != b:
+            names = ", ".join(sorted(str(n.target) for n in a ^ b)[:3])
+            raise Refusal(
+                Reason.NONE_GRAD,
+                f"only one arm depends on {names}: its gradient would be zero, not None, when that arm is not "
+                "taken (allow_zero_grad permits it)",
+            )
+
+
+def _choose(options: Options, arms: Nodes, tested: torch.Tensor) -> tuple[str, Reason, str, dict[str, float]]:
+    if options.treatment == "where":
+        return "where", Reason.FORCED, "options ask for where", {}
+    if options.treatment == "cond":
+        return "cond", Reason.FORCED, "options ask for cond", {}
+    both = sum(cost.microseconds(nodes) for nodes in arms.values())
+    trip = cost.host_round_trip(tested.device)
+    estimates = {"where": round(both, 2), "break": round(trip, 2)}
+    if both <= trip:
+        return "where", Reason.PURE_TOTAL, "both arms are pure and total and cost less than a host round trip", estimates
+    return "cond", Reason.COST, f"running both arms would cost about {both:.0f} µs, a round trip {trip:.0f} µs", estimates
+
+
+def _all_equal(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and all(torch_private.known_equal(x, y) for x, y in zip(left, right, strict=True))
+
+
+def _storage(node: fx.Node) -> int | None:
+    value = tensor_value(node)
+    return None if value is None else torch_private.storage_key(value)
+
+
+def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:
+    """Whether a node's memory also belongs to something recorded before the arm."""
+    key = _storage(node)
+    seen, todo = set(), [node]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current not in inside:
+            if _storage(current) == key:
+                return True
+            continue
+        todo.extend(current.all_input_nodes)
+    return False

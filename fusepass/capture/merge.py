@@ -1,0 +1,160 @@
+"""What the two arms leave behind, joined slot by slot.
+
+Tensors that differ become outputs of the branch; equal constants and untouched values go through; tuples,
+lists and dicts built in the arms are joined item by item. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.report.decision import Reason
+
+
+@dataclass
+class Outputs:
+    """The pairs of tensors to select between, collected while merging.
+
+    Attributes:
+        pairs: ``(value the taken arm left, value the other arm left)`` as tracked tensors.
+    """
+
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+    def add(self, taken: Any, other: Any) -> Pending:
+        """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
+        for position, (a, b) in enumerate(self.pairs):
+            if _same_node(a, taken) and _same_node(b, other):
+                return Pending(position)
+        self.pairs.append((taken, other))
+        return Pending(len(self.pairs) - 1)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Stands for an output of the branch until its node exists."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class PendingContainer:
+    """A container to be rebuilt once the outputs inside it exist."""
+
+    like: Any
+    items: Any
+
+
+def merge_locals(
+    taken: dict[str, Any], other: dict[str, Any], live: set[str], before: dict[str, Any], outputs: Outputs
+) -> dict[str, Any]:
+    """Join two sets of locals; names nobody reads any more and that differ are dropped.
+
+    Raises:
+        Refusal: a live name is bound in one arm only, or its values cannot be joined.
+    """
+    merged: dict[str, Any] = {}
+    for name in [*taken, *(n for n in other if n not in taken)]:
+        a, b = taken.get(name), other.get(name)
+        if a is b:
+            merged[name] = a
+        elif name in live:
+            if a is None or b is None:
+                raise Refusal(Reason.UNBOUND, f"{name!r} is bound in one arm only and read afterwards")
+            merged[name] = merge(a, b, repr(name), outputs)
+        elif name in before and before[name] is a:
+            merged[name] = a
+    return merged
+
+
+def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
+    """Join two tracked values into one, a :class:`Pending` or a :class:`PendingContainer`.
+
+    Raises:
+        Refusal: the values differ in a way only Python could express.
+    """
+    if taken is other:
+        return taken
+    taken, other = torch_private.realized(taken), torch_private.realized(other)
+    if taken is other:
+        return taken
+    if torch_private.is_any_tensor(taken) and torch_private.is_any_tensor(other):
+        if _same_node(taken, other):
+            return taken
+        if torch_private.is_plain_tensor(taken) and torch_private.is_plain_tensor(other):
+            return outputs.add(taken, other)
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a tensor subclass or has a sparse layout in an arm")
+    constant, value = torch_private.constant_of(taken)
+    other_constant, other_value = torch_private.constant_of(other)
+    if constant and other_constant:
+        if _same_constant(value, other_value):
+            return taken
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other")
+    joined = _merge_containers(taken, other, what, outputs)
+    if joined is not None:
+        return joined
+    if type(taken) is type(other) and _same_source(taken, other):
+        return taken
+    raise Refusal(
+        Reason.PYTHON_VALUE,
+        f"{what} is {_describe(taken)} in one arm and {_describe(other)} in the other",
+    )
+
+
+def _merge_containers(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
+    a, b = torch_private.sequence_items(taken), torch_private.sequence_items(other)
+    if a is None or b is None or a[0] != b[0]:
+        return None
+    kind, left = a
+    right = b[1]
+    if len(left) != len(right):
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a {kind} of {len(left)} items in one arm and {len(right)} in the other")
+    if kind == "dict":
+        if list(left) != list(right):
+            raise Refusal(Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms")
+        return PendingContainer(taken, {k: merge(left[k], right[k], f"{what}[…]", outputs) for k in left})
+    items = [merge(x, y, f"{what}[{i}]", outputs) for i, (x, y) in enumerate(zip(left, right, strict=True))]
+    return PendingContainer(taken, items)
+
+
+def settle(value: Any, tensors: list[Any]) -> Any:
+    """Replace pending slots by the tensors that now exist."""
+    if isinstance(value, Pending):
+        return tensors[value.position]
+    if isinstance(value, PendingContainer):
+        if isinstance(value.items, dict):
+            return torch_private.rebuilt(value.like, {k: settle(v, tensors) for k, v in value.items.items()})
+        return torch_private.rebuilt(value.like, [settle(v, tensors) for v in value.items])
+    return value
+
+
+def _same_node(a: Any, b: Any) -> bool:
+    return a is b or a.as_proxy().node is b.as_proxy().node
+
+
+def _same_constant(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1.0, a) == math.copysign(1.0, b))
+    if isinstance(a, (tuple, frozenset)):
+        return repr(a) == repr(b)
+    return bool(a == b)
+
+
+def _same_source(a: Any, b: Any) -> bool:
+    source = getattr(a, "source", None)
+    if source is not None:
+        return bool(source == getattr(b, "source", None))
+    return type(a).__name__ == "NullVariable"
+
+
+def _describe(value: Any) -> str:
+    if torch_private.is_any_tensor(value):
+        return "a tensor"
+    constant, python = torch_private.constant_of(value)
+    return repr(python) if constant else type(value).__name__.removesuffix("Variable")

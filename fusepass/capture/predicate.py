@@ -1,0 +1,45 @@
+"""The tensor a branch tests, as a 0-d bool tensor that says what ``bool(tensor)`` would.
+
+Python's truth of a one-element tensor is "not equal to zero": NaN and infinities are true, whatever the
+dtype and whatever the number of dimensions. Zero or several elements raise in eager, so they are refused
+and the ordinary graph break raises the same error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.canonical import tensor_value
+from fusepass.report.decision import Reason
+
+
+def as_bool_scalar(translator: Any, tested: Any) -> Any:
+    """Record, if needed, the conversion of ``tested`` to a 0-d bool tensor.
+
+    Args:
+        tested: a tracked tensor of one element: bool, integer, floating or complex, any shape.
+
+    Raises:
+        Refusal: not a plain tensor, or not provably of one element.
+    """
+    if not torch_private.is_plain_tensor(tested):
+        raise Refusal(Reason.PREDICATE, "the tensor tested is a subclass, sparse or not an ordinary tensor")
+    fake = tensor_value(tested.as_proxy().node)
+    if fake is None or not all(torch_private.known_equal(size, 1) for size in fake.shape):
+        shape = "unknown" if fake is None else tuple(fake.shape)
+        raise Refusal(Reason.PREDICATE, f"the tensor tested has shape {shape}, not one element")
+    if fake.is_quantized:
+        raise Refusal(Reason.PREDICATE, f"a tensor of dtype {fake.dtype} is tested")
+    if fake.dtype is not torch.bool:
+        tested = torch_private.wrap_call(
+            translator, "call_function", torch.ne, (tested.as_proxy(), 0), {}
+        )
+    if fake.dim() > 0:
+        tested = torch_private.wrap_call(
+            translator, "call_method", "reshape", (tested.as_proxy(), ()), {}
+        )
+    return tested

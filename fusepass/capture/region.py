@@ -1,0 +1,94 @@
+"""The control-flow graph of bytecode, and where the two arms of a jump meet again.
+
+The join of a jump is its immediate post-dominator: the first instruction every path from the
+jump must pass. Paths that end in ``raise`` are left out, so a guard that only raises does not hide the
+join; an arm with no other path is recognised as raising. Post-dominators are the immediate dominators of
+the reversed graph (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", as implemented by
+networkx).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import networkx as nx
+
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_NO_FALLTHROUGH = (*_RETURNS, "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+_NO_FALLTHROUGH += ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP")
+EXIT = -1
+
+
+@dataclass(frozen=True)
+class Region:
+    """Joins and raising paths of one code object.
+
+    Attributes:
+        join: block start to the block start where its paths meet; :data:`EXIT` is the return.
+        block: instruction index to the start of its block.
+        returns: block starts from which a return can be reached without raising.
+    """
+
+    join: dict[int, int]
+    block: dict[int, int]
+    returns: frozenset[int]
+
+    def join_of(self, index: int) -> int:
+        """Index of the instruction where the arms of the jump at ``index`` meet, or :data:`EXIT`."""
+        return self.join.get(self.block[index], EXIT)
+
+    def only_raises(self, index: int) -> bool:
+        """Whether every path from the instruction at ``index`` raises."""
+        return self.block[index] not in self.returns
+
+
+_cache: weakref.WeakKeyDictionary[CodeType, tuple[int, Region]] = weakref.WeakKeyDictionary()
+
+
+def region_of(code: CodeType, instructions: Sequence[Any]) -> Region:
+    """The region facts of a code object as Dynamo holds it (cached while the code object lives)."""
+    cached = _cache.get(code)
+    if cached is not None and cached[0] == len(instructions):
+        return cached[1]
+    region = analyse(instructions)
+    _cache[code] = (len(instructions), region)
+    return region
+
+
+def analyse(instructions: Sequence[Any]) -> Region:
+    """Build the block graph and its post-dominators.
+
+    Args:
+        instructions: objects with ``opname`` and ``target`` (another of them, or None).
+    """
+    index = {id(inst): i for i, inst in enumerate(instructions)}
+    starts = {0}
+    for i, inst in enumerate(instructions):
+        if inst.target is not None:
+            starts.add(index[id(inst.target)])
+        if (inst.target is not None or inst.opname in _NO_FALLTHROUGH) and i + 1 < len(instructions):
+            starts.add(i + 1)
+    ordered = sorted(starts)
+    block: dict[int, int] = {}
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_node(EXIT)
+    for start, end in zip(ordered, [*ordered[1:], len(instructions)], strict=True):
+        graph.add_node(start)
+        for i in range(start, end):
+            block[i] = start
+        last = instructions[end - 1]
+        if last.opname in _RETURNS:
+            graph.add_edge(start, EXIT)
+            continue
+        if last.target is not None:
+            graph.add_edge(start, index[id(last.target)])
+        if last.opname not in _NO_FALLTHROUGH and end < len(instructions):
+            graph.add_edge(start, end)
+    returns = frozenset(nx.ancestors(graph, EXIT))
+    live = graph.subgraph(returns | {EXIT}).reverse(copy=True)
+    join = {node: up for node, up in nx.immediate_dominators(live, EXIT).items() if up is not None and node != EXIT}
+    return Region(join, block, returns)

@@ -1,0 +1,58 @@
+"""The node capture leaves in the graph at a join: which arm's values go on.
+
+Both arms stand in the graph in front of it, each node tagged with its arm; ``select`` then names, for every
+value the program still needs, the one each arm left. It runs as it stands (both arms, then a
+choice), so a graph that never reaches our rules still computes the right values; rules in ``patterns/`` turn
+it into ``torch.where`` or ``torch.cond``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+ARM = "fusepass_arm"  # node.meta key: (site id, which arm) of the innermost arm the node belongs to
+BRANCH = "fusepass_branch"  # meta key on a select node: its Branch
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What a rule needs to know about a captured branch.
+
+    Attributes:
+        site: number of the site, unique in its graph.
+        outer: ``(site, arm)`` of the arm this branch stands in, or None.
+        treatment: ``where`` or ``cond``.
+        gated: whether the arm not taken could give NaN gradients, so its operands need gating.
+        file, line: where the branch is in the user's program.
+    """
+
+    site: int
+    outer: tuple[int, bool] | None
+    treatment: str
+    gated: bool
+    file: str
+    line: int
+
+
+def select(
+    predicate: torch.Tensor, taken: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """Values of ``taken`` where the 0-d bool ``predicate`` holds, else those of ``other``."""
+    return tuple(torch.where(predicate, a, b) for a, b in zip(taken, other, strict=True))
+
+
+select.fusepass_pure = True  # type: ignore[attr-defined]
+
+
+def arm_of(node: fx.Node, site: int, branches: dict[int, Branch]) -> bool | None:
+    """Which arm of ``site`` the node stands in (True: the arm taken when the predicate holds)."""
+    tag = node.meta.get(ARM)
+    while tag is not None:
+        if tag[0] == site:
+            return bool(tag[1])
+        branch = branches.get(tag[0])
+        tag = branch.outer if branch is not None else None
+    return None

@@ -1,0 +1,122 @@
+"""Every error and warning a user of fusepass can meet, in one place.
+
+A message names what is wrong, where it was given, and what to do next. No other module defines an
+exception that leaves the package, so this file is also the list to read when one appears.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FusepassError(Exception):
+    """Base of every error raised by fusepass."""
+
+
+class UnknownOption(FusepassError, ValueError):
+    """An option key that fusepass (or, behind ``inductor.``, Inductor) does not have."""
+
+    def __init__(self, key: str, known: Iterable[str], where: str = "options") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        shown = ", ".join(names) if len(names) <= 40 else ", ".join(names[:40]) + ", …"
+        super().__init__(f"fusepass: unknown option {key!r} in {where}. {hint}Known options: {shown}.")
+
+
+class OptionType(FusepassError, TypeError):
+    """An option whose value has the wrong type."""
+
+    def __init__(self, key: str, value: object, expected: str) -> None:
+        super().__init__(
+            f"fusepass: option {key!r} must be {expected}, got {value!r} of type "
+            f"{type(value).__name__}. Change the value passed to torch.compile(options=…)."
+        )
+
+
+class OptionValue(FusepassError, ValueError):
+    """An option of the right type with a value that is not one of those allowed."""
+
+    def __init__(self, key: str, value: object, allowed: Iterable[str]) -> None:
+        names = [str(name) for name in allowed]
+        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"fusepass: option {key!r} has no value {value!r}.{hint} Allowed: {', '.join(names)}."
+        )
+
+
+class RuleError(FusepassError, ValueError):
+    """A rule that is malformed, or whose rewrite changed what it must not change."""
+
+    def __init__(self, rule: str, location: str, problem: str) -> None:
+        super().__init__(f"fusepass: rule {rule!r} ({location}): {problem}")
+
+
+class NoReport(FusepassError, LookupError):
+    """:func:`fusepass.last_report` was asked about a callable that fusepass has not compiled."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"fusepass: no compile of {what} is on record. Call it once with inputs first, and "
+            'make sure it came from torch.compile(…, backend="fusepass").'
+        )
+
+
+class BenchError(FusepassError, ValueError):
+    """A benchmark target, suite or mode that cannot be run."""
+
+
+class FusepassWarning(UserWarning):
+    """Base of every warning issued by fusepass."""
+
+
+class UnsupportedVersion(FusepassWarning):
+    """Branch capture is off because this (torch, Python) pair was not tested."""
+
+    def __init__(self, torch_version: str, python_version: str, supported: str) -> None:
+        super().__init__(
+            f"fusepass: branch capture is off on torch {torch_version} with Python "
+            f"{python_version}; it is tested on {supported}. Everything else works; branches on a "
+            "tensor break the graph as they do under Inductor. Install a tested version to get it back."
+        )
+
+
+class CacheUnusable(FusepassWarning):
+    """A cache file or folder that cannot be read or written; the program goes on without it."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: {path}: {problem}. Compilation goes on without this cache; make the folder "
+            "writable, or point TORCHINDUCTOR_CACHE_DIR at another one, to get warm starts."
+        )
+
+
+class CaptureFault(FusepassWarning):
+    """Branch capture met something it did not foresee and took the ordinary graph break."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: branch at {where} kept as a graph break after an internal error: {problem}. "
+            "The result is not affected; please report this."
+        )
+
+
+class RewriteFault(FusepassWarning):
+    """A rewrite failed or changed an output; it was undone and plain Inductor used instead."""
+
+    def __init__(self, rule: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: rule {rule!r} was undone: {problem}. The graph runs without it; please report this."
+        )
+
+
+class OptionsChanged(FusepassWarning):
+    """Options were changed after a callable had already been compiled with the old ones."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fusepass: options apply when a callable is (re)compiled; callables compiled earlier keep "
+            "the options they were compiled with. Call fusepass.reset() to compile them again."
+        )

@@ -1,0 +1,1 @@
+"""Facts about FX graphs: canonical operations, effects, totality, leaves, cost."""

@@ -1,0 +1,113 @@
+"""One name for one operation, however it was spelled.
+
+``torch.add(a, b)``, ``a + b``, ``a.add(b)`` and ``torch.ops.aten.add.Tensor(a, b)`` all have the canonical
+name ``"add"``. Tables elsewhere (totality, effects, backward safety) are keyed by it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+_OPERATOR_NAMES = {
+    "truediv": "div",
+    "matmul": "matmul",
+    "getitem": "getitem",
+    "inv": "bitwise_not",
+    "invert": "bitwise_not",
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+}
+_SYNONYMS = {
+    "multiply": "mul",
+    "subtract": "sub",
+    "divide": "div",
+    "true_divide": "div",
+    "absolute": "abs",
+    "negative": "neg",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "clip": "clamp",
+    "fix": "trunc",
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arccosh": "acosh",
+    "arcsinh": "asinh",
+    "arctanh": "atanh",
+    "moveaxis": "movedim",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "concat": "cat",
+    "concatenate": "cat",
+}
+_TORCH_MODULES = ("torch", "_operator", "operator", "math", "builtins")
+IN_PLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in (
+        "iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift"
+    ).split()
+)
+
+
+def op_name(node: fx.Node) -> str | None:
+    """Canonical name of the operation of a call node, or None when it is not one of torch's.
+
+    In-place spellings keep a trailing underscore (``add_``), so that they never look pure.
+    """
+    if node.op == "call_method":
+        return _SYNONYMS.get(str(node.target), str(node.target))
+    if node.op != "call_function":
+        return None
+    return _function_name(node.target)
+
+
+def _function_name(target: Any) -> str | None:
+    if target in IN_PLACE_OPERATORS:
+        return target.__name__[1:] + "_"
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        namespace, _, name = target._qualified_op_name.partition("::")
+        return _SYNONYMS.get(name, name) if namespace in ("aten", "prims") else None
+    name = getattr(target, "__name__", None)
+    module = getattr(target, "__module__", None) or ""
+    if not isinstance(name, str):
+        return None
+    if module.split(".")[0] not in _TORCH_MODULES and not _is_torch_builtin(target):
+        return None
+    if module in ("_operator", "operator"):
+        name = _OPERATOR_NAMES.get(name, name)
+    return _SYNONYMS.get(name, name)
+
+
+def _is_torch_builtin(target: Any) -> bool:
+    owner = getattr(target, "__self__", None)
+    return getattr(owner, "__module__", "") == "torch" or owner is torch._C._VariableFunctions
+
+
+def tensor_value(node: Any) -> torch.Tensor | None:
+    """The fake tensor that stands for a node's result, or None."""
+    if not isinstance(node, fx.Node):
+        return None
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+    """An argument of a call by position or keyword."""
+    if len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(name, default)

@@ -1,0 +1,139 @@
+"""What a call in an FX graph does besides returning a value: writes, random draws, state changes."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name
+
+RANDOM_OPS = frozenset(
+    (
+        "bernoulli binomial cauchy_ dropout alpha_dropout feature_dropout feature_alpha_dropout "
+        "dropout1d dropout2d dropout3d exponential_ geometric_ gumbel_softmax log_normal_ multinomial "
+        "native_dropout normal normal_ poisson rand rand_like randint randint_like randn randn_like "
+        "random_ randperm rrelu uniform_ bernoulli_ seed manual_seed initial_seed set_rng_state "
+        "fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention"
+    ).split()
+)
+_TRAINING_FLAG = {
+    # op: (position, name, default) of the argument that turns the randomness on
+    "dropout": (2, "training", True),
+    "alpha_dropout": (2, "training", False),
+    "feature_alpha_dropout": (2, "training", False),
+    "dropout1d": (2, "training", True),
+    "dropout2d": (2, "training", True),
+    "dropout3d": (2, "training", True),
+    "rrelu": (3, "training", False),
+}
+_STATE_CALLS = frozenset(
+    (
+        "_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode "
+        "_enter_dual_level _exit_dual_level set_default_dtype"
+    ).split()
+)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether running the node advances a random generator."""
+    name = op_name(node)
+    if name not in RANDOM_OPS:
+        return False
+    if name == "scaled_dot_product_attention":
+        probability = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
+        return probability != 0.0
+    if name in _TRAINING_FLAG:
+        position, keyword, default = _TRAINING_FLAG[name]
+        training = node.args[position] if len(node.args) > position else node.kwargs.get(keyword, default)
+        rate = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+        return training is not False and rate != 0.0
+    return True
+
+
+def is_state_change(node: fx.Node) -> bool:
+    """Whether the node switches grad mode, autocast or inference mode."""
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and name in _STATE_CALLS
+
+
+def written_nodes(node: fx.Node) -> list[fx.Node]:
+    """The argument nodes whose memory the call may write; conservative for unknown operators."""
+    if node.op == "call_method":
+        name = str(node.target)
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            return _first_node(node)
+        return []
+    if node.op == "call_module":
+        return list(node.all_input_nodes)
+    if node.op != "call_function":
+        return []
+    target = node.target
+    if target in IN_PLACE_OPERATORS or target is operator.setitem:
+        return _first_node(node)
+    written = [arg for arg in _as_nodes(node.kwargs.get("out"))]
+    if _inplace_flag(node):
+        written += _first_node(node)
+    mutable = torch_private.schema_mutates(target)
+    if mutable is not None:
+        return written + (_schema_writes(node) if mutable else [])
+    name = op_name(node)
+    if name is None:
+        return [] if is_state_change(node) or _is_select(target) else list(node.all_input_nodes)
+    if name.endswith("_") and not name.endswith("__"):
+        written += _first_node(node)
+    if name == "batch_norm" and _batch_norm_trains(node):
+        written += [a for a in (*node.args[1:3], node.kwargs.get("running_mean"), node.kwargs.get("running_var")) if isinstance(a, fx.Node)]
+    return written
+
+
+def _is_select(target: Any) -> bool:
+    return getattr(target, "fusepass_pure", False) or target is torch_private.cond_operator()
+
+
+def _first_node(node: fx.Node) -> list[fx.Node]:
+    first = node.args[0] if node.args else node.kwargs.get("input")
+    return _as_nodes(first)
+
+
+def _as_nodes(value: Any) -> list[fx.Node]:
+    if isinstance(value, fx.Node):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [item for entry in value for item in _as_nodes(entry)]
+    return []
+
+
+def _inplace_flag(node: fx.Node) -> bool:
+    if "inplace" in node.kwargs:
+        return node.kwargs["inplace"] is not False
+    try:
+        names = list(inspect.signature(node.target).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    if "inplace" not in names:
+        return False
+    position = names.index("inplace")
+    return len(node.args) > position and node.args[position] is not False
+
+
+def _schema_writes(node: fx.Node) -> list[fx.Node]:
+    schema = node.target._schema  # type: ignore[union-attr]
+    written: list[fx.Node] = []
+    for position, spec in enumerate(schema.arguments):
+        if spec.alias_info is None or not spec.alias_info.is_write:
+            continue
+        given = node.args[position] if position < len(node.args) else node.kwargs.get(spec.name)
+        written += _as_nodes(given)
+    return written
+
+
+def _batch_norm_trains(node: fx.Node) -> bool:
+    if node.target is torch.batch_norm:
+        return len(node.args) <= 5 or node.args[5] is not False
+    training = node.args[5] if len(node.args) > 5 else node.kwargs.get("training", False)
+    return training is not False

@@ -1,0 +1,222 @@
+"""Which operations are *total*: once their shapes were accepted, no input value can make them fail.
+
+Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known when
+the graph is traced, so an operation that can only fail on those is total here. Anything not listed is
+partial. Notable exclusions and their reasons are in :data:`EXCLUDED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.effects import is_state_change
+
+_POINTWISE = """
+abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
+bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh
+deg2rad digamma elu eq erf erfc erfinv exp exp2 expm1 float_power floor fmax fmin frac ge gelu glu gt
+hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 isclose isfinite isinf isnan isneginf isposinf
+isreal le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logical_and logical_not
+logical_or logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter pos
+positive pow prelu rad2deg real reciprocal relu relu6 round rsqrt rsub selu sgn sigmoid sign signbit silu sin
+sinc sinh softplus softshrink softsign sqrt square sub tan tanh tanhshrink threshold trunc where xlogy __and__
+__or__ __xor__ __invert__ __rsub__ __radd__ __rmul__ __rtruediv__ __rpow__ special_erf special_expit
+""".split()
+_SHAPE = """
+as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag diag_embed diagonal dstack
+expand expand_as flatten flip fliplr flipud getattr hstack movedim narrow numel permute repeat reshape reshape_as
+roll rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose tril triu
+unbind unflatten unsqueeze view view_as vstack T mT H dim ndimension is_floating_point alias pad
+""".split()
+_CAST = "to type type_as float half bfloat16 double int long short char byte bool requires_grad".split()
+_REDUCE = """
+all amax amin any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum logcumsumexp logsumexp max
+mean median min nanmean nansum norm prod sort std sum topk var var_mean std_mean vector_norm linalg_vector_norm
+dist aminmax
+""".split()
+_NORMALISE = """
+batch_norm cosine_similarity group_norm instance_norm l1_loss layer_norm log_softmax mse_loss normalize rms_norm
+smooth_l1_loss huber_loss softmax softmin kl_div
+""".split()
+_MATMUL = """
+addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+conv_transpose3d cross dot einsum inner kron linear matmul mm mv outer ger scaled_dot_product_attention
+tensordot vdot avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d
+adaptive_avg_pool2d adaptive_avg_pool3d dropout
+""".split()
+_FACTORY = """
+arange empty_like eye full full_like linspace new_full new_ones new_tensor new_zeros ones ones_like tensor
+scalar_tensor zeros zeros_like as_tensor
+""".split()
+
+TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY) - {"empty_like"}
+
+EXCLUDED = {
+    "embedding": "an index outside the table raises (on CUDA: a device assert)",
+    "gather": "an index out of range raises",
+    "scatter": "an index out of range raises",
+    "index_select": "an index out of range raises",
+    "take_along_dim": "an index out of range raises",
+    "take": "an index out of range raises",
+    "one_hot": "a negative or too large class raises",
+    "cross_entropy": "a target outside the classes raises",
+    "nll_loss": "a target outside the classes raises",
+    "binary_cross_entropy": "an input outside [0, 1] raises",
+    "floor_divide": "an integer divisor of zero raises on CPU",
+    "remainder": "an integer divisor of zero raises on CPU",
+    "fmod": "an integer divisor of zero raises on CPU",
+    "inv": "a singular matrix raises",
+    "cholesky": "a matrix that is not positive definite raises",
+    "solve": "a singular matrix raises",
+    "svd": "may fail to converge",
+    "eigh": "may fail to converge",
+    "nonzero": "the result's size depends on the values",
+    "masked_select": "the result's size depends on the values",
+    "unique": "the result's size depends on the values",
+    "repeat_interleave": "the result's size depends on the values, a negative count raises",
+    "bincount": "a negative value raises",
+    "multinomial": "invalid probabilities raise, and it draws random numbers",
+    "item": "reads a value back to the host",
+    "empty_like": "uninitialised memory differs from run to run",
+}
+
+
+def partial_reason(node: fx.Node) -> str | None:
+    """Why the call may fail for some input values, or None when it is total."""
+    if node.op in ("placeholder", "get_attr", "output") or is_state_change(node):
+        return None
+    if getattr(node.target, "fusepass_pure", False):
+        return None
+    name = op_name(node)
+    if name is None:
+        return f"{node.target} is not an operation of torch that is known to be total"
+    if name in _CONDITIONAL:
+        return _CONDITIONAL[name](node)
+    if name in TOTAL:
+        return None
+    if name.endswith("_") and name[:-1] in TOTAL and name[:-1] not in _CONDITIONAL:
+        return None
+    why = EXCLUDED.get(name, "it is not in the table of total operations")
+    return f"{name}: {why}"
+
+
+def _getitem(node: fx.Node) -> str | None:
+    if tensor_value(node.args[0]) is None:
+        return None
+    index = node.args[1]
+    parts = index if isinstance(index, (tuple, list)) else (index,)
+    if any(isinstance(part, (list, tuple)) or tensor_value(part) is not None for part in parts):
+        return "indexing with a tensor or list: an index out of range raises"
+    return None
+
+
+def _integer_division(node: fx.Node) -> str | None:
+    values = [tensor_value(argument(node, 0, "input")), tensor_value(argument(node, 1, "other"))]
+    if any(v is not None and (v.dtype.is_floating_point or v.dtype.is_complex) for v in values):
+        return None
+    other = argument(node, 1, "other")
+    if isinstance(other, float) or (isinstance(other, int) and other != 0):
+        return None
+    return f"{op_name(node)} of integers: {EXCLUDED['remainder']}"
+
+
+def _div(node: fx.Node) -> str | None:
+    return None if node.kwargs.get("rounding_mode") is None else _integer_division(node)
+
+
+def _pow(node: fx.Node) -> str | None:
+    base, exponent = argument(node, 0, "input"), argument(node, 1, "exponent")
+    value = tensor_value(base)
+    if value is not None and not value.dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
+        return "pow of integers to a negative power raises"
+    return None
+
+
+def _where(node: fx.Node) -> str | None:
+    count = len(node.args) + len(node.kwargs)
+    return None if count == 3 else "where with one argument: the result's size depends on the values"
+
+
+def _to(node: fx.Node) -> str | None:
+    source, result = tensor_value(node.args[0]), tensor_value(node)
+    if source is not None and result is not None and source.device != result.device:
+        return "a copy between devices makes the host wait"
+    return None
+
+
+def _dropout(node: fx.Node) -> str | None:
+    rate = argument(node, 1, "p", 0.5)
+    return None if isinstance(rate, (int, float)) and 0 <= rate <= 1 else "dropout with an invalid rate raises"
+
+
+def _tensor_split(node: fx.Node) -> str | None:
+    sections = argument(node, 1, "indices_or_sections")
+    return "tensor_split at positions held in a tensor" if tensor_value(sections) is not None else None
+
+
+def _factory(node: fx.Node) -> str | None:
+    reads = [arg for arg in node.all_input_nodes if tensor_value(arg) is not None]
+    name = op_name(node)
+    if name in ("full", "arange", "linspace", "tensor", "scalar_tensor", "as_tensor", "full_like", "new_full", "new_tensor"):
+        scalars = reads[1:] if name in ("full_like", "new_full", "new_tensor") else reads
+        if scalars:
+            return f"{name} from a tensor reads its value back to the host"
+    return None
+
+
+_CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
+    "getitem": _getitem,
+    "__getitem__": _getitem,
+    "div": _div,
+    "div_": _div,
+    "floor_divide": _integer_division,
+    "remainder": _integer_division,
+    "fmod": _integer_division,
+    "pow": _pow,
+    "pow_": _pow,
+    "where": _where,
+    "to": _to,
+    "type": _to,
+    "type_as": _to,
+    "dropout": _dropout,
+    "tensor_split": _tensor_split,
+    **{name: _factory for name in _FACTORY if name != "empty_like"},
+}
+
+# Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it selects,
+# copies, sums or negates, and never multiplies by a value of the forward (0 · inf is NaN).
+ZERO_SAFE_BACKWARD = frozenset(
+    """
+    add sub neg clamp clamp_max clamp_min masked_fill where relu relu6 hardtanh sum cumsum cat stack
+    chunk split split_with_sizes unbind getitem __getitem__ select narrow view view_as reshape reshape_as
+    flatten unflatten squeeze unsqueeze permute transpose t T mT movedim expand expand_as broadcast_to contiguous
+    clone detach flip roll repeat tile tril triu diagonal to float half bfloat16 double type type_as rsub
+    nan_to_num zeros_like ones_like full_like alias pad threshold
+    """.split()
+)
+_SCALED = frozenset({"mul", "div", "mean"})
+
+
+def zero_safe(node: fx.Node) -> bool:
+    """Whether a zero gradient into this call gives zero gradients out of it for every input."""
+    value = tensor_value(node)
+    if value is not None and not value.requires_grad:
+        return True
+    name = op_name(node)
+    if name in _SCALED and name != "mean":
+        other = argument(node, 1, "other")
+        left = tensor_value(argument(node, 0, "input")) is not None
+        finite = isinstance(other, (int, float)) and other == other and abs(other) not in (0, float("inf"))
+        return left and finite and node.kwargs.get("rounding_mode") is None
+    if name == "mean":
+        return value is not None and isinstance(value.numel(), int) and _nonempty(node)
+    return name in ZERO_SAFE_BACKWARD
+
+
+def _nonempty(node: fx.Node) -> bool:
+    source = tensor_value(node.args[0]) if node.args else None
+    return source is not None and all(isinstance(s, int) and s > 0 for s in source.shape)
+

@@ -1,0 +1,25 @@
+"""Station 3: give the rewritten graph to Inductor, or run it op by op when asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.options import Options
+from fusepass.rewrite.after_autograd import inductor_passes
+
+
+def hand_off(gm: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str | None) -> Callable[..., Any]:
+    """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run."""
+    if options.codegen == "eager":
+        return gm.forward  # type: ignore[no-any-return]
+    if options.codegen == "eager-decomposed":
+        return torch_private.compile_decomposed_eager(gm, inputs)
+    patches = {**torch_private.mode_config(options.mode), **options.inductor}
+    for hook, ours in inductor_passes(options).items():
+        theirs = patches.get(hook, torch_private.inductor_config_value(hook))
+        patches[hook] = torch_private.chained_passes(theirs, ours)
+    return torch_private.compile_with_inductor(gm, inputs, patches, name)

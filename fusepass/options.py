@@ -1,0 +1,158 @@
+"""One frozen, validated value of options; ``mode`` and ``options`` of torch.compile end here.
+
+Precedence, weakest first: defaults, ``with fusepass.options(...)`` scopes (outermost first), the
+``mode``/``options`` given to torch.compile. A scope is read when a callable is compiled or recompiled,
+not when torch.compile is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from fusepass import torch_private
+from fusepass.errors import OptionsChanged, OptionType, OptionValue, UnknownOption
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+TREATMENTS = ("auto", "where", "cond", "keep")
+CODEGENS = ("inductor", "eager", "eager-decomposed")
+CANDIDATES = ("auto", "reference", "inductor")
+_INDUCTOR = "inductor."
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        mode: what it means for Inductor: one of :data:`MODES`.
+        rules: rule name to False (off) or True (on, the default).
+        treatment: for branches on a tensor: ``auto`` decides per site; ``where``/``cond`` force that
+            form where it is legal; ``keep`` turns capture off.
+        candidate: which way to compute fused ops: ``auto`` by measurement, ``reference`` the plain
+            PyTorch body on any device, ``inductor`` never a kernel of ours.
+        codegen: ``inductor``; ``eager`` runs the rewritten graph op by op; ``eager-decomposed``
+            the same after AOTAutograd and Inductor's decompositions.
+        verify: check shapes, dtypes and strides after each rewrite (a fault undoes the rewrite).
+        defer_prints: allow prints of tensors to be emitted after the graph (used by a later station).
+        allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
+        allow_fresh_output: a branch may return a fresh tensor where eager returns its input itself.
+        inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
+    """
+
+    mode: str = "default"
+    rules: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    treatment: str = "auto"
+    candidate: str = "auto"
+    codegen: str = "inductor"
+    verify: bool = True
+    defer_prints: bool = True
+    allow_zero_grad: bool = False
+    allow_fresh_output: bool = False
+    inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def rule_on(self, name: str) -> bool:
+        """Whether the rule of that name may act."""
+        return self.rules.get(name, True)
+
+    def fingerprint(self) -> str:
+        """A stable text of everything that can change generated code (used in cache keys)."""
+        inductor = sorted((key, repr(value)) for key, value in self.inductor.items())
+        plain = [self.mode, self.treatment, self.candidate, self.codegen]
+        return repr((plain, self.verify, sorted(self.rules.items()), inductor))
+
+
+_FIELDS = {f.name: f for f in dataclasses.fields(Options) if f.name != "inductor"}
+_CHOICES = {
+    "mode": MODES,
+    "treatment": TREATMENTS,
+    "candidate": CANDIDATES,
+    "codegen": CODEGENS,
+}
+_FLAGS = {name for name, f in _FIELDS.items() if f.type == "bool"}
+_scopes: contextvars.ContextVar[tuple[Mapping[str, Any], ...]] = contextvars.ContextVar(
+    "fusepass_options", default=()
+)
+
+
+def resolve(mode: str | None = None, given: Mapping[str, Any] | None = None) -> Options:
+    """Merge defaults, active scopes and what torch.compile was given into one value.
+
+    Raises:
+        UnknownOption: a key that does not exist.
+        OptionType: a value of the wrong type.
+        OptionValue: a value that is not one of those allowed.
+    """
+    merged: dict[str, Any] = {}
+    for scope in _scopes.get():
+        merged.update(scope)
+    if mode is not None:
+        merged["mode"] = mode
+    merged.update(given or {})
+    return _build(merged)
+
+
+def _build(given: Mapping[str, Any]) -> Options:
+    plain: dict[str, Any] = {}
+    inductor: dict[str, Any] = {}
+    for key, value in given.items():
+        if not isinstance(key, str):
+            raise OptionType("options", key, "a mapping with string keys")
+        if key.startswith(_INDUCTOR):
+            name = key[len(_INDUCTOR) :].replace("-", "_")
+            inductor[name] = torch_private.checked_inductor_option(name, value, key)
+        elif key not in _FIELDS:
+            raise UnknownOption(key, [*_FIELDS, "inductor.<key of torch._inductor.config>"])
+        else:
+            plain[key] = _checked(key, value)
+    return Options(**plain, inductor=MappingProxyType(inductor))
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key in _CHOICES:
+        if key == "mode" and value is None:
+            return "default"
+        if not isinstance(value, str):
+            raise OptionType(key, value, "a string")
+        if value not in _CHOICES[key]:
+            raise OptionValue(key, value, _CHOICES[key])
+    elif key in _FLAGS and not isinstance(value, bool):
+        raise OptionType(key, value, "True or False")
+    elif key == "rules":
+        if not isinstance(value, Mapping):
+            raise OptionType(key, value, "a dict of rule name to True or False")
+        for name, on in value.items():
+            if not isinstance(name, str) or not isinstance(on, bool):
+                raise OptionType(key, value, "a dict of rule name to True or False")
+        return MappingProxyType(dict(value))
+    return value
+
+
+@contextlib.contextmanager
+def options(**given: Any) -> Iterator[Options]:
+    """Scope of options for everything compiled inside it.
+
+    Keys are those of :class:`Options`; Inductor's own go in as ``**{"inductor.key": value}``.
+
+    Yields:
+        The options as they would apply to a callable compiled here without its own.
+
+    Raises:
+        UnknownOption, OptionType, OptionValue: as :func:`resolve`, on entry.
+    """
+    from fusepass.report import log  # here, because report imports options
+
+    _build(given)
+    if log.anything_compiled():
+        warnings.warn(OptionsChanged(), stacklevel=3)
+    token = _scopes.set((*_scopes.get(), given))
+    try:
+        yield resolve()
+    finally:
+        _scopes.reset(token)

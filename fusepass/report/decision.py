@@ -1,0 +1,103 @@
+"""The record of one decision: a site, what acted on it, what came of it, and why."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+class Station(str, enum.Enum):
+    """Where on the road (docs/design.md §1) a decision was taken."""
+
+    CAPTURE = "capture"
+    BEFORE = "before"
+    HAND_OFF = "hand_off"
+    AFTER = "after"
+
+
+class Outcome(str, enum.Enum):
+    """What came of a rule at a site."""
+
+    APPLIED = "applied"
+    REJECTED = "rejected"
+    LEFT_TO_INDUCTOR = "left_to_inductor"
+    SLOWER = "slower"
+
+
+class Reason(str, enum.Enum):
+    """The closed list of reason codes; docs/reasons.md says what to do about each."""
+
+    # applied
+    PURE_TOTAL = "pure_total"
+    FORCED = "forced"
+    NO_RULE = "no_rule"
+    # what tested or traced
+    PREDICATE = "predicate"
+    UNTRACEABLE = "untraceable"
+    RAISES = "raises"
+    SIDE_EFFECT = "side_effect"
+    LOOP = "loop"
+    GENERATOR = "generator"
+    PARTIAL_OP = "partial_op"
+    RANDOM_OP = "random_op"
+    # what the arms leave behind
+    PYTHON_VALUE = "python_value"
+    UNBOUND = "unbound"
+    DTYPE_MISMATCH = "dtype_mismatch"
+    SHAPE_MISMATCH = "shape_mismatch"
+    DEVICE_MISMATCH = "device_mismatch"
+    STRIDE_MISMATCH = "stride_mismatch"
+    NONE_GRAD = "none_grad"
+    ALIAS = "alias"
+    # choices and environment
+    COST = "cost"
+    RULE_OFF = "rule_off"
+    UNSUPPORTED_VERSION = "unsupported_version"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of the report.
+
+    Attributes:
+        station: where it was taken.
+        rule: name of the rule (``"branch"`` for capture).
+        outcome: what came of it.
+        reason_code: a member of :class:`Reason`.
+        reason: one sentence for a person.
+        treatment: for a branch, ``where``, ``cond`` or ``keep``; else ``""``.
+        file: source file of the site, ``""`` when unknown.
+        line: line in ``file``, 0 when unknown.
+        candidates: name to microseconds for what was timed or estimated.
+    """
+
+    station: Station
+    rule: str
+    outcome: Outcome
+    reason_code: Reason
+    reason: str
+    treatment: str = ""
+    file: str = ""
+    line: int = 0
+    candidates: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form documented in docs/report.md."""
+        record = asdict(self)
+        for key in ("station", "outcome", "reason_code"):
+            record[key] = record[key].value
+        return record
+
+    @staticmethod
+    def from_dict(record: dict[str, Any]) -> Decision:
+        """Inverse of :meth:`to_dict`; raises ``ValueError`` or ``TypeError`` on a foreign record."""
+        return Decision(
+            **{
+                **record,
+                "station": Station(record["station"]),
+                "outcome": Outcome(record["outcome"]),
+                "reason_code": Reason(record["reason_code"]),
+            }
+        )

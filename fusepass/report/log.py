@@ -1,0 +1,209 @@
+"""What happened in each compile, kept per torch.compile call and read by ``last_report`` and ``explain``.
+
+Facts arrive in three ways: branches captured in a graph come with the graph; branches kept come by source
+position (a later, successful capture of the same position replaces them); decisions of the passes that run
+inside Inductor travel in its counters, so they also come back when a graph came out of a cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusepass import torch_private
+from fusepass.report.decision import Decision
+
+logger = logging.getLogger("fusepass")
+COUNTER_PREFIX = "fusepass:"
+
+
+@dataclass
+class GraphRecord:
+    """One graph handed on: where its frame is, how many operations, and what was decided."""
+
+    name: str
+    file: str
+    line: int
+    operations: int = 0
+    decisions: list[Decision] = field(default_factory=list)
+    positions: set[tuple[Any, ...]] = field(default_factory=set)
+    options: Any = None
+    code: Any = None
+
+
+@dataclass
+class CompileLog:
+    """Everything on record for one torch.compile call.
+
+    Attributes:
+        graphs: graphs in the order they were compiled.
+        kept: branches left as graph breaks, by source position.
+        breaks: graph breaks, as (reason, file, line), in order, each once.
+    """
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+    kept: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
+    breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
+
+
+_lock = threading.RLock()
+_logs: dict[int, tuple[Any, CompileLog]] = {}
+_current = threading.local()
+_compiled = 0
+_counter: contextvars.ContextVar[list[GraphRecord] | None] = contextvars.ContextVar(
+    "fusepass_entries", default=None
+)
+
+
+def log_of(compiler: Any) -> CompileLog:
+    """The log of one torch.compile call, made on first use."""
+    with _lock:
+        entry = _logs.get(id(compiler))
+        if entry is None:
+            try:
+                ref: Any = weakref.ref(compiler, lambda _, key=id(compiler): _logs.pop(key, None))
+            except TypeError:
+                ref = compiler
+            entry = (ref, CompileLog())
+            _logs[id(compiler)] = entry
+        return entry[1]
+
+
+def find(compilers: list[Any]) -> CompileLog | None:
+    """The log of the first of ``compilers`` that has one; an equal callback counts (torch shares code)."""
+    with _lock:
+        for compiler in compilers:
+            if id(compiler) in _logs:
+                return _logs[id(compiler)][1]
+        for ref, found in _logs.values():
+            held = ref() if isinstance(ref, weakref.ref) else ref
+            if held is not None and any(type(held) is type(c) and held == c for c in compilers):
+                return found
+    return None
+
+
+def anything_compiled() -> bool:
+    """Whether any graph was compiled since the last reset."""
+    return _compiled > 0
+
+
+def clear() -> None:
+    """Forget everything (torch._dynamo.reset makes compiled callables compile again)."""
+    global _compiled
+    with _lock:
+        _logs.clear()
+        _compiled = 0
+
+
+def kept(compiler: Any, decision: Decision, position: tuple[Any, ...]) -> None:
+    """Put a branch that keeps its graph break on record."""
+    with _lock:
+        log_of(compiler).kept[position] = decision
+
+
+def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
+    """Put a graph break on record."""
+    first = reason.strip().split("\n\n")[-1] if reason.startswith("Encountered graph break") else reason
+    text = next((part.strip() for part in first.strip().split("\n") if part.strip()), "")
+    with _lock:
+        log_of(compiler).breaks[text, file, line] = None
+
+
+@contextlib.contextmanager
+def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
+    """Collect what is decided while one graph is compiled."""
+    global _compiled
+    code = output_graph.root_tx.f_code
+    record = GraphRecord(code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code)
+    record.decisions = [site.decision for site in frame.sites]
+    record.positions = {site.position for site in frame.sites}
+    outer = getattr(_current, "record", None)
+    _current.record = record
+    before = _counter_snapshot()
+    try:
+        yield record
+        record.decisions += _decisions_since(before)
+        with _lock:
+            log = log_of(frame.compiler)
+            log.graphs.append(record)
+            for position in record.positions:
+                log.kept.pop(position, None)
+            _compiled += 1
+        _summarise(record)
+    finally:
+        _current.record = outer
+
+
+def counting(compiled: Callable[..., Any], record: GraphRecord) -> Callable[..., Any]:
+    """The compiled graph, counting how often it is entered while :func:`count_entries` is active."""
+    if _counter.get() is None:
+        return compiled
+    boxed = getattr(compiled, "_boxed_call", False)
+
+    @functools.wraps(compiled)
+    def entered(*args: Any) -> Any:
+        tally = _counter.get()
+        if tally is not None:
+            tally.append(record)
+        return compiled(*args)
+
+    if boxed:
+        entered._boxed_call = True  # type: ignore[attr-defined]
+    return entered
+
+
+@contextlib.contextmanager
+def count_entries() -> Iterator[list[GraphRecord]]:
+    """Graphs compiled inside are counted each time they are entered inside."""
+    tally: list[GraphRecord] = []
+    token = _counter.set(tally)
+    try:
+        yield tally
+    finally:
+        _counter.reset(token)
+
+
+def current() -> GraphRecord | None:
+    """The record of the graph being compiled on this thread, or None outside a compile of ours."""
+    return getattr(_current, "record", None)
+
+
+def note_in_artifact(decisions: list[Decision]) -> None:
+    """Put decisions of a pass inside Inductor where they are stored with, and come back from, its caches."""
+    payload = json.dumps([d.to_dict() for d in decisions], sort_keys=True)
+    torch_private.inductor_counters()[COUNTER_PREFIX + payload] += 1
+
+
+def _counter_snapshot() -> dict[str, int]:
+    counters = torch_private.inductor_counters()
+    return {k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(COUNTER_PREFIX)}
+
+
+def _decisions_since(before: dict[str, int]) -> list[Decision]:
+    found: list[Decision] = []
+    for key, count in _counter_snapshot().items():
+        for _ in range(count - before.get(key, 0)):
+            try:
+                found += [Decision.from_dict(d) for d in json.loads(key[len(COUNTER_PREFIX) :])]
+            except (ValueError, TypeError, KeyError):
+                logger.warning("fusepass: an artifact carries a report this version cannot read")
+    return found
+
+
+def _summarise(record: GraphRecord) -> None:
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    counts: dict[str, int] = {}
+    for decision in record.decisions:
+        key = decision.treatment or decision.outcome.value
+        counts[key] = counts.get(key, 0) + 1
+    parts = ", ".join(f"{n} {key}" for key, n in sorted(counts.items())) or "nothing to rewrite"
+    logger.info("fusepass: %s (%s:%d): %d operations; %s", record.name, record.file, record.line, record.operations, parts)

@@ -1,0 +1,100 @@
+"""The report a user reads: facts of one compile as text and as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusepass.report.decision import Decision, Outcome, Station
+from fusepass.report.log import CompileLog
+
+
+@dataclass(frozen=True)
+class Report:
+    """What fusepass did, what it did not, and why.
+
+    Attributes:
+        operations: calls in each compiled graph, in the order they were compiled.
+        graph_breaks: ``{"reason", "file", "line"}`` of each remaining break.
+        regions_per_call: compiled graphs entered by one call; graphs compiled where it was not counted.
+        decisions: every site looked at.
+    """
+
+    operations: tuple[int, ...]
+    graph_breaks: tuple[dict[str, Any], ...]
+    regions_per_call: int
+    decisions: tuple[Decision, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; the schema is in docs/report.md."""
+        return {
+            "graphs": len(self.operations),
+            "operations": list(self.operations),
+            "graph_breaks": [dict(b) for b in self.graph_breaks],
+            "regions_per_call": self.regions_per_call,
+            "decisions": [d.to_dict() for d in self.decisions],
+            "versions": dict(self.versions),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def report_of(log: CompileLog, regions: int | None = None) -> Report:
+    """Assemble a report from what is on record."""
+    decisions = [d for graph in log.graphs for d in graph.decisions] + list(log.kept.values())
+    breaks = tuple({"reason": r, "file": f, "line": n} for r, f, n in log.breaks)
+    return Report(
+        tuple(graph.operations for graph in log.graphs),
+        breaks,
+        len(log.graphs) if regions is None else regions,
+        tuple(decisions),
+        versions(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result."""
+    import fusepass
+
+    found = {"fusepass": fusepass.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    found["cuda"] = str(torch.version.cuda or "none")
+    return found
+
+
+def _lines(report: Report) -> list[str]:
+    operations = ", ".join(map(str, report.operations)) or "none"
+    lines = [
+        f"fusepass report: {len(report.operations)} graph(s), operations per graph: {operations}",
+        f"regions entered per call: {report.regions_per_call}; graph breaks: {len(report.graph_breaks)}",
+    ]
+    rows = Counter(_row(d) for d in report.decisions)
+    if rows:
+        lines += ["", f"{'count':>5}  {'station':<9}{'rule':<17}{'decision':<18}{'reason':<17}where"]
+    for (station, rule, decision, code, where, text), count in rows.items():
+        lines.append(f"{count:>5}  {station:<9}{rule:<17}{decision:<18}{code:<17}{where}")
+        lines.append(f"{'':>7}{text}")
+    if report.graph_breaks:
+        lines += ["", "graph breaks:"]
+        lines += [f"  {_short(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks]
+    return lines
+
+
+def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
+    outcome = decision.outcome.value
+    if decision.station is Station.CAPTURE:
+        outcome = decision.treatment if decision.outcome is Outcome.APPLIED else f"keep ({outcome})"
+    where = f"{_short(decision.file)}:{decision.line}" if decision.file else "-"
+    return (decision.station.value, decision.rule, outcome, decision.reason_code.value, where, decision.reason)
+
+
+def _short(path: str) -> str:
+    """The last three parts of a path: enough to find a file, short enough for a table."""
+    parts = path.split(os.sep)
+    return os.sep.join(parts[-3:])

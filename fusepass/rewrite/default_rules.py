@@ -1,0 +1,15 @@
+"""The one ordered list of rules that are on without asking. Order is priority."""
+
+from __future__ import annotations
+
+import functools
+
+from fusepass.rewrite.rule import Rule
+
+
+@functools.cache
+def default_rules() -> tuple[Rule, ...]:
+    """Rules before autograd, then after; imported here and nowhere else in the engine."""
+    from fusepass.patterns import branch_to_cond, branch_to_where
+
+    return (branch_to_where.RULE, branch_to_cond.RULE)

@@ -1,0 +1,94 @@
+"""A rule: plain functions that say where it could act, whether it may, and what it puts there.
+
+The pattern-by-example front end (``pattern`` and ``replacement`` as ordinary torch code) comes with the
+matcher; this is the form it lowers to, and the form of rules that need the graph itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import fx
+
+from fusepass.options import Options
+from fusepass.report.decision import Reason
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Why a rule does not act at a site.
+
+    Attributes:
+        reason_code: member of the closed list of reasons.
+        text: one sentence.
+        node: the node that stands in the way.
+    """
+
+    reason_code: Reason
+    text: str
+    node: fx.Node | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """One place in a graph where a rule could act.
+
+    Attributes:
+        gm: the graph module; ``anchor`` is one of its nodes.
+        anchor: the node the rule looks at.
+        options: the options in force.
+        fake_mode: the mode under which fake tensors of this graph compute, or None.
+    """
+
+    gm: fx.GraphModule
+    anchor: fx.Node
+    options: Options
+    fake_mode: Any = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rewrite of FX graphs.
+
+    Attributes:
+        name: unique; users switch it off by this name.
+        anchor: whether the rule could act at a node.
+        check: None to go on, or a :class:`Reject`.
+        replace: rewrites the graph at the anchor; may raise, which undoes the rule for this graph.
+        place: ``before`` autograd (what the user wrote) or ``after`` (ATen).
+        sources: further functions or modules whose source decides what the rule does.
+        location: file and line where the rule was made.
+    """
+
+    name: str
+    anchor: Callable[[fx.Node], bool]
+    check: Callable[[Match], Reject | None]
+    replace: Callable[[Match], None]
+    place: Literal["before", "after"] = "before"
+    sources: tuple[Any, ...] = ()
+    location: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.location:
+            caller = sys._getframe(2)
+            object.__setattr__(self, "location", f"{caller.f_code.co_filename}:{caller.f_lineno}")
+
+    def source_hash(self) -> str:
+        """Hash of the code that decides what this rule does; part of Inductor's cache keys.
+
+        Whole modules are hashed, so a changed helper or constant changes it as well.
+
+        Raises:
+            OSError, TypeError: the source of a function cannot be found.
+        """
+        digest = hashlib.sha256(self.name.encode())
+        for part in (self.anchor, self.check, self.replace, *self.sources):
+            module = part if inspect.ismodule(part) else inspect.getmodule(part)
+            digest.update(inspect.getsource(module or part).encode())
+            digest.update(getattr(part, "__qualname__", "").encode())
+        return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Property tests for rules (a later issue)."""

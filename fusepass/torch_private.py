@@ -1,0 +1,597 @@
+"""Every private module and underscore name of torch that fusepass touches, behind names of our own.
+
+Nothing else in the package imports them. Beside each group stand the versions it was read and run
+on. When a torch release moves something, this file and docs/torch-versions.md are what changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+TESTED_TORCH = ((2, 11), (2, 15))
+TESTED_PYTHON = ((3, 11), (3, 13))
+
+
+def torch_version() -> tuple[int, int]:
+    """Major and minor version of the torch that runs."""
+    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def capture_supported() -> bool:
+    """Whether this (torch, Python) pair is one that branch capture was tested on."""
+    low, high = TESTED_TORCH
+    py_low, py_high = TESTED_PYTHON
+    return low <= torch_version() <= high and py_low <= sys.version_info[:2] <= py_high
+
+
+def version_text() -> tuple[str, str, str]:
+    """The running torch, the running Python, and the tested ranges, as text."""
+    low, high = (".".join(map(str, v)) for v in TESTED_TORCH)
+    py_low, py_high = (".".join(map(str, v)) for v in TESTED_PYTHON)
+    python = ".".join(map(str, sys.version_info[:3]))
+    return torch.__version__, python, f"torch {low} to {high} with Python {py_low} to {py_high}"
+
+
+# --- Inductor: options, hand-off, custom passes (2.11, 2.13, 2.15) ---------------------------------
+
+
+def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
+    """Return ``value`` if Inductor's config has ``name`` and takes such a value.
+
+    Raises:
+        UnknownOption: no such key.
+        OptionType: a value of another type than the key's.
+    """
+    from torch._inductor import config
+
+    from fusepass.errors import OptionType, UnknownOption
+
+    known = config.get_config_copy()  # type: ignore[attr-defined]
+    if name not in known:
+        raise UnknownOption(given_as, [f"inductor.{key}" for key in known])
+    expected = config.get_type(name)  # type: ignore[attr-defined]
+    if isinstance(expected, type) and not isinstance(value, expected):
+        raise OptionType(given_as, value, f"of type {expected.__name__}")
+    return value
+
+
+def mode_config(mode: str) -> dict[str, Any]:
+    """Inductor's config changes behind a ``mode`` of torch.compile."""
+    if mode == "default":
+        return {}
+    return dict(torch._inductor.list_mode_options(mode))
+
+
+def inductor_config_value(name: str) -> Any:
+    """Current value of one Inductor config key, or None where this torch lacks it."""
+    from torch._inductor import config
+
+    return config.get_config_copy().get(name)  # type: ignore[attr-defined]
+
+
+def compile_with_inductor(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: Mapping[str, Any],
+    region_name: str | None = None,
+) -> Callable[..., Any]:
+    """Hand a graph to Inductor (through AOTAutograd) with these config patches.
+
+    Going through torch's own wrapper keeps what it does beside the call: CUPTI settings for CUDA
+    graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    if torch_version() >= (2, 13):
+        compiler = wrapper(None, None, None, region_name)
+    else:
+        compiler = wrapper(None, None, None)
+    with_cudagraphs = {k: v for k, v in patches.items() if k == "triton.cudagraphs"}
+    if with_cudagraphs:
+        compiler = type(compiler)(None, with_cudagraphs, None)
+        if torch_version() >= (2, 13):
+            compiler.name = region_name
+    compiler.config = {**compiler.config, **patches}
+    return compiler(gm, inputs)  # type: ignore[no-any-return]
+
+
+def reset_cudagraphs() -> None:
+    """Free the CUDA-graph trees, as Inductor's own ``reset`` does."""
+    if torch.cuda.is_available():
+        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+        reset_cudagraph_trees()
+
+
+def compile_decomposed_eager(
+    gm: fx.GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Run a graph op by op after AOTAutograd with Inductor's decompositions."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+    from torch._inductor.decomposition import select_decomp_table
+
+    compiler = aot_autograd(fw_compiler=boxed_nop, decompositions=select_decomp_table())
+    return compiler(gm, inputs)  # type: ignore[no-any-return]
+
+
+def graph_pass(
+    run: Callable[[fx.Graph], None], uuid: Callable[[], Any]
+) -> Callable[[fx.Graph], None]:
+    """Wrap a function as an Inductor custom pass whose ``uuid`` enters Inductor's cache keys."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Pass(CustomGraphPass):
+        def __call__(self, graph: fx.Graph) -> None:
+            run(graph)
+
+        def uuid(self) -> Any:
+            return uuid()
+
+    return Pass()
+
+
+def chained_passes(*passes: Any) -> Any:
+    """One value for an Inductor pass hook that runs all of ``passes`` (None entries are skipped).
+
+    2.11 takes one object per hook, later versions also a list; user hooks come first.
+    """
+    flat: list[Any] = []
+    for entry in passes:
+        if isinstance(entry, (list, tuple)):
+            flat.extend(entry)
+        elif entry is not None:
+            flat.append(entry)
+    if len(flat) <= 1:
+        return flat[0] if flat else None
+    if torch_version() >= (2, 13):
+        return flat
+
+    def run(graph: fx.Graph) -> None:
+        for one in flat:
+            one(graph)
+
+    def uuid() -> Any:
+        ids = [one.uuid() if hasattr(one, "uuid") else None for one in flat]
+        return None if None in ids else tuple(ids)
+
+    return graph_pass(run, uuid)
+
+
+def inductor_counters() -> Any:
+    """The ``inductor`` counters, whose changes travel inside cached artifacts."""
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]
+
+
+def dynamo_counters() -> Any:
+    """All of Dynamo's counters, by group."""
+    from torch._dynamo.utils import counters
+
+    return counters
+
+
+# --- Dynamo: who compiles, and hooks into the trace (2.11, 2.13, 2.15) ---------------------------
+
+
+def transparent(error: Exception) -> Exception:
+    """The same error as a subclass that Dynamo passes to the user unwrapped."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    kind = type(error)
+    both = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+    clone = both.__new__(both, *error.args)  # type: ignore[attr-defined]
+    clone.args = error.args
+    clone.first_useful_frame = None
+    return clone  # type: ignore[no-any-return]
+
+
+def compiler_chain(compiler: Any) -> Iterator[Any]:
+    """The backend wrapped by Dynamo's and torch.compile's layers, from outside in."""
+    seen = 0
+    while compiler is not None and seen < 16:
+        yield compiler
+        seen += 1
+        for link in ("_torchdynamo_orig_backend", "compiler_fn", "func"):
+            inner = getattr(compiler, link, None)
+            if inner is not None and callable(inner):
+                compiler = inner
+                break
+        else:
+            return
+
+
+def backend_of(compiled: Any) -> Any:
+    """The callback torch.compile put behind a compiled function or module, or None."""
+    context = getattr(compiled, "dynamo_ctx", None)
+    if context is not None:
+        return getattr(context, "callback", None)
+    for function in (compiled, getattr(compiled, "__func__", None)):
+        for cell in getattr(function, "__closure__", None) or ():
+            with contextlib.suppress(ValueError):
+                inner = cell.cell_contents
+                if hasattr(inner, "_torchdynamo_orig_backend"):
+                    return inner
+                if hasattr(getattr(inner, "callback", None), "_torchdynamo_orig_backend"):
+                    return inner.callback
+    return None
+
+
+def original_callable(compiled: Any) -> Any:
+    """What torch.compile was given, or the argument itself when it is not a compiled callable."""
+    if hasattr(compiled, "_orig_mod"):
+        return compiled._orig_mod
+    return getattr(compiled, "_torchdynamo_orig_callable", compiled)
+
+
+def compile_wrapper_arguments(wrapper: Any) -> tuple[str | None, dict[str, Any], bool | None]:
+    """``mode``, ``options`` and ``dynamic`` of one torch.compile call, from its backend wrapper."""
+    kwargs = getattr(wrapper, "kwargs", None) or getattr(wrapper, "keywords", None) or {}
+    return kwargs.get("mode"), dict(kwargs.get("options") or {}), getattr(wrapper, "dynamic", None)
+
+
+@contextlib.contextmanager
+def room_for_recompiles() -> Iterator[None]:
+    """Let code that already has compiled versions be compiled once more."""
+    with torch._dynamo.config.patch(recompile_limit=1024, accumulated_recompile_limit=4096):
+        yield
+
+
+def forget_code_compiled_for(backend: Any, codes: Sequence[Any]) -> None:
+    """Drop compiled versions of ``codes`` that exist only for ``backend``; code shared with others stays."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+    from torch._dynamo.eval_frame import cached_backends, reset_code
+
+    for code in codes:
+        entries = _debug_get_cache_entry_list(code)
+        if all(any(link is backend for link in compiler_chain(e.backend)) for e in entries):
+            reset_code(code)
+    for key, value in list(cached_backends.items()):
+        if any(link is backend for link in compiler_chain(value)):
+            del cached_backends[key]
+
+
+_JUMPS = {
+    "POP_JUMP_IF_TRUE": True,
+    "POP_JUMP_IF_FALSE": False,
+    "POP_JUMP_FORWARD_IF_TRUE": True,
+    "POP_JUMP_FORWARD_IF_FALSE": False,
+    "POP_JUMP_BACKWARD_IF_TRUE": True,
+    "POP_JUMP_BACKWARD_IF_FALSE": False,
+    "JUMP_IF_TRUE_OR_POP": True,
+    "JUMP_IF_FALSE_OR_POP": False,
+}
+
+
+def jump_kind(opname: str) -> tuple[bool, bool]:
+    """For a conditional jump: (jumps when true, keeps the tested value on the stack if it jumps)."""
+    return _JUMPS[opname], opname.endswith("_OR_POP")
+
+
+JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
+GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
+BreakHandler = Callable[[Any, str, Any], None]
+
+
+def install_hooks(on_jump: JumpHandler, on_graph: GraphHandler, on_break: BreakHandler) -> Callable[[], None]:
+    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
+
+    Args:
+        on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
+        on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
+            ``compile()`` or raise.
+        on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
+    """
+    from torch._dynamo import symbolic_convert
+    from torch._dynamo.output_graph import OutputGraph
+
+    undo: list[Callable[[], None]] = []
+    base = symbolic_convert.InstructionTranslatorBase
+    kinds = [base, *_all_subclasses(base)]
+    for kind in kinds:
+        table = kind.dispatch_table
+        for opname in _JUMPS:
+            opcode = dis.opmap.get(opname)
+            if opcode is None or table[opcode] is None:
+                continue
+            original = table[opcode]
+            table[opcode] = _jump_hook(on_jump, original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
+
+    call_user_compiler = OutputGraph.call_user_compiler
+
+    @functools.wraps(call_user_compiler)
+    def with_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        return on_graph(self, gm, lambda: call_user_compiler(self, gm, *args, **kwargs))
+
+    OutputGraph.call_user_compiler = with_graph  # type: ignore[method-assign]
+    undo.append(lambda: setattr(OutputGraph, "call_user_compiler", call_user_compiler))
+
+    log_graph_break = base.log_graph_break
+
+    @functools.wraps(log_graph_break)
+    def with_break(self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any) -> Any:
+        if not getattr(exc, "logged", False):
+            on_break(self, reason, exc)
+        return log_graph_break(self, code_options, reason=reason, exc=exc, **kw)
+
+    base.log_graph_break = with_break  # type: ignore[method-assign]
+    undo.append(lambda: setattr(base, "log_graph_break", log_graph_break))
+
+    def uninstall() -> None:
+        while undo:
+            undo.pop()()
+
+    return uninstall
+
+
+def _all_subclasses(kind: type) -> list[Any]:
+    direct = kind.__subclasses__()
+    return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
+
+
+def _jump_hook(on_jump: JumpHandler, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        on_jump(translator, instruction, original)
+
+    return handler
+
+
+# --- Dynamo: values on the symbolic stack (2.11, 2.13, 2.15) -------------------------------------
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a tracked value is an ordinary strided tensor (no subclass, no sparse layout)."""
+    from torch._dynamo.variables import TensorVariable
+
+    if type(value) is not TensorVariable:
+        return False
+    fake = value.proxy.node.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and is_plain_fake(fake)
+
+
+def is_plain_fake(fake: torch.Tensor) -> bool:
+    """Whether a fake tensor stands for an ordinary strided tensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    kind = type(fake)
+    return issubclass(kind, (FakeTensor, torch.nn.Parameter)) and fake.layout is torch.strided
+
+
+def tensor_on_top(translator: Any) -> Any:
+    """The tracked tensor on top of the symbolic stack, or None when it is not a tensor."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    value = translator.stack[-1]
+    if isinstance(value, LazyVariableTracker):
+        held = getattr(value, "_cache", None)
+        if not isinstance(getattr(held, "value", None), torch.Tensor):
+            return None
+        value = value.realize()
+        translator.stack[-1] = value
+    return value if is_any_tensor(value) else None
+
+
+def is_any_tensor(value: Any) -> bool:
+    """Whether a tracked value is a tensor of any sort."""
+    from torch._dynamo.variables import TensorVariable
+
+    return isinstance(value, TensorVariable)
+
+
+def realized(value: Any) -> Any:
+    """The tracked value itself behind a lazily built one."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    return value.realize() if isinstance(value, LazyVariableTracker) else value
+
+
+def constant_of(value: Any) -> tuple[bool, Any]:
+    """``(True, python value)`` for a compile-time constant, else ``(False, None)``."""
+    from torch._dynamo.variables import ConstantVariable
+
+    if isinstance(value, ConstantVariable):
+        return True, value.as_python_constant()
+    return False, None
+
+
+def sequence_items(value: Any) -> tuple[str, Any] | None:
+    """``(kind, items)`` of a tuple, list or dict built while tracing; None for anything else."""
+    from torch._dynamo import variables
+
+    kind = type(value)
+    if kind is variables.TupleVariable:
+        return "tuple", list(value.items)
+    if kind is variables.ListVariable and value.source is None:
+        return "list", list(value.items)
+    if kind is variables.ConstDictVariable and value.source is None:
+        return "dict", dict(value.items)
+    return None
+
+
+def rebuilt(value: Any, items: Any) -> Any:
+    """A new tuple, list or dict of the same kind as ``value`` with other items."""
+    from torch._dynamo import variables
+    from torch._dynamo.variables.base import ValueMutationNew
+
+    if type(value) is variables.TupleVariable:
+        return value.clone(items=items, source=None)
+    return value.clone(items=items, source=None, mutation_type=ValueMutationNew())
+
+
+def is_existing_mutation(value: Any) -> bool:
+    """Whether a tracked value existed before the traced frame started."""
+    mutation = getattr(value, "mutation_type", None)
+    return mutation is not None and getattr(mutation, "scope", 0) == 0
+
+
+def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:
+    """A tracked tensor for a proxy whose fake value is known."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    return wrap_fx_proxy(translator, proxy, example_value=fake)
+
+
+def wrap_call(translator: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a call in the graph being traced and return its tracked value."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    proxy = translator.output.create_proxy(kind, target, args, kwargs)
+    return wrap_fx_proxy(translator, proxy)
+
+
+@contextlib.contextmanager
+def new_scope() -> Iterator[None]:
+    """Dynamo's mutation scope: inside, writing to anything made outside is refused."""
+    from torch._dynamo.current_scope_id import enter_new_scope
+
+    with enter_new_scope():
+        yield
+
+
+def live_at(translator: Any, index: int) -> set[str]:
+    """Names of locals that may be read at or after an instruction index."""
+    from torch._dynamo.bytecode_analysis import livevars_analysis
+
+    return livevars_analysis(translator.instructions, translator.instructions[index])
+
+
+def break_reason(text: str, translator: Any) -> Any:
+    """What a speculation entry carries as the reason of its graph break."""
+    from torch._dynamo.output_graph import GraphCompileReason
+
+    return GraphCompileReason(text, [translator.frame_summary()])
+
+
+def is_generator_frame(translator: Any) -> bool:
+    """Whether the frame is a generator that Dynamo inlines."""
+    from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
+
+    return isinstance(translator, InliningGeneratorInstructionTranslator)
+
+
+@contextlib.contextmanager
+def plain_asserts() -> Iterator[None]:
+    """Treat ``assert tensor`` as the branch it is, not as a device-side assert."""
+    with torch._dynamo.config.patch(rewrite_assert_with_torch_assert=False):
+        yield
+
+
+def unsupported_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises for code it cannot trace."""
+    from torch._dynamo import exc
+
+    kinds: list[type[BaseException]] = [exc.Unsupported, exc.UserError, exc.TorchRuntimeError]
+    kinds.extend([exc.SkipFrame, exc.UncapturedHigherOrderOpError])
+    return tuple(kinds)
+
+
+def restart_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises to start its analysis again; never to be swallowed."""
+    from torch._dynamo import exc
+
+    return (exc.RestartAnalysis,)
+
+
+def observed_exceptions() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises inside itself for an exception of the traced program."""
+    from torch._dynamo import exc
+
+    return (exc.ObservedException,)
+
+
+# --- graphs (2.11, 2.13, 2.15) ----------------------------------------------------------------------
+
+
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure of nested tuples, lists, dicts and slices (FX argument lists).
+
+    fx.map_arg cannot tell one occurrence of a node from the next; this can.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_flatten(_without_slices(tree))
+
+
+def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
+    """Inverse of :func:`tree_flatten`."""
+    from torch.utils import _pytree
+
+    return _with_slices(_pytree.tree_unflatten(leaves, spec))
+
+
+def _without_slices(tree: Any) -> Any:
+    if isinstance(tree, slice):
+        return {"fusepass_slice": (tree.start, tree.stop, tree.step)}
+    if isinstance(tree, (tuple, list)):
+        items = [_without_slices(v) for v in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    if isinstance(tree, dict):
+        return {k: _without_slices(v) for k, v in tree.items()}
+    return tree
+
+
+def _with_slices(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {"fusepass_slice"}:
+            return slice(*tree["fusepass_slice"])
+        return {k: _with_slices(v) for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        items = [_with_slices(v) for v in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    return tree
+
+
+def fake_mode_of(gm: fx.GraphModule) -> Any:
+    """The mode the fake tensors of a graph compute under, or None."""
+    from torch._guards import detect_fake_mode
+
+    values = [n.meta.get("example_value") for n in gm.graph.nodes]
+    return detect_fake_mode([v for v in values if isinstance(v, torch.Tensor)])
+
+
+def source_of(node: fx.Node) -> tuple[str, int]:
+    """File and line of the user's code a node came from, ``("", 0)`` when unknown."""
+    from torch.fx.graph import _parse_stack_trace
+
+    parsed = _parse_stack_trace(node.meta.get("stack_trace") or "")
+    return (parsed.file, int(parsed.lineno)) if parsed else ("", 0)
+
+
+# --- shapes (2.11, 2.13, 2.15) ----------------------------------------------------------------------
+
+
+def known_equal(left: Any, right: Any) -> bool:
+    """Whether two sizes are equal for every input, decided without adding a guard."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(left == right))
+
+
+def storage_key(fake: torch.Tensor) -> int:
+    """Identity of the memory behind a (fake) tensor: equal for views of one another."""
+    return int(fake.untyped_storage()._cdata)
+
+
+def cond_operator() -> Any:
+    """The higher-order operator behind ``torch.cond``."""
+    return torch.ops.higher_order.cond
+
+
+def schema_mutates(target: Any) -> bool | None:
+    """Whether an operator overload writes to an argument; None when it has no schema."""
+    schema = getattr(target, "_schema", None)
+    return None if schema is None else bool(schema.is_mutable)

@@ -1,0 +1,94 @@
+"""A branch that is too dear to run on both sides becomes ``torch.cond``: one graph, one arm run.
+
+    ``select(p, f(x), g(x))  ->  torch.cond(p, f, g, x)``
+
+AOTAutograd refuses a ``cond`` whose arm hands back an operand, so such results are cloned inside the
+arm; capture has already made sure that nobody could see the difference. Arms write nothing that existed before
+them. Under Inductor a cond reads its predicate back to the host, which is why this is only for dear arms.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.select import BRANCH, Branch, arm_of, select
+from fusepass.patterns.branch_to_where import known_branches
+from fusepass.rewrite.rule import Match, Reject, Rule
+
+
+def _is_cond_site(node: fx.Node) -> bool:
+    return node.target is select and node.meta[BRANCH].treatment == "cond"
+
+
+def _check(match: Match) -> Reject | None:
+    return None  # capture settled legality and cost while Dynamo could still restart
+
+
+def _replace(match: Match) -> None:
+    gm, node = match.gm, match.anchor
+    graph = gm.graph
+    branch: Branch = node.meta[BRANCH]
+    branches = known_branches(graph)
+    predicate, taken, other = node.args
+    arms = {arm: [n for n in graph.nodes if arm_of(n, branch.site, branches) is arm] for arm in (True, False)}
+    results: dict[bool, tuple[fx.Node, ...]] = {True: taken, False: other}  # type: ignore[dict-item]
+    operands = _free_inputs(arms, results)
+    names = []
+    for arm, label in ((True, "taken"), (False, "other")):
+        name = f"fusepass_{label}_{branch.site}"
+        gm.add_submodule(name, _carve(gm, arms[arm], results[arm], operands))
+        names.append(name)
+    with graph.inserting_before(node):
+        bodies = [graph.get_attr(name) for name in names]
+        call = graph.call_function(torch_private.cond_operator(), (predicate, *bodies, tuple(operands)))
+        call.meta = {k: v for k, v in node.meta.items() if k != BRANCH}
+        for position, value in enumerate(node.meta["example_value"]):
+            item = graph.call_function(operator.getitem, (call, position))
+            item.meta = dict(call.meta, example_value=value)
+            for user in [u for u in node.users if u.args[1] == position]:
+                user.replace_all_uses_with(item)
+                graph.erase_node(user)
+    graph.erase_node(node)
+    for nodes in arms.values():
+        for inner in reversed(nodes):
+            graph.erase_node(inner)
+
+
+def _free_inputs(
+    arms: dict[bool, list[fx.Node]], results: dict[bool, tuple[fx.Node, ...]]
+) -> list[fx.Node]:
+    found: dict[fx.Node, None] = {}
+    for arm, nodes in arms.items():
+        inside = set(nodes)
+        for node in nodes:
+            found.update((n, None) for n in node.all_input_nodes if n not in inside)
+        found.update((n, None) for n in results[arm] if n not in inside)
+    return list(found)
+
+
+def _carve(
+    gm: fx.GraphModule, nodes: list[fx.Node], results: tuple[fx.Node, ...], operands: list[fx.Node]
+) -> fx.GraphModule:
+    body = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for operand in operands:
+        env[operand] = body.placeholder(operand.name)
+        env[operand].meta = {k: v for k, v in operand.meta.items() if k == "example_value"}
+    for node in nodes:
+        env[node] = body.node_copy(node, env.__getitem__)
+    handed = []
+    for result in results:
+        out = env[result]
+        if result in operands or any(out is earlier for earlier in handed):
+            out = body.call_function(torch.clone, (out,))
+            out.meta = {"example_value": result.meta["example_value"]}
+        handed.append(out)
+    body.output(tuple(handed))
+    return fx.GraphModule(gm, body)
+
+
+RULE = Rule("branch_to_cond", _is_cond_site, _check, _replace)

@@ -1,0 +1,71 @@
+"""What every test gets: a printed seed, reset compilers, a cache folder of the run's own, skips.
+
+``FUSEPASS_TEST_SEED`` chooses the seed; ``TORCHINDUCTOR_CACHE_DIR`` keeps one cache between runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+SEED = int(os.environ.get("FUSEPASS_TEST_SEED", "0"))
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_own_cache = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are made from a config, never fetched
+    # Once, in the process that starts the xdist workers: they inherit the folder and share it.
+    if _CACHE not in os.environ:
+        config.stash[_own_cache] = os.environ[_CACHE] = tempfile.mkdtemp(prefix="fusepass-tests-")
+    # Workers that each take every core wait for one another inside OpenMP.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _own_cache in config.stash:
+        shutil.rmtree(config.stash[_own_cache], ignore_errors=True)
+        os.environ.pop(_CACHE, None)
+
+
+def pytest_report_header() -> str:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+    return f"fusepass: seed {SEED} (FUSEPASS_TEST_SEED), torch {torch.__version__}, {device}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip(f"needs a CUDA device: torch {torch.__version__} sees none here")
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> None:
+    """Each test starts with the same random state and with nothing compiled."""
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if "torch._dynamo" in sys.modules:  # not loaded for a test that compiles nothing
+        torch.compiler.reset()
+    if "fusepass" in sys.modules:
+        sys.modules["fusepass"].reset()
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache folder for one test, used by this process and by those it starts."""
+    from torch._inductor.utils import clear_caches
+
+    folder = tmp_path / "inductor-cache"
+    monkeypatch.setenv(_CACHE, str(folder))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+    clear_caches()  # what is held in memory would answer in the folder's place
+    yield folder
+    clear_caches()

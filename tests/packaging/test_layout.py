@@ -1,0 +1,77 @@
+"""Folders, the package list and the wheel say the same; files stay within their limits."""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE_FOLDERS = ("fusepass", "patterns", "kernels", "examples", "tests", ".ci")
+MOST_LINES = 400
+
+
+def sources(root: Path, *folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (root / folder).rglob("*.py"))
+
+
+def test_every_folder_with_code_is_a_listed_package(
+    root: Path, package_dirs: dict[str, Path]
+) -> None:
+    # An editable install finds a folder that the list lacks; a wheel silently leaves it out.
+    on_disk = {path.parent for path in sources(root, "fusepass", "patterns", "kernels")}
+    assert set(package_dirs.values()) == on_disk
+    assert sorted(package_dirs) == list(package_dirs), "keep the list in order"
+
+
+def test_every_package_has_an_init(package_dirs: dict[str, Path]) -> None:
+    missing = [name for name, path in package_dirs.items() if not (path / "__init__.py").exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("folder", ["patterns", "kernels"])
+def test_top_level_folders_are_flat_and_inert(root: Path, folder: str) -> None:
+    inner = {path.name for path in (root / folder).iterdir() if path.is_dir()} - {"__pycache__"}
+    assert not inner, f"{folder}/ stays flat: one file per idea"
+    body = ast.parse((root / folder / "__init__.py").read_text()).body
+    # transformers imports a top-level `kernels` by its bare name when it looks for its own library.
+    assert [type(statement) for statement in body] == [ast.Expr], "a docstring and nothing else"
+
+
+def test_only_fusepass_is_installed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        top = {name.split("/")[0] for name in archive.namelist()}
+    (metadata,) = (name for name in top if name.endswith(".dist-info"))
+    assert top == {"fusepass", metadata}
+
+
+def test_wheel_holds_each_source_file_and_no_other(
+    wheel: Path, package_dirs: dict[str, Path]
+) -> None:
+    expected = {
+        f"{name.replace('.', '/')}/{path.name}"
+        for name, folder in package_dirs.items()
+        for path in folder.glob("*.py")
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert found == expected | {"fusepass/py.typed"}
+
+
+def test_wheel_names_the_entry_point_and_licence(wheel: Path, pyproject: dict[str, Any]) -> None:
+    prefix = f"fusepass-{pyproject['project']['version']}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        entry_points = archive.read(f"{prefix}/entry_points.txt").decode()
+        licence = archive.read(f"{prefix}/licenses/LICENSE").decode()
+    expected = ["[torch_dynamo_backends]", "fusepass = fusepass.backend:fusepass"]
+    assert entry_points.strip().splitlines() == expected
+    assert licence.startswith("BSD 3-Clause License")
+
+
+def test_no_file_is_long(root: Path) -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in sources(root, *SOURCE_FOLDERS)}
+    assert len(lines) > len(SOURCE_FOLDERS)
+    long = {str(path.relative_to(root)): n for path, n in lines.items() if n > MOST_LINES}
+    assert not long, f"split these by idea: over {MOST_LINES} lines"
