@@ -554,11 +554,15 @@ def _with_slices(tree: Any) -> Any:
 
 
 def fake_mode_of(gm: fx.GraphModule) -> Any:
-    """The mode the fake tensors of a graph compute under, or None."""
-    from torch._guards import detect_fake_mode
+    """The mode the fake tensors Dynamo recorded in a graph compute under, or None.
 
-    values = [n.meta.get("example_value") for n in gm.graph.nodes]
-    return detect_fake_mode([v for v in values if isinstance(v, torch.Tensor)])
+    Not the tracing context's: Dynamo gives backends a fresh mode, its recorded values keep theirs.
+    """
+    for node in gm.graph.nodes:
+        mode = getattr(node.meta.get("example_value"), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return None
 
 
 def source_of(node: fx.Node) -> tuple[str, int]:

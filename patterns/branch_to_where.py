@@ -68,7 +68,7 @@ def _gate_use(match: Match, predicate: fx.Node, user: fx.Node, operand: fx.Node,
     value = tensor_value(operand)
     if value is None:
         return
-    with match.fake_mode:
+    with match.fake_mode, torch.enable_grad():
         held_value = value.detach()
         pair_value = (value, held_value) if arm else (held_value, value)
         fake = torch.where(predicate.meta["example_value"], *pair_value)

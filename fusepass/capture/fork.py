@@ -116,7 +116,7 @@ def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterato
 
 def _trace(translator: Any, start: int, stack: list[Any], join: int, arm: tuple[int, bool]) -> Arm:
     graph = translator.output.graph
-    last = next(reversed(graph.nodes), None)
+    last = next(iter(reversed(graph.nodes)), None)
     before = _Bindings(translator)
     translator.stack = stack
     translator.instruction_pointer = translator.start_point = start

@@ -52,7 +52,7 @@ def _apply(gm: fx.GraphModule, rule: Rule, options: Options) -> list[Decision]:
 
 
 def _outputs(gm: fx.GraphModule) -> list[tuple[object, ...] | None]:
-    output = next(n for n in reversed(gm.graph.nodes) if n.op == "output")
+    output = next(n for n in iter(reversed(gm.graph.nodes)) if n.op == "output")
     return [_facts(node) for node in output.all_input_nodes]
 
 
