@@ -460,13 +460,6 @@ def new_scope() -> Iterator[None]:
         yield
 
 
-def live_at(translator: Any, index: int) -> set[str]:
-    """Names of locals that may be read at or after an instruction index."""
-    from torch._dynamo.bytecode_analysis import livevars_analysis
-
-    return livevars_analysis(translator.instructions, translator.instructions[index])
-
-
 def break_reason(text: str, translator: Any) -> Any:
     """What a speculation entry carries as the reason of its graph break."""
     from torch._dynamo.output_graph import GraphCompileReason

@@ -6,6 +6,11 @@ in bytes. ``None`` (JSON null) means "not measured here", never zero.
 
 from __future__ import annotations
 
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypedDict
 
 SCHEMA = 1
@@ -140,3 +145,24 @@ class Result(TypedDict):
     versions: dict[str, str | None]
     programs: list[ProgramRecord]
     compile_times: CompileTimes | None
+
+
+def save(result: Result, path: Path) -> None:
+    """Write the result as JSON, all of it or nothing: a run cut short leaves the previous file.
+
+    NaN and infinity become null, since JSON has neither.
+    """
+    text = json.dumps(_strict(result), indent=1, allow_nan=False)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value

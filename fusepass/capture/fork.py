@@ -19,6 +19,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture import legality
 from fusepass.capture.frame import Frame, Site
+from fusepass.capture.liveness import live_names
 from fusepass.capture.merge import Outputs, merge, merge_locals, settle
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
@@ -215,7 +216,7 @@ def _merge_states(
         raise Refusal(Reason.SIDE_EFFECT, "the arms enter or leave different with-blocks")
     if any(a["symbolic_globals"].get(k) is not b["symbolic_globals"].get(k) for k in {*a["symbolic_globals"], *b["symbolic_globals"]}):
         raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
-    live = torch_private.live_at(translator, join) | set(translator.cell_and_freevars())
+    live = live_names(translator.f_code, translator.instructions, join) | set(translator.cell_and_freevars())
     stack = [merge(x, y, "a value on the stack", outputs) for x, y in zip(a["stack"], b["stack"], strict=True)]
     names = merge_locals(
         a["symbolic_locals"], b["symbolic_locals"], live, before.values["symbolic_locals"], outputs

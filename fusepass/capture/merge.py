@@ -50,7 +50,7 @@ class PendingContainer:
 
 
 def merge_locals(
-    taken: dict[str, Any], other: dict[str, Any], live: set[str], before: dict[str, Any], outputs: Outputs
+    taken: dict[str, Any], other: dict[str, Any], live: frozenset[str] | set[str], before: dict[str, Any], outputs: Outputs
 ) -> dict[str, Any]:
     """Join two sets of locals; names nobody reads any more and that differ are dropped.
 

@@ -1,0 +1,29 @@
+"""``python -m fusepass COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status (2 for a request that cannot be carried out)."""
+    from fusepass.bench import cli as bench
+    from fusepass.errors import FusepassError
+
+    parser = argparse.ArgumentParser(prog="python -m fusepass")
+    commands = parser.add_subparsers(dest="command", required=True)
+    bench.add_arguments(
+        commands.add_parser("bench", help="time eager, Inductor and fusepass side by side")
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        return bench.run(arguments)
+    except FusepassError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

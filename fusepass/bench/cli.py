@@ -1,0 +1,180 @@
+"""The command line: ``python -m fusepass bench``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusepass.bench import measure, samples, table
+from fusepass.bench.compile_times import measure_all
+from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.measure import Settings
+from fusepass.bench.processes import Worker, start_workers
+from fusepass.bench.programs import Program, Source, split_target
+from fusepass.bench.records import SCHEMA, Result, save
+from fusepass.bench.suites import SUITES, select, suite_programs
+from fusepass.bench.variants import MODES, check_backend, check_modes, variants_for
+from fusepass.bench.worker import GRAD_MODES
+from fusepass.errors import BenchError
+
+_Programs = list[tuple[Program, Source]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``bench``; docs/bench.md explains them."""
+    what = parser.add_argument_group("what to run")
+    what.add_argument("target", nargs="?", help="module:function or path/to/file.py:function")
+    what.add_argument("--suite", help=f"a suite instead of a target: {', '.join(SUITES)}")
+    what.add_argument("--only", action="append", default=[], metavar="NAME",
+                      help="programs of the suite, by name, beginning or glob; repeatable")  # fmt: skip
+    what.add_argument("--modes", type=_names, metavar="M,M",
+                      help=f"of {', '.join(MODES)}; default: default and, on CUDA, reduce-overhead")  # fmt: skip
+    what.add_argument("--backend", default="fusepass", help="the backend under test (inductor: noise)")
+    what.add_argument("--device", choices=("cuda", "cpu"), help="for suites; default: cuda if present")
+    what.add_argument("--grad-mode", choices=GRAD_MODES, default="no-grad")
+    how = parser.add_argument_group("how to measure")
+    how.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 5 (default 7)")
+    how.add_argument("--round-seconds", type=float, default=0.25, help="per variant and round")
+    how.add_argument("--budget-seconds", type=float, help="end in about this time, skipping the rest")
+    how.add_argument("--compile-times", choices=("both", "cold", "none"), default="both",
+                     help="none also compiles the variants side by side")  # fmt: skip
+    how.add_argument("--second-process", action="store_true", help="also a warm compile in a new process")
+    how.add_argument("--compile-only", action="store_true", help="only the table of compile times")
+    how.add_argument("--repeats", type=int, default=3, help="compiles per variant with --compile-only")
+    how.add_argument("--twin", metavar="TARGET", help="the target with torch.where for its branches")
+    how.add_argument("--json", type=Path, metavar="OUT", help="write the result here, after each program")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the benchmark; returns 0, or 1 when a variant failed or broke the error rule.
+
+    Raises:
+        BenchError: the request cannot be carried out.
+    """
+    settings, work = plan(arguments)
+    result = Result(
+        schema=SCHEMA,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        command=sys.argv[1:],
+        settings=_recorded(arguments, settings),
+        hardware=hardware(settings.device),
+        versions=versions(),
+        programs=[],
+        compile_times=None,
+    )
+    began = time.monotonic()
+
+    def keep() -> None:
+        result["seconds"] = time.monotonic() - began
+        if arguments.json is not None:
+            save(result, arguments.json)
+
+    if arguments.compile_only:
+        result["compile_times"] = measure_all(work, settings, _say)
+    else:
+        workers = start_workers(variants_for(settings.backend, settings.modes), settings.grad_mode)
+        try:
+            _measure_programs(work, workers, settings, result, keep)
+        finally:
+            for worker in workers:
+                worker.stop()
+    keep()
+    print(table.render(result))
+    return 1 if table.problems(result) else 0
+
+
+def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
+    """Check the arguments and turn them into settings and a list of programs.
+
+    Raises:
+        BenchError: an argument names something that does not exist, or two contradict each other.
+    """
+    if (arguments.target is None) == (arguments.suite is None):
+        raise BenchError("fusepass bench: give either a target or --suite NAME (and not both).")
+    if arguments.rounds < samples.FEWEST_ROUNDS:
+        raise BenchError(
+            f"fusepass bench: --rounds {arguments.rounds} is too few: the speed rule takes a median over "
+            f"at least {samples.FEWEST_ROUNDS} rounds."
+        )
+    if arguments.repeats < 1:
+        raise BenchError("fusepass bench: --repeats must be at least 1.")
+    if arguments.only and arguments.suite is None:
+        raise BenchError("fusepass bench: --only chooses programs of a suite; give --suite as well.")
+    if arguments.twin is not None and arguments.target is None:
+        raise BenchError("fusepass bench: --twin goes with a target.")
+    if arguments.json is not None and not arguments.json.resolve().parent.is_dir():
+        raise BenchError(f"fusepass bench: no folder {str(arguments.json.parent)!r} for --json.")
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BenchError("fusepass bench: --device cuda, but torch finds no CUDA device.")
+    # Without CUDA graphs, reduce-overhead is the default mode by another name.
+    usual = ("default",) if device == "cpu" or arguments.compile_only else ("default", "reduce-overhead")
+    modes = usual if arguments.modes is None else tuple(arguments.modes)
+    check_modes(modes)
+    check_backend(arguments.backend)
+    budget = arguments.budget_seconds
+    settings = Settings(
+        modes=modes,
+        backend=arguments.backend,
+        device=device,
+        grad_mode=arguments.grad_mode,
+        rounds=arguments.rounds,
+        round_seconds=arguments.round_seconds,
+        compile_times=arguments.compile_times,
+        second_process=arguments.second_process,
+        repeats=arguments.repeats,
+        deadline=None if budget is None else time.monotonic() + budget,
+    )
+    return settings, _chosen(arguments, device)
+
+
+def _chosen(arguments: argparse.Namespace, device: str) -> _Programs:
+    if arguments.suite is None:
+        for target in filter(None, (arguments.target, arguments.twin)):
+            split_target(target)
+        source = Source(target=arguments.target, twin=arguments.twin)
+        # The parent does not build targets; the workers import it, and the twin if there is one.
+        twin = (lambda: None) if arguments.twin is not None else None
+        return [(Program(arguments.target, build=lambda: None, twin=twin), source)]
+    only = arguments.compile_only
+    programs = select(suite_programs(arguments.suite, device, compile_only=only), arguments.only)
+    return [
+        (one, Source(suite=arguments.suite, device=device, name=one.name, compile_only=only))
+        for one in programs
+    ]
+
+
+def _measure_programs(
+    work: _Programs, workers: list[Worker], settings: Settings, result: Result, keep: Callable[[], None]
+) -> None:
+    for number, (program, source) in enumerate(work):
+        left = None if settings.deadline is None else settings.deadline - time.monotonic()
+        if left is not None and left <= 0:
+            result["programs"].append(measure.skipped(program, "the time budget was spent"))
+        else:
+            _say(program.name)
+            share = None if left is None else left / (len(work) - number)
+            result["programs"].append(measure.measure(program, source, workers, settings, share))
+        keep()
+
+
+def _recorded(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    record = {key: getattr(settings, key) for key in Settings.__dataclass_fields__ if key != "deadline"}
+    record["budget_seconds"] = arguments.budget_seconds
+    return record
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _say(line: str) -> None:
+    print(f"fusepass bench: {line}", file=sys.stderr, flush=True)

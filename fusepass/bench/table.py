@@ -1,0 +1,173 @@
+"""A benchmark's result as text, for a terminal of about 120 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fusepass.bench.records import (
+    CompileTimes,
+    ErrorRecord,
+    GraphFacts,
+    ProgramRecord,
+    Result,
+    VariantRecord,
+)
+from fusepass.bench.samples import NOT_SLOWER
+
+LOSING = "<"
+_HEAD = (
+    "variant", "wall us", "p99/p50", "device us", "x eager", "x inductor", "peak MiB",
+    "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
+)  # fmt: skip
+
+
+def render(result: Result) -> str:
+    """The whole result: machine, one block per program, compile times, and a list of what failed."""
+    parts = [_machine(result), *(_program(one) for one in result["programs"])]
+    if result["compile_times"] is not None:
+        parts.append(_compile_times(result["compile_times"]))
+    if any(one["variants"] for one in result["programs"]):
+        parts.append(
+            "x eager, x inductor: times as fast (median of per-round ratios of wall time); inductor is "
+            f"in the same mode.\n{LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or "
+            "FAIL breaks the error rule."
+        )
+    parts.extend(_failures(result))
+    return "\n\n".join(parts) + "\n"
+
+
+def problems(result: Result) -> list[str]:
+    """One line per variant that failed or broke the error rule, and per program left out."""
+    found = []
+    for program in result["programs"]:
+        if program["skipped"] is not None:
+            found.append(f"{program['program']}: skipped, {program['skipped']}")
+        for one in program["variants"]:
+            where, error = f"{program['program']} {one['variant']}", one["error"]
+            if one["failed"] is not None:
+                found.append(f"{where}: {one['failed']}")
+            elif error is not None and error["passed"] is False:
+                found.append(f"{where}: error rule: {error['reason']}")
+    for row in (result["compile_times"] or {"rows": []})["rows"]:
+        where = f"{row['program']} {row['mode']} {row['kind']}"
+        found.extend(f"{where} {label}: {why}" for label, why in row["failed"].items())
+    return list(dict.fromkeys(found))
+
+
+def _machine(result: Result) -> str:
+    hardware, versions = result["hardware"], result["versions"]
+    gpu = hardware.get("gpu") or {}
+    where = gpu.get("name") or f"{hardware.get('cpu')} ({hardware.get('torch_threads')} threads)"
+    known = [f"{name} {versions[name]}" for name in ("torch", "triton", "cuda", "transformers", "python")
+             if versions.get(name)]  # fmt: skip
+    driver = [f"driver {gpu['driver_version']}"] if gpu.get("driver_version") else []
+    return ", ".join([str(where), *known, *driver])
+
+
+def _program(program: ProgramRecord) -> str:
+    sizes = " ".join(f"{key}={value}" for key, value in program["parameters"].items())
+    title = f"{program['program']}  {sizes}  [{program['device'] or '-'}, {program['seconds']:.0f} s]"
+    if program["skipped"] is not None:
+        return f"{title}\n  skipped: {program['skipped']}"
+    rows = [_HEAD, *(_variant(one) for one in program["variants"])]
+    note = f"\n  no float64 reference: {program['reference']}" if program["reference"] else ""
+    return f"{title}\n{_aligned(rows)}{note}"
+
+
+def _variant(one: VariantRecord) -> tuple[str, ...]:
+    wall, device, ratio = one["wall_us"], one["device_us"], one["speedup"]
+    seconds, peak = one["compile"], one["peak_memory_bytes"]
+    return (
+        one["variant"],
+        _number(wall["median"] if wall else None, 1),
+        _number(wall["p99_over_p50"] if wall else None, 2),
+        _number(device["median"] if device else None, 1),
+        _ratio(ratio["eager"]),
+        _ratio(ratio["inductor"]),
+        _number(peak / 2**20 if peak is not None else None, 0),
+        _number(seconds["cold_s"], 1),
+        _number(seconds["warm_s"], 1),
+        *_graphs(one["graphs"]),
+        _verdict(one),
+    )
+
+
+def _verdict(one: VariantRecord) -> str:
+    if one["failed"] is not None:
+        return "FAILED"
+    # Eager is its own yardstick: half of its bound, always.
+    return "-" if one["backend"] is None else _error(one["error"])
+
+
+def _graphs(facts: GraphFacts | None) -> tuple[str, str, str]:
+    if facts is None:
+        return "-", "-", "-"
+    ops = facts["operations"]
+    shown = ",".join(map(str, ops)) if len(ops) <= 3 else f"{min(ops)}..{max(ops)}"
+    return str(facts["regions_per_call"]), str(facts["graphs"]), shown or "-"
+
+
+def _error(error: ErrorRecord | None) -> str:
+    if error is None:
+        return "-"
+    if error["rms"] is None or error["bound"] is None or not math.isfinite(error["rms"]):
+        return {True: "equal", False: "FAIL", None: "no reference"}[error["passed"]]
+    return f"{error['rms'] / error['bound']:.2f}" + ("" if error["passed"] else " FAIL")
+
+
+def _compile_times(times: CompileTimes) -> str:
+    head = ("program", "mode", "compile", "fusepass s", "inductor on twin s", "ratio", "bar",
+            "inductor s", "ratio")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    for row in times["rows"]:
+        seconds = row["seconds"]
+        rows.append(
+            (
+                row["program"],
+                row["mode"],
+                row["kind"],
+                _number(seconds.get("fusepass"), 2),
+                _number(seconds.get("inductor_twin"), 2),
+                _number(row["over_twin"], 2) + ("" if row["passed"] is not False else f" {LOSING}"),
+                _number(row["bar"], 2),
+                _number(seconds.get("inductor"), 2),
+                _number(row["over_untouched"], 2),
+            )
+        )
+    text = f"compile times (first call); {LOSING} marks a ratio above its bar\n{_aligned(rows)}"
+    if times["growth"]:
+        lines: list[tuple[str, ...]] = [
+            ("growth", "mode", "compile", "variant", "s at layers", "s per layer", "exponent")
+        ]
+        for one in times["growth"]:
+            points = zip(one["layers"], one["seconds"], strict=True)
+            shown = " ".join(f"{count}:{value:.2f}" for count, value in points)
+            lines.append((one["family"], one["mode"], one["kind"], one["variant"], shown,
+                          _number(one["seconds_per_layer"], 3), _number(one["exponent"], 2)))  # fmt: skip
+        text += f"\n\n{_aligned(lines)}"
+    return text
+
+
+def _failures(result: Result) -> list[str]:
+    found = problems(result)
+    return ["\n".join(["problems:", *("  " + line.replace("\n", "\n    ") for line in found)])] if found else []
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" + (f" {LOSING}" if value < NOT_SLOWER else "")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(["  " + row[0].ljust(len(first)), *rest]).rstrip())
+    return "\n".join(lines)
