@@ -91,4 +91,4 @@ def _carve(
     return fx.GraphModule(gm, body)
 
 
-RULE = Rule("branch_to_cond", _is_cond_site, _check, _replace)
+RULE = Rule("branch_to_cond", _is_cond_site, _check, _replace, settled_by_capture=True)

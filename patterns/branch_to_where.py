@@ -100,4 +100,4 @@ def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:
             node.meta[key] = like.meta[key]
 
 
-RULE = Rule("branch_to_where", _is_where_site, _check, _replace, sources=(gating,))
+RULE = Rule("branch_to_where", _is_where_site, _check, _replace, settled_by_capture=True, sources=(gating,))

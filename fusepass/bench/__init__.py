@@ -5,7 +5,8 @@ JSON it writes. Who knows what:
 
 - ``programs`` and ``suites/``: what is run; ``variants``: how it is compiled.
 - ``worker``: one process per variant; ``processes``: talking to them.
-- ``timing``, ``memory`` and ``facts``: measuring inside a worker; ``numerics``: the error rule.
+- ``timing``, ``facts``, ``caches`` and ``numerics``: measuring inside a worker; ``error_rule``:
+  judging what it found.
 - ``samples``: medians, percentiles and the speed rule.
 - ``measure`` and ``compile_times``: the order in which things are measured.
 - ``records``: the shape of the JSON; ``table``: the text a person reads.

@@ -1,4 +1,4 @@
-"""Compile caches: a folder of our own per measurement, empty for a cold compile, kept for a warm one."""
+"""Compile caches: one folder per measurement, empty for a cold compile, kept for a warm one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "", "TRITON_CACHE_DIR": "triton"}
 
 @contextlib.contextmanager
 def cache_folder(folder: str | None) -> Iterator[None]:
-    """Let Inductor and Triton keep their caches in ``folder`` for now; None leaves them where they are."""
+    """Let Inductor and Triton keep their caches in ``folder``; None leaves them where they are."""
     if folder is None:
         yield
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import sys
 import time
 from collections.abc import Callable
@@ -25,31 +25,32 @@ from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
 
 _Programs = list[tuple[Program, Source]]
+COMPILE_TIMES = ("both", "cold", "none")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``bench``; docs/bench.md explains them."""
-    what = parser.add_argument_group("what to run")
-    what.add_argument("target", nargs="?", help="module:function or path/to/file.py:function")
-    what.add_argument("--suite", help=f"a suite instead of a target: {', '.join(SUITES)}")
-    what.add_argument("--only", action="append", default=[], metavar="NAME",
-                      help="programs of the suite, by name, beginning or glob; repeatable")  # fmt: skip
-    what.add_argument("--modes", type=_names, metavar="M,M",
-                      help=f"of {', '.join(MODES)}; default: default and, on CUDA, reduce-overhead")  # fmt: skip
-    what.add_argument("--backend", default="fusepass", help="the backend under test (inductor: noise)")
-    what.add_argument("--device", choices=("cuda", "cpu"), help="for suites; default: cuda if present")
-    what.add_argument("--grad-mode", choices=GRAD_MODES, default="no-grad")
-    how = parser.add_argument_group("how to measure")
-    how.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 5 (default 7)")
-    how.add_argument("--round-seconds", type=float, default=0.25, help="per variant and round")
-    how.add_argument("--budget-seconds", type=float, help="end in about this time, skipping the rest")
-    how.add_argument("--compile-times", choices=("both", "cold", "none"), default="both",
-                     help="none also compiles the variants side by side")  # fmt: skip
-    how.add_argument("--second-process", action="store_true", help="also a warm compile in a new process")
-    how.add_argument("--compile-only", action="store_true", help="only the table of compile times")
-    how.add_argument("--repeats", type=int, default=3, help="compiles per variant with --compile-only")
-    how.add_argument("--twin", metavar="TARGET", help="the target with torch.where for its branches")
-    how.add_argument("--json", type=Path, metavar="OUT", help="write the result here, after each program")
+    what = parser.add_argument_group("what to run").add_argument
+    what("target", nargs="?", help="module:function or path/to/file.py:function")
+    what("--suite", help=f"a suite instead of a target: {', '.join(SUITES)}")
+    only = "programs of the suite, by name, beginning or glob; repeatable"
+    what("--only", action="append", default=[], metavar="NAME", help=only)
+    modes = f"of {', '.join(MODES)}; default: default and, on CUDA, reduce-overhead"
+    what("--modes", type=_names, metavar="M,M", help=modes)
+    what("--backend", default="fusepass", help="the backend under test (inductor: the noise)")
+    what("--device", choices=("cuda", "cpu"), help="for suites; default: cuda if present")
+    what("--grad-mode", choices=GRAD_MODES, default="no-grad")
+    what("--twin", metavar="TARGET", help="the target with torch.where for its branches")
+    how = parser.add_argument_group("how to measure").add_argument
+    how("--rounds", type=int, default=7, help="interleaved rounds, at least 5 (default 7)")
+    how("--round-seconds", type=float, help="per variant and round (default 0.25; on CPU 0.1)")
+    how("--budget-seconds", type=float, help="end in about this time, skipping the rest")
+    compile_times = "none also compiles the variants side by side"
+    how("--compile-times", choices=COMPILE_TIMES, default="both", help=compile_times)
+    how("--second-process", action="store_true", help="also a warm compile in a new process")
+    how("--compile-only", action="store_true", help="only the table of compile times")
+    how("--repeats", type=int, default=3, help="compiles per variant with --compile-only")
+    how("--json", type=Path, metavar="OUT", help="write the result here, after each program")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, work = plan(arguments)
     result = Result(
         schema=SCHEMA,
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         command=sys.argv[1:],
         settings=_recorded(arguments, settings),
@@ -101,13 +102,15 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
         raise BenchError("fusepass bench: give either a target or --suite NAME (and not both).")
     if arguments.rounds < samples.FEWEST_ROUNDS:
         raise BenchError(
-            f"fusepass bench: --rounds {arguments.rounds} is too few: the speed rule takes a median over "
-            f"at least {samples.FEWEST_ROUNDS} rounds."
+            f"fusepass bench: --rounds {arguments.rounds} is too few: the speed rule takes a "
+            f"median over at least {samples.FEWEST_ROUNDS} rounds."
         )
     if arguments.repeats < 1:
         raise BenchError("fusepass bench: --repeats must be at least 1.")
     if arguments.only and arguments.suite is None:
-        raise BenchError("fusepass bench: --only chooses programs of a suite; give --suite as well.")
+        raise BenchError(
+            "fusepass bench: --only chooses programs of a suite; give --suite as well."
+        )
     if arguments.twin is not None and arguments.target is None:
         raise BenchError("fusepass bench: --twin goes with a target.")
     if arguments.json is not None and not arguments.json.resolve().parent.is_dir():
@@ -116,7 +119,11 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
     if device == "cuda" and not torch.cuda.is_available():
         raise BenchError("fusepass bench: --device cuda, but torch finds no CUDA device.")
     # Without CUDA graphs, reduce-overhead is the default mode by another name.
-    usual = ("default",) if device == "cpu" or arguments.compile_only else ("default", "reduce-overhead")
+    usual = (
+        ("default",)
+        if device == "cpu" or arguments.compile_only
+        else ("default", "reduce-overhead")
+    )
     modes = usual if arguments.modes is None else tuple(arguments.modes)
     check_modes(modes)
     check_backend(arguments.backend)
@@ -127,7 +134,7 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
         device=device,
         grad_mode=arguments.grad_mode,
         rounds=arguments.rounds,
-        round_seconds=arguments.round_seconds,
+        round_seconds=arguments.round_seconds or (0.25 if device == "cuda" else 0.1),
         compile_times=arguments.compile_times,
         second_process=arguments.second_process,
         repeats=arguments.repeats,
@@ -153,7 +160,11 @@ def _chosen(arguments: argparse.Namespace, device: str) -> _Programs:
 
 
 def _measure_programs(
-    work: _Programs, workers: list[Worker], settings: Settings, result: Result, keep: Callable[[], None]
+    work: _Programs,
+    workers: list[Worker],
+    settings: Settings,
+    result: Result,
+    keep: Callable[[], None],
 ) -> None:
     for number, (program, source) in enumerate(work):
         left = None if settings.deadline is None else settings.deadline - time.monotonic()
@@ -167,7 +178,9 @@ def _measure_programs(
 
 
 def _recorded(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    record = {key: getattr(settings, key) for key in Settings.__dataclass_fields__ if key != "deadline"}
+    record = {
+        key: getattr(settings, key) for key in Settings.__dataclass_fields__ if key != "deadline"
+    }
     record["budget_seconds"] = arguments.budget_seconds
     return record
 

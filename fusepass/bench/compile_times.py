@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +134,14 @@ def _growth(key: tuple[str, str, str, str], points: list[tuple[int, float]]) -> 
 
 
 def measure_all(
-    programs: Sequence[tuple[Program, Source]], settings: Settings, report: Any
+    programs: Sequence[tuple[Program, Source]], settings: Settings, report: Callable[[str], None]
 ) -> CompileTimes:
     """The compile-time table of several programs.
 
     Args:
-        report: called with a line of text as each program is done.
+        programs: what to compile, and where the workers find it.
+        settings: modes, repeats and deadline.
+        report: called with a line of text as each program is begun.
     """
     rows: list[CompileRow] = []
     for mode in settings.modes:

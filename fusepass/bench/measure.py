@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusepass.bench import numerics, samples
+from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
 from fusepass.bench.programs import Program, Source
 from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
@@ -55,11 +56,19 @@ class Settings:
 def blank(variant: Variant) -> VariantRecord:
     """A record in which nothing was measured yet."""
     return VariantRecord(
-        variant=variant.label, backend=variant.backend, mode=variant.mode, failed=None, wall_us=None,
-        device_us=None, peak_memory_bytes=None, error=None, graphs=None, slower=None,
+        variant=variant.label,
+        backend=variant.backend,
+        mode=variant.mode,
+        failed=None,
+        wall_us=None,
+        device_us=None,
+        peak_memory_bytes=None,
         compile=CompileSeconds(cold_s=None, warm_s=None, warm_process_s=None),
+        error=None,
+        graphs=None,
         speedup=Speedup(eager=None, inductor=None, best=None),
-    )  # fmt: skip
+        slower=None,
+    )
 
 
 def skipped(program: Program, why: str) -> ProgramRecord:
@@ -71,11 +80,19 @@ def skipped(program: Program, why: str) -> ProgramRecord:
 
 
 def measure(
-    program: Program, source: Source, workers: Sequence[Worker], settings: Settings, share: float | None
+    program: Program,
+    source: Source,
+    workers: Sequence[Worker],
+    settings: Settings,
+    share: float | None,
 ) -> ProgramRecord:
     """Measure every variant of one program; a variant that fails is reported and left out.
 
     Args:
+        program: what is measured.
+        source: where the workers find it.
+        workers: one per variant, eager among them.
+        settings: how to measure.
         share: seconds this program may take, or None; compiling is not cut short by it, timing is.
 
     Raises:
@@ -93,7 +110,9 @@ def measure(
         settled = ask(workers, "settle", timeout=settings.remaining())
         for label, (_, peak) in settled.items():
             records[label]["peak_memory_bytes"] = peak
-        record["reference"] = _judge(workers, records, settings, str(Path(scratch) / "reference.pt"))
+        record["reference"] = _judge(
+            workers, records, settings, str(Path(scratch) / "reference.pt")
+        )
         for label, graph_facts in ask(workers, "facts", together=True).items():
             records[label]["graphs"] = graph_facts
         left = None if share is None else share - (time.monotonic() - began)
@@ -120,7 +139,9 @@ def prepare_workers(workers: Sequence[Worker], device: str) -> None:
         worker.primed = True
 
 
-def _prepare(program: Program, source: Source, workers: Sequence[Worker], settings: Settings) -> None:
+def _prepare(
+    program: Program, source: Source, workers: Sequence[Worker], settings: Settings
+) -> None:
     prepare_workers(workers, settings.device)
     prints = ask(workers, "build", together=True, source=source)
     if len({tuple(one) for one in prints.values()}) > 1:
@@ -143,7 +164,7 @@ def _compile(
             folder = scratch / f"cache-{number}"
             folder.mkdir()
             folders[label] = str(folder)
-    # Timed compiles run one at a time; otherwise all of them at once, since nobody looks at the clock.
+    # Timed compiles run one at a time; otherwise all at once, since nobody looks at the clock.
     seconds = ask_each(
         compiled,
         {label: {"folder": folders[label]} for label in labels},
@@ -174,7 +195,7 @@ def _judge(
     for variant in variants:
         if variant.label in found and EAGER in found:
             peer = baseline(variant, variants)
-            records[variant.label]["error"] = numerics.judge(
+            records[variant.label]["error"] = judge(
                 found[variant.label],
                 found[EAGER],
                 found.get(peer.label) if peer is not None else None,
@@ -220,7 +241,7 @@ def _time(
 
 
 def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
-    """Fill in every variant's speed-up over eager, Inductor in its mode, and the better of the two."""
+    """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them."""
     for variant in variants:
         record = records[variant.label]
         if variant.backend is None or record["wall_us"] is None:
@@ -228,7 +249,9 @@ def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]
         peer = baseline(variant, variants)
         ratios = Speedup(
             eager=samples.speedup(records[EAGER]["wall_us"], record["wall_us"]),
-            inductor=samples.speedup(records[peer.label]["wall_us"], record["wall_us"]) if peer else None,
+            inductor=samples.speedup(records[peer.label]["wall_us"], record["wall_us"])
+            if peer
+            else None,
             best=None,
         )
         known = [ratio for ratio in (ratios["eager"], ratios["inductor"]) if ratio is not None]
@@ -249,7 +272,9 @@ def _compile_again(
     if settings.compile_times != "both":
         return
     arguments = {label: {"folder": folder} for label, folder in folders.items()}
-    for label, seconds in ask_each(workers, arguments, "compile", timeout=settings.remaining()).items():
+    for label, seconds in ask_each(
+        workers, arguments, "compile", timeout=settings.remaining()
+    ).items():
         records[label]["compile"]["warm_s"] = seconds
     if settings.second_process:
         for worker in workers:
@@ -262,7 +287,7 @@ def _compile_again(
 def compile_in_new_process(
     variant: Variant, source: Source, folder: str, settings: Settings
 ) -> float | None:
-    """Seconds of the first call in a process that finds only the caches on disk; None if it failed."""
+    """Seconds of the first call in a process that finds only caches on disk; None if it failed."""
     worker = Worker(variant, settings.grad_mode)
     try:
         worker.call("prime", device=settings.device)

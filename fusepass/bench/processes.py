@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -57,8 +58,8 @@ class Worker:
         """The answer to the last command.
 
         Raises:
-            WorkerFailed: it failed, the process died, or ``timeout`` seconds went by (the process is
-                then ended).
+            WorkerFailed: it failed, the process died, or ``timeout`` seconds went by (the process
+                is then ended).
             BenchError: the user asked for something that does not exist.
         """
         try:
@@ -86,10 +87,8 @@ class Worker:
     def stop(self, patience: float = 10.0) -> None:
         """End the process, by asking for ``patience`` seconds and then by signal."""
         if self.process.is_alive() and patience:
-            try:
+            with contextlib.suppress(OSError):
                 self.connection.send(None)
-            except OSError:
-                pass
             self.process.join(patience)
         for end in (self.process.terminate, self.process.kill):
             if self.process.is_alive():
@@ -107,24 +106,41 @@ def start_workers(variants: Iterable[Variant], grad_mode: str) -> list[Worker]:
     return [Worker(variant, grad_mode) for variant in variants]
 
 
-def ask(workers: Iterable[Worker], command: str, *, together: bool = False, timeout: float | None = None,
-        **arguments: Any) -> dict[str, Any]:  # fmt: skip
-    """Send a command to every worker that has not failed; a failure takes that worker out.
+def ask(
+    workers: Sequence[Worker],
+    command: str,
+    *,
+    together: bool = False,
+    timeout: float | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Send one command with the same arguments to every worker: see :func:`ask_each`."""
+    each = {one.variant.label: arguments for one in workers}
+    return ask_each(workers, each, command, together=together, timeout=timeout)
+
+
+def ask_each(
+    workers: Sequence[Worker],
+    arguments: Mapping[str, Mapping[str, Any]],
+    command: str,
+    *,
+    together: bool = False,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Send a command to every worker named in ``arguments`` that has not failed.
+
+    A failure takes that worker out until the next program.
 
     Args:
+        workers: all workers.
+        arguments: keyword arguments by variant label.
+        command: a name in ``worker.COMMANDS``.
         together: let them work at the same time; otherwise each waits for the one before it.
+        timeout: seconds to wait for each answer, or None.
 
     Returns:
         Answers by variant label.
     """
-    return ask_each(
-        workers, {w.variant.label: arguments for w in workers}, command, together, timeout
-    )
-
-
-def ask_each(workers: Iterable[Worker], arguments: Mapping[str, Mapping[str, Any]], command: str,
-             together: bool = False, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
-    """As :func:`ask`, with arguments of its own for each variant."""
     chosen = [one for one in workers if one.failed is None and one.variant.label in arguments]
     answers: dict[str, Any] = {}
 
@@ -138,10 +154,10 @@ def ask_each(workers: Iterable[Worker], arguments: Mapping[str, Mapping[str, Any
         except WorkerFailed as error:
             one.failed = f"{command}: {error}"
 
-    steps = [("send",), ("receive",)] if together else [("send", "receive")]
-    for group in steps:
+    passes = [["send"], ["receive"]] if together else [["send", "receive"]]
+    for steps in passes:
         for one in chosen:
-            for step in group:
+            for step in steps:
                 if one.failed is None:
                     attempt(one, step)
     return answers

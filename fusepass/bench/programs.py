@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from fusepass.errors import BenchError
 
 HOW_TO_NAME_A_TARGET = (
-    "A target is module:function or path/to/file.py:function, and the function takes no argument and "
-    "returns (model_or_function, inputs), where inputs is a tuple of arguments or (args, kwargs)."
+    "A target is module:function or path/to/file.py:function, and the function takes no argument "
+    "and returns (model_or_function, inputs); inputs is a tuple of arguments or (args, kwargs)."
 )
 
 
@@ -34,11 +34,11 @@ class Program:
 
     Args:
         name: what tables and ``--only`` call it.
-        build: returns ``(model_or_function, inputs)``; called in every worker after the same seed, so
-            it must be deterministic.
+        build: returns ``(model_or_function, inputs)``; called in every worker after the same seed,
+            so it must be deterministic.
         parameters: sizes and dtype, for the record.
-        twin: builds the same program with its branches on tensors written by hand as ``torch.where``:
-            the baseline for compile time.
+        twin: builds the same program with its branches on tensors written by hand as
+            ``torch.where``: the baseline for compile time.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).
         family, layers: programs of one family that differ in the number of layers show how compile
             time grows.
@@ -97,8 +97,8 @@ def check_built(value: Any, target: str) -> Built:
         inputs = tuple(inputs)
     if not isinstance(inputs, tuple):
         raise BenchError(
-            f"fusepass bench: the inputs from {target} are {type(inputs).__name__}, not a tuple; one "
-            f"argument is written (x,). {HOW_TO_NAME_A_TARGET}"
+            f"fusepass bench: the inputs from {target} are {type(inputs).__name__}, not a tuple; "
+            f"one argument is written (x,). {HOW_TO_NAME_A_TARGET}"
         )
     if len(inputs) == 2 and isinstance(inputs[0], tuple | list) and isinstance(inputs[1], dict):
         return Built(model, tuple(inputs[0]), dict(inputs[1]))
@@ -138,7 +138,9 @@ def load_function(target: str) -> Callable[[], Any]:
     """
     where, name = split_target(target)
     try:
-        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        module = (
+            _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        )
     except Exception as error:
         raise BenchError(
             f"fusepass bench: importing {where} failed: {type(error).__name__}: {error}."
@@ -156,7 +158,8 @@ def load_function(target: str) -> Callable[[], Any]:
 def _load_file(path: Path) -> ModuleType:
     name = f"fusepass_bench_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    assert spec is not None
+    assert spec.loader is not None  # a .py file always has one
     module = importlib.util.module_from_spec(spec)
     # Dynamo and dataclasses look a function's module up by name.
     sys.modules[name] = module

@@ -27,7 +27,7 @@ class Times(TypedDict):
 
 
 class CompileSeconds(TypedDict):
-    """Wall time of the first call: nothing cached, caches on disk, caches on disk in a new process."""
+    """Wall time of the first call: nothing cached, caches on disk, the same in a new process."""
 
     cold_s: float | None
     warm_s: float | None

@@ -29,7 +29,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def summary(rounds: Sequence[Sequence[float]]) -> Times | None:
-    """Median and 99th percentile over all samples, and each round's median; None without samples."""
+    """Median and 99th percentile of all samples, and each round's median; None without samples."""
     samples = [value for one in rounds for value in one]
     if not samples:
         return None
@@ -57,7 +57,7 @@ def speedup(baseline: Times | None, variant: Times | None) -> float | None:
 
 
 def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:
-    """The order of variants in each round: each starts a round in its turn, every second one backwards.
+    """The order of variants in each round: each starts in its turn, every second round backwards.
 
     What a variant leaves behind (a warm cache, a raised or throttled clock) falls on the next one.
     Starting points that move and directions that alternate keep that from always hitting the same.

@@ -16,6 +16,11 @@ from fusepass.bench.records import (
 from fusepass.bench.samples import NOT_SLOWER
 
 LOSING = "<"
+_LEGEND = (
+    "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is in\n"
+    f"the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL breaks "
+    "the error rule."
+)
 _HEAD = (
     "variant", "wall us", "p99/p50", "device us", "x eager", "x inductor", "peak MiB",
     "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
@@ -23,16 +28,12 @@ _HEAD = (
 
 
 def render(result: Result) -> str:
-    """The whole result: machine, one block per program, compile times, and a list of what failed."""
+    """The whole result: machine, one block per program, compile times, and what failed."""
     parts = [_machine(result), *(_program(one) for one in result["programs"])]
     if result["compile_times"] is not None:
         parts.append(_compile_times(result["compile_times"]))
     if any(one["variants"] for one in result["programs"]):
-        parts.append(
-            "x eager, x inductor: times as fast (median of per-round ratios of wall time); inductor is "
-            f"in the same mode.\n{LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or "
-            "FAIL breaks the error rule."
-        )
+        parts.append(_LEGEND)
     parts.extend(_failures(result))
     return "\n\n".join(parts) + "\n"
 
@@ -59,15 +60,17 @@ def _machine(result: Result) -> str:
     hardware, versions = result["hardware"], result["versions"]
     gpu = hardware.get("gpu") or {}
     where = gpu.get("name") or f"{hardware.get('cpu')} ({hardware.get('torch_threads')} threads)"
-    known = [f"{name} {versions[name]}" for name in ("torch", "triton", "cuda", "transformers", "python")
-             if versions.get(name)]  # fmt: skip
+    names = ("torch", "triton", "cuda", "transformers", "python")
+    known = [f"{name} {versions[name]}" for name in names if versions.get(name)]
     driver = [f"driver {gpu['driver_version']}"] if gpu.get("driver_version") else []
     return ", ".join([str(where), *known, *driver])
 
 
 def _program(program: ProgramRecord) -> str:
     sizes = " ".join(f"{key}={value}" for key, value in program["parameters"].items())
-    title = f"{program['program']}  {sizes}  [{program['device'] or '-'}, {program['seconds']:.0f} s]"
+    title = (
+        f"{program['program']}  {sizes}  [{program['device'] or '-'}, {program['seconds']:.0f} s]"
+    )
     if program["skipped"] is not None:
         return f"{title}\n  skipped: {program['skipped']}"
     rows = [_HEAD, *(_variant(one) for one in program["variants"])]
@@ -143,15 +146,28 @@ def _compile_times(times: CompileTimes) -> str:
         for one in times["growth"]:
             points = zip(one["layers"], one["seconds"], strict=True)
             shown = " ".join(f"{count}:{value:.2f}" for count, value in points)
-            lines.append((one["family"], one["mode"], one["kind"], one["variant"], shown,
-                          _number(one["seconds_per_layer"], 3), _number(one["exponent"], 2)))  # fmt: skip
+            lines.append(
+                (
+                    one["family"],
+                    one["mode"],
+                    one["kind"],
+                    one["variant"],
+                    shown,
+                    _number(one["seconds_per_layer"], 3),
+                    _number(one["exponent"], 2),
+                )
+            )
         text += f"\n\n{_aligned(lines)}"
     return text
 
 
 def _failures(result: Result) -> list[str]:
     found = problems(result)
-    return ["\n".join(["problems:", *("  " + line.replace("\n", "\n    ") for line in found)])] if found else []
+    return (
+        ["\n".join(["problems:", *("  " + line.replace("\n", "\n    ") for line in found)])]
+        if found
+        else []
+    )
 
 
 def _ratio(value: float | None) -> str:

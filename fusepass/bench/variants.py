@@ -28,7 +28,7 @@ class Variant:
 def variants_for(backend: str, modes: Sequence[str]) -> list[Variant]:
     """Eager, Inductor in each mode, then ``backend`` in each mode.
 
-    ``backend="inductor"`` gives Inductor twice: how far apart two equal variants are measured is the
+    ``backend="inductor"`` gives Inductor twice: how far apart two equal variants come out is the
     noise of the machine.
 
     Raises:
@@ -60,9 +60,7 @@ def check_modes(modes: Sequence[str]) -> None:
         if mode not in MODES:
             near = difflib.get_close_matches(mode, MODES, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise BenchError(
-                f"fusepass bench: no mode {mode!r}.{hint} Modes: {', '.join(MODES)}."
-            )
+            raise BenchError(f"fusepass bench: no mode {mode!r}.{hint} Modes: {', '.join(MODES)}.")
 
 
 def check_backend(backend: str) -> None:
@@ -81,4 +79,4 @@ def apply(variant: Variant, model: Callable[..., Any]) -> Callable[..., Any]:
     if variant.backend is None:
         return model
     mode = None if variant.mode == "default" else variant.mode
-    return torch.compile(model, backend=variant.backend, mode=mode)  # type: ignore[no-any-return]
+    return torch.compile(model, backend=variant.backend, mode=mode)

@@ -1,9 +1,9 @@
 """One variant's process: builds programs, compiles them its way, and is timed on request.
 
-Every variant has a process of its own, and they are timed in turn. In one process they would disturb
-each other: when one backend makes Dynamo give a frame up (a break inside a loop), Dynamo marks that
-code object, and no other backend is ever asked about it again; recompile limits, in-memory caches
-and memory pools are shared as well.
+Every variant has a process of its own, and they are timed in turn. In one process they would
+disturb each other: when one backend makes Dynamo give a frame up (a break inside a loop), Dynamo
+marks that code object, and no other backend is ever asked about it again; recompile limits,
+in-memory caches and memory pools are shared as well.
 
 A worker is a loop over commands; :data:`COMMANDS` lists them. Its state is one :class:`Session`.
 """
@@ -65,7 +65,7 @@ def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
             answer = ("ok", COMMANDS[name](session, **arguments))
         except BenchError as error:
             answer = ("usage", str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - reported as that variant's failure
             lines = "".join(traceback.format_exception(error)).strip().splitlines()
             answer = ("failed", "\n".join([f"{type(error).__name__}: {error}"[:600], *lines[-12:]]))
         connection.send(answer)
@@ -110,7 +110,7 @@ def build(session: Session, *, source: Source) -> list[int]:
 
 
 def device_of(session: Session) -> str:
-    """ "cuda" if any weight or input of the program is there, else "cpu"."""
+    """Where the program runs: "cuda" if any weight or input is there, else "cpu"."""
     return session.device
 
 
@@ -118,8 +118,9 @@ def compile_program(session: Session, *, folder: str | None) -> float:
     """Forget compiled code, then call the program once; returns that call's seconds.
 
     Args:
-        folder: where the compile caches are: an empty folder gives a cold compile, one used before a
-            warm one, None the user's own.
+        session: of this worker.
+        folder: where the compile caches are: an empty folder gives a cold compile, one used before
+            a warm one, None the user's own.
     """
     built = _built(session)
     session.call = None
@@ -151,7 +152,7 @@ def settle(session: Session) -> tuple[float, int | None]:
 
 
 def reference(session: Session, *, path: str) -> str | None:
-    """Save eager's outputs and the float64 reference; returns why there is no reference, or None."""
+    """Save eager's outputs and the float64 reference; returns why there is none, or None."""
     built = _built(session)
     with _grad_mode(session):
         eager = [tensor.detach().clone() for tensor in numerics.tensors_in(_call(session)())]
@@ -226,7 +227,7 @@ def _grad_mode(session: Session) -> Iterator[None]:
 def _exact(built: Built, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor] | None, str | None]:
     try:
         exact = numerics.reference_outputs(built.model, built.args, built.kwargs)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any program may fail in float64; the reason is kept
         return None, f"float64 run failed: {type(error).__name__}: {str(error)[:300]}"
     if [tensor.shape for tensor in exact] != [tensor.shape for tensor in eager]:
         return None, "float64 run gives outputs of other shapes than eager"
@@ -251,4 +252,3 @@ def _fingerprint(tensor: torch.Tensor) -> int:
         return 0
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return int(data.sum(dtype=torch.int64))
-

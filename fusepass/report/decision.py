@@ -32,6 +32,7 @@ class Reason(str, enum.Enum):
     PURE_TOTAL = "pure_total"
     FORCED = "forced"
     NO_RULE = "no_rule"
+    PROVED = "proved"
     # what tested or traced
     PREDICATE = "predicate"
     UNTRACEABLE = "untraceable"
@@ -50,6 +51,9 @@ class Reason(str, enum.Enum):
     STRIDE_MISMATCH = "stride_mismatch"
     NONE_GRAD = "none_grad"
     ALIAS = "alias"
+    # rules
+    FLAVOUR = "flavour"
+    NOT_CONSTANT = "not_constant"
     # choices and environment
     COST = "cost"
     RULE_OFF = "rule_off"

@@ -10,6 +10,6 @@ from fusepass.rewrite.rule import Rule
 @functools.cache
 def default_rules() -> tuple[Rule, ...]:
     """Rules before autograd, then after; imported here and nowhere else in the engine."""
-    from fusepass.patterns import branch_to_cond, branch_to_where
+    from fusepass.patterns import branch_to_cond, branch_to_where, constant_attention_mask
 
-    return (branch_to_where.RULE, branch_to_cond.RULE)
+    return (branch_to_where.RULE, branch_to_cond.RULE, constant_attention_mask.RULE)

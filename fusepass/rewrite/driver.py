@@ -36,13 +36,16 @@ def _apply(gm: fx.GraphModule, rule: Rule, options: Options) -> list[Decision]:
     changed = False
     for node in anchors:
         match = Match(gm, node, options, fake_mode)
-        reject = rule.check(match) if options.rule_on(rule.name) else Reject(Reason.RULE_OFF, "switched off in options", node)
+        on = rule.settled_by_capture or options.rule_on(rule.name)
+        reject = rule.check(match) if on else Reject(Reason.RULE_OFF, "switched off in options", node)
         if reject is not None:
             decisions.append(_decision(rule, node, Outcome.REJECTED, reject.reason_code, reject.text))
             continue
         expected = _outputs(gm)
         rule.replace(match)
         changed = True
+        if not rule.settled_by_capture:
+            decisions.append(_decision(rule, node, Outcome.APPLIED, Reason.PROVED, rule.summary))
         if options.verify:
             _verify(rule, gm, expected)
     if changed:

@@ -61,6 +61,9 @@ class Rule:
         check: None to go on, or a :class:`Reject`.
         replace: rewrites the graph at the anchor; may raise, which undoes the rule for this graph.
         place: ``before`` autograd (what the user wrote) or ``after`` (ATen).
+        summary: one sentence for the report when the rule was applied.
+        settled_by_capture: the decision was taken, and reported, when the graph was captured; switching
+            the rule off is then up to capture (the select it lowers cannot stay).
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
     """
@@ -70,6 +73,8 @@ class Rule:
     check: Callable[[Match], Reject | None]
     replace: Callable[[Match], None]
     place: Literal["before", "after"] = "before"
+    summary: str = ""
+    settled_by_capture: bool = False
     sources: tuple[Any, ...] = ()
     location: str = field(default="")
 

@@ -19,6 +19,8 @@ def suite_programs(suite: str, device: str, *, compile_only: bool = False) -> tu
     """Every program of a suite, sized for ``device`` ("cuda" or "cpu").
 
     Args:
+        suite: a key of :data:`SUITES`.
+        device: decides sizes and dtype.
         compile_only: the programs for the compile-time table.
 
     Raises:

@@ -35,7 +35,7 @@ class ClampLayer(nn.Module):
         self.branch = branch
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        """[tokens, width] -> [tokens, width]"""
+        """[tokens, width] -> [tokens, width]."""
         h = h + self.down(nn.functional.gelu(self.up(self.norm(h))))
         limit = torch.finfo(h.dtype).max - 1000
         if self.branch:
@@ -54,7 +54,7 @@ class ClampEncoder(nn.Module):
         self.layers = nn.ModuleList(ClampLayer(width, hidden, branch) for _ in range(layers))
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
-        """[tokens, width] -> [tokens, width]"""
+        """[tokens, width] -> [tokens, width]."""
         for layer in self.layers:
             h = layer(h)
         return h
@@ -201,7 +201,7 @@ def programs(device: str) -> tuple[Program, ...]:
 
 
 def compile_programs(device: str) -> tuple[Program, ...]:
-    """Programs for the compile-time table: BART, and the clamp encoder with more and more layers."""
+    """For the compile-time table: the clamp encoder with more and more layers, and BART."""
     sizes = SIZES[device]
     clamps = [
         _clamp(f"clamp-encoder-{layers}-layers", device, sizes, sizes.clamp_tokens[0], layers)
