@@ -1,7 +1,7 @@
 """fusepass: a torch.compile backend that turns graph breaks into graph, and says what it did.
 
-``torch.compile(model, backend="fusepass")`` needs no import of this package; these names are for looking in:
-:func:`explain`, :func:`last_report`, :func:`options`, :func:`reset`.
+``torch.compile(model, backend="fusepass")`` needs no import of this package; these names are for
+looking in: :func:`explain`, :func:`last_report`, :func:`options`, :func:`reset`.
 """
 
 from __future__ import annotations

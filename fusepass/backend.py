@@ -1,6 +1,8 @@
-"""The road a graph takes, one screen: capture → rewrite → hand-off → rewrite inside Inductor → report.
+"""The road a graph takes, one screen: capture → rewrite → hand-off → rewrite inside Inductor →
+report.
 
-``torch.compile(model, backend="fusepass")`` finds :func:`fusepass` through the package's entry point.
+``torch.compile(model, backend="fusepass")`` finds :func:`fusepass` through the package's entry
+point.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def fusepass(
     record.decisions += rewrite(gm, default_rules(), chosen)  # station 2
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
     record.decisions.append(_handed(chosen))
-    return log.counting(hand_off(gm, inputs, chosen, name), record)  # stations 3, 4, 5; 6 is the log
+    return log.counting(
+        hand_off(gm, inputs, chosen, name), record
+    )  # stations 3, 4, 5; 6 is the log
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -63,8 +67,16 @@ def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
 
 
 def _handed(options: Options) -> Decision:
-    what = {"inductor": f"to Inductor, mode {options.mode}"}.get(options.codegen, f"run as {options.codegen}")
-    return Decision(Station.HAND_OFF, "codegen", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, f"the rest goes {what}")
+    what = {"inductor": f"to Inductor, mode {options.mode}"}.get(
+        options.codegen, f"run as {options.codegen}"
+    )
+    return Decision(
+        Station.HAND_OFF,
+        "codegen",
+        Outcome.LEFT_TO_INDUCTOR,
+        Reason.NO_RULE,
+        f"the rest goes {what}",
+    )
 
 
 def reset() -> None:

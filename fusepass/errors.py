@@ -22,7 +22,9 @@ class UnknownOption(FusepassError, ValueError):
         near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         shown = ", ".join(names) if len(names) <= 40 else ", ".join(names[:40]) + ", …"
-        super().__init__(f"fusepass: unknown option {key!r} in {where}. {hint}Known options: {shown}.")
+        super().__init__(
+            f"fusepass: unknown option {key!r} in {where}. {hint}Known options: {shown}."
+        )
 
 
 class OptionType(FusepassError, TypeError):

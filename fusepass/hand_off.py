@@ -12,7 +12,9 @@ from fusepass.options import Options
 from fusepass.rewrite.after_autograd import inductor_passes
 
 
-def hand_off(gm: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str | None) -> Callable[..., Any]:
+def hand_off(
+    gm: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str | None
+) -> Callable[..., Any]:
     """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run."""
     if options.codegen == "eager":
         return gm.forward  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
 """One frozen, validated value of options; ``mode`` and ``options`` of torch.compile end here.
 
 Precedence, weakest first: defaults, ``with fusepass.options(...)`` scopes (outermost first), the
-``mode``/``options`` given to torch.compile. A scope is read when a callable is compiled or recompiled,
-not when torch.compile is called.
+``mode``/``options`` given to torch.compile. A scope is read when a callable is compiled or
+recompiled, not when torch.compile is called.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ class Options:
     Attributes:
         mode: what it means for Inductor: one of :data:`MODES`.
         rules: rule name to False (off) or True (on, the default).
-        treatment: for branches on a tensor: ``auto`` decides per site; ``where``/``cond`` force that
+        treatment: for branches on a tensor: ``auto`` decides per site; ``where``/``cond`` force
+        that
             form where it is legal; ``keep`` turns capture off.
         candidate: which way to compute fused ops: ``auto`` by measurement, ``reference`` the plain
             PyTorch body on any device, ``inductor`` never a kernel of ours.
         codegen: ``inductor``; ``eager`` runs the rewritten graph op by op; ``eager-decomposed``
             the same after AOTAutograd and Inductor's decompositions.
         verify: check shapes, dtypes and strides after each rewrite (a fault undoes the rewrite).
-        defer_prints: allow prints of tensors to be emitted after the graph (used by a later station).
+        defer_prints: allow prints of tensors to be emitted after the graph (used by a later
+        station).
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
-        allow_fresh_output: a branch may return a fresh tensor where eager returns its input itself.
+        allow_fresh_output: a branch may return a fresh tensor where eager returns its input
+        itself.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
     """
 

@@ -113,9 +113,7 @@ def reset_cudagraphs() -> None:
         reset_cudagraph_trees()
 
 
-def compile_decomposed_eager(
-    gm: fx.GraphModule, inputs: Sequence[Any]
-) -> Callable[..., Any]:
+def compile_decomposed_eager(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run a graph op by op after AOTAutograd with Inductor's decompositions."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
@@ -284,7 +282,9 @@ GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
 BreakHandler = Callable[[Any, str, Any], None]
 
 
-def install_hooks(on_jump: JumpHandler, on_graph: GraphHandler, on_break: BreakHandler) -> Callable[[], None]:
+def install_hooks(
+    on_jump: JumpHandler, on_graph: GraphHandler, on_break: BreakHandler
+) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
     Args:
@@ -321,7 +321,9 @@ def install_hooks(on_jump: JumpHandler, on_graph: GraphHandler, on_break: BreakH
     log_graph_break = base.log_graph_break
 
     @functools.wraps(log_graph_break)
-    def with_break(self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any) -> Any:
+    def with_break(
+        self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any
+    ) -> Any:
         if not getattr(exc, "logged", False):
             on_break(self, reason, exc)
         return log_graph_break(self, code_options, reason=reason, exc=exc, **kw)
@@ -341,7 +343,9 @@ def _all_subclasses(kind: type) -> list[Any]:
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
 
 
-def _jump_hook(on_jump: JumpHandler, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _jump_hook(
+    on_jump: JumpHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         on_jump(translator, instruction, original)
 
@@ -443,7 +447,9 @@ def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:
     return wrap_fx_proxy(translator, proxy, example_value=fake)
 
 
-def wrap_call(translator: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wrap_call(
+    translator: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Record a call in the graph being traced and return its tracked value."""
     from torch._dynamo.variables.builder import wrap_fx_proxy
 

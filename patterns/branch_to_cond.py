@@ -2,9 +2,10 @@
 
     ``select(p, f(x), g(x))  ->  torch.cond(p, f, g, x)``
 
-AOTAutograd refuses a ``cond`` whose arm hands back an operand, so such results are cloned inside the
-arm; capture has already made sure that nobody could see the difference. Arms write nothing that existed before
-them. Under Inductor a cond reads its predicate back to the host, which is why this is only for dear arms.
+AOTAutograd refuses a ``cond`` whose arm hands back an operand, so such results are cloned inside
+the arm; capture has already made sure that nobody could see the difference. Arms write nothing
+that existed before them. Under Inductor a cond reads its predicate back to the host, which is why
+this is only for dear arms.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def _replace(match: Match) -> None:
     branch: Branch = node.meta[BRANCH]
     branches = known_branches(graph)
     predicate, taken, other = node.args
-    arms = {arm: [n for n in graph.nodes if arm_of(n, branch.site, branches) is arm] for arm in (True, False)}
+    arms = {
+        arm: [n for n in graph.nodes if arm_of(n, branch.site, branches) is arm]
+        for arm in (True, False)
+    }
     results: dict[bool, tuple[fx.Node, ...]] = {True: taken, False: other}  # type: ignore[dict-item]
     operands = _free_inputs(arms, results)
     names = []
@@ -44,7 +48,9 @@ def _replace(match: Match) -> None:
         names.append(name)
     with graph.inserting_before(node):
         bodies = [graph.get_attr(name) for name in names]
-        call = graph.call_function(torch_private.cond_operator(), (predicate, *bodies, tuple(operands)))
+        call = graph.call_function(
+            torch_private.cond_operator(), (predicate, *bodies, tuple(operands))
+        )
         call.meta = {k: v for k, v in node.meta.items() if k != BRANCH}
         for position, value in enumerate(node.meta["example_value"]):
             item = graph.call_function(operator.getitem, (call, position))

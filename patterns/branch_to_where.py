@@ -2,11 +2,11 @@
 
     ``cond(p, f, g)(x)  ->  where(p, f(x), g(x))``
 
-Both sides are equal whenever ``f`` and ``g`` have no effects and cannot fail, because then running the
-arm that was not taken changes nothing but time. Under autograd the untaken arm receives a zero gradient, and
-zero times an infinite derivative is NaN; so each differentiable operand of an arm is gated,
-``x -> where(p, x, x.detach())`` (``p`` negated for the other arm), whose backward passes nothing when the arm
-was not taken.
+Both sides are equal whenever ``f`` and ``g`` have no effects and cannot fail, because then running
+the arm that was not taken changes nothing but time. Under autograd the untaken arm receives a zero
+gradient, and zero times an infinite derivative is NaN; so each differentiable operand of an arm is
+gated, ``x -> where(p, x, x.detach())`` (``p`` negated for the other arm), whose backward passes
+nothing when the arm was not taken.
 
 Acts on the select nodes that capture leaves, where both arms already stand in the graph.
 """
@@ -85,6 +85,7 @@ def _gate_use(match: Match, predicate: fx.Node, user: fx.Node, operand: fx.Node,
             _describe(leaves[position], user, fake)
     user.args, user.kwargs = torch_private.tree_unflatten(leaves, spec)
 
+
 def known_branches(graph: fx.Graph) -> dict[int, Branch]:
     """Every branch of the graph, also those already rewritten (their arms keep their tags)."""
     known: dict[int, Branch] = getattr(graph, "_fusepass_branches", {})
@@ -100,4 +101,6 @@ def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:
             node.meta[key] = like.meta[key]
 
 
-RULE = Rule("branch_to_where", _is_where_site, _check, _replace, settled_by_capture=True, sources=(gating,))
+RULE = Rule(
+    "branch_to_where", _is_where_site, _check, _replace, settled_by_capture=True, sources=(gating,)
+)

@@ -1,15 +1,18 @@
-"""An attention mask that is known when the graph is compiled, and masks nothing or only the future.
+"""An attention mask that is known when the graph is compiled, and masks nothing or only the
+future.
 
     ``sdpa(q, k, v, attn_mask=all True)``            ``->  sdpa(q, k, v)``
     ``sdpa(q, k, v, attn_mask=tril(ones(L, L)))``    ``->  sdpa(q, k, v, is_causal=True)``
 
-Equal by the definition of scaled dot-product attention: a bool mask keeps the scores where it is True, and
-``is_causal`` stands for the lower triangle of an L × S matrix counted from its upper left corner.
+Equal by the definition of scaled dot-product attention: a bool mask keeps the scores where it is
+True, and ``is_causal`` stands for the lower triangle of an L × S matrix counted from its upper
+left corner.
 
-Why it matters: transformers leaves such masks out when it runs eagerly and passes them when it is traced,
-because tracing could not look at them. With a mask the flash and cuDNN kernels do not apply; with one that
-was broadcast in its last dimension nothing but the unfused float32 fallback does (measured on an H200 in
-BART-large, batch 8 of 512 tokens: 14.4 ms of device time against 7.3 ms in eager).
+Why it matters: transformers leaves such masks out when it runs eagerly and passes them when it is
+traced, because tracing could not look at them. With a mask the flash and cuDNN kernels do not
+apply; with one that was broadcast in its last dimension nothing but the unfused float32 fallback
+does (measured on an H200 in BART-large, batch 8 of 512 tokens: 14.4 ms of device time against 7.3
+ms in eager).
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def _check(match: Match) -> Reject | None:
     if match.options.codegen != "inductor":
         return Reject(Reason.RULE_OFF, "op-by-op codegen keeps every call as written", node)
     if argument(node, *_DROPOUT, 0.0) != 0.0:
-        return Reject(Reason.RANDOM_OP, "with dropout another kernel would draw other random numbers", node)
+        return Reject(
+            Reason.RANDOM_OP, "with dropout another kernel would draw other random numbers", node
+        )
     if argument(node, *_CAUSAL, False) is not False:
         return Reject(Reason.FLAVOUR, "is_causal is given beside the mask", node)
     try:
@@ -46,7 +51,11 @@ def _check(match: Match) -> Reject | None:
     except NotConstant as reason:
         return Reject(Reason.NOT_CONSTANT, f"the mask is not known at compile time: {reason}", node)
     if kind is None:
-        return Reject(Reason.FLAVOUR, "the mask is constant, but neither all True nor the causal triangle", node)
+        return Reject(
+            Reason.FLAVOUR,
+            "the mask is constant, but neither all True nor the causal triangle",
+            node,
+        )
     return None
 
 
@@ -63,14 +72,20 @@ def _kind(node: fx.Node) -> str | None:
     rows, columns = query.shape[-2], key.shape[-2]
     if tuple(mask.shape[-2:]) != (rows, columns):
         return None
-    return "causal" if bool((mask == torch.ones(rows, columns, dtype=torch.bool).tril()).all()) else None
+    return (
+        "causal"
+        if bool((mask == torch.ones(rows, columns, dtype=torch.bool).tril()).all())
+        else None
+    )
 
 
 def _replace(match: Match) -> None:
     node = match.anchor
     kind = _kind(node)
     args = list(node.args[:3])
-    kwargs = {k: v for k, v in node.kwargs.items() if k not in ("attn_mask", "dropout_p", "is_causal")}
+    kwargs = {
+        k: v for k, v in node.kwargs.items() if k not in ("attn_mask", "dropout_p", "is_causal")
+    }
     kwargs |= dict(zip(("scale", "enable_gqa"), node.args[6:], strict=False))
     node.args = (*args, None, 0.0, kind == "causal")
     node.kwargs = kwargs

@@ -19,6 +19,15 @@ class WorkerFailed(Exception):
     """A command failed in a worker, or the worker died or did not answer in time."""
 
 
+def value_of(kind: str, value: Any) -> Any:
+    """The value of an answer, or the error it stands for."""
+    if kind == "usage":
+        raise BenchError(value)
+    if kind == "failed":
+        raise WorkerFailed(value)
+    return value
+
+
 @dataclass
 class Worker:
     """One variant's process. ``failed`` says why it is out for the current program."""
@@ -66,14 +75,9 @@ class Worker:
             if not self.connection.poll(timeout):
                 self.stop(patience=0.0)
                 raise WorkerFailed(f"no answer within {timeout:.0f} s")
-            kind, value = self.connection.recv()
+            return value_of(*self.connection.recv())
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._obituary()) from error
-        if kind == "usage":
-            raise BenchError(value)
-        if kind == "failed":
-            raise WorkerFailed(value)
-        return value
 
     def call(self, command: str, timeout: float | None = None, **arguments: Any) -> Any:
         """Send a command and wait for its answer."""

@@ -17,9 +17,9 @@ from fusepass.bench.samples import NOT_SLOWER
 
 LOSING = "<"
 _LEGEND = (
-    "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is in\n"
-    f"the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL breaks "
-    "the error rule."
+    "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is\n"
+    f"in the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL\n"
+    "breaks the error rule."
 )
 _HEAD = (
     "variant", "wall us", "p99/p50", "device us", "x eager", "x inductor", "peak MiB",

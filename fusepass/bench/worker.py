@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from fusepass.bench import caches, facts, numerics, timing
-from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.programs import Built, Source, check_built, resolve
 from fusepass.bench.records import GraphFacts
 from fusepass.bench.variants import Variant, apply
@@ -47,11 +46,7 @@ class Session:
 
 
 def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
-    """Answer commands until the other side closes the connection or sends None.
-
-    A command is ``(name, keyword arguments)``; the answer is ``("ok", value)``, ``("usage", text)``
-    for a mistake in what the user asked for, or ``("failed", text)``.
-    """
+    """Answer commands until the other side closes the connection or sends None."""
     session = Session(variant, grad_mode)
     while True:
         try:
@@ -60,20 +55,23 @@ def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
             return
         if message is None:
             return
-        name, arguments = message
-        try:
-            answer = ("ok", COMMANDS[name](session, **arguments))
-        except BenchError as error:
-            answer = ("usage", str(error))
-        except Exception as error:  # noqa: BLE001 - reported as that variant's failure
-            lines = "".join(traceback.format_exception(error)).strip().splitlines()
-            answer = ("failed", "\n".join([f"{type(error).__name__}: {error}"[:600], *lines[-12:]]))
-        connection.send(answer)
+        connection.send(answer(session, *message))
 
 
-def machine(session: Session, *, device: str) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Hardware and versions."""
-    return hardware(device), versions()
+def answer(session: Session, command: str, arguments: dict[str, Any]) -> tuple[str, Any]:
+    """Carry out one command.
+
+    Returns:
+        ``("ok", value)``, ``("usage", text)`` for a mistake in what the user asked for, or
+        ``("failed", text)``.
+    """
+    try:
+        return "ok", COMMANDS[command](session, **arguments)
+    except BenchError as error:
+        return "usage", str(error)
+    except Exception as error:  # noqa: BLE001 - reported as that variant's failure
+        lines = "".join(traceback.format_exception(error)).strip().splitlines()
+        return "failed", "\n".join([f"{type(error).__name__}: {error}"[:600], *lines[-12:]])
 
 
 def prime(session: Session, *, device: str) -> None:
@@ -147,6 +145,7 @@ def settle(session: Session) -> tuple[float, int | None]:
     with _grad_mode(session):
         for _ in range(_SETTLING_CALLS):
             seconds = timing.timed(call, session.device)
+    gc.collect()
     peak = torch.cuda.max_memory_allocated() - session.memory_before if on_gpu else None
     return seconds, peak
 
@@ -198,7 +197,6 @@ def drop(session: Session) -> None:
 
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    "machine": machine,
     "prime": prime,
     "build": build,
     "device": device_of,

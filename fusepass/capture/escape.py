@@ -1,9 +1,9 @@
 """Aliases a captured branch would lose, found once the whole graph is known.
 
-``if c: x = f(x)`` hands on *x itself* when ``c`` is false; a select hands on a fresh tensor. Nobody can tell
-unless the two are both visible outside the graph, or one of them is written afterwards. Storages that may
-be one in eager are put in one class; a class with a selected tensor and a second visible storage, or with a
-later write, takes its branches back.
+``if c: x = f(x)`` hands on *x itself* when ``c`` is false; a select hands on a fresh tensor.
+Nobody can tell unless the two are both visible outside the graph, or one of them is written
+afterwards. Storages that may be one in eager are put in one class; a class with a selected tensor
+and a second visible storage, or with a later write, takes its branches back.
 """
 
 from __future__ import annotations
@@ -86,7 +86,11 @@ def _later_writes(
     for node in graph.nodes:
         for key in _storages(written_nodes(node)):
             for member, site in selected.items():
-                if order[node] > at[site] and len(classes.members(member)) > 1 and key in classes.members(member):
+                if (
+                    order[node] > at[site]
+                    and len(classes.members(member)) > 1
+                    and key in classes.members(member)
+                ):
                     lost[site] = "a tensor handed on unchanged by an arm is written afterwards"
             if key in tested and order[node] > at[tested[key]]:
                 lost[tested[key]] = "the tensor tested is written afterwards"
@@ -102,7 +106,9 @@ def _storages(nodes: Iterable[object]) -> list[int]:
         elif isinstance(node, fx.Node):
             parts = node.meta.get("example_value")
             if isinstance(parts, (tuple, list)):
-                found += [torch_private.storage_key(p) for p in parts if hasattr(p, "untyped_storage")]
+                found += [
+                    torch_private.storage_key(p) for p in parts if hasattr(p, "untyped_storage")
+                ]
     return found
 
 

@@ -1,8 +1,8 @@
 """At a jump on a tensor: trace both arms up to their join, check them, and leave one select node.
 
-The translator is driven with its own ``step``, so whatever Dynamo can trace an arm may contain. Nothing
-is rolled back by hand except the translator's position and bindings between the arms: if an arm cannot be
-kept, Dynamo's own restart discards the whole attempt (hooks.py).
+The translator is driven with its own ``step``, so whatever Dynamo can trace an arm may contain.
+Nothing is rolled back by hand except the translator's position and bindings between the arms: if
+an arm cannot be kept, Dynamo's own restart discards the whole attempt (hooks.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from fusepass.report.decision import Reason
 
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _COPIED = ("stack", "symbolic_locals", "symbolic_globals", "block_stack", "nn_module_stack")
-_SAVED = ("instruction_pointer", "start_point", "lineno", "kw_names", "current_instruction", "current_speculation")
+_SAVED = (
+    "instruction_pointer",
+    "start_point",
+    "lineno",
+    "kw_names",
+    "current_instruction",
+    "current_speculation",
+)
 
 
 @dataclass
@@ -123,9 +130,13 @@ def _trace(translator: Any, start: int, stack: list[Any], join: int, arm: tuple[
     translator.instruction_pointer = translator.start_point = start
     _run_to(translator, join)
     if _modes() != before.modes:
-        raise Refusal(Reason.SIDE_EFFECT, "an arm leaves grad mode, autocast or inference mode changed")
+        raise Refusal(
+            Reason.SIDE_EFFECT, "an arm leaves grad mode, autocast or inference mode changed"
+        )
     if _mutations(translator) != before.mutations:
-        raise Refusal(Reason.SIDE_EFFECT, "an arm writes an attribute or variable that existed before it")
+        raise Refusal(
+            Reason.SIDE_EFFECT, "an arm writes an attribute or variable that existed before it"
+        )
     nodes = _recorded_since(graph, last)
     for node in nodes:
         node.meta.setdefault(ARM, arm)
@@ -142,7 +153,9 @@ def _run_to(translator: Any, join: int) -> None:
             if join == EXIT and translator.instructions[index].opname in _RETURNS:
                 return
             if not translator.step():
-                raise Refusal(Reason.UNTRACEABLE, "an arm leaves the frame in a way that cannot be joined")
+                raise Refusal(
+                    Reason.UNTRACEABLE, "an arm leaves the frame in a way that cannot be joined"
+                )
     except torch_private.restart_errors():
         raise
     except torch_private.observed_exceptions() as error:
@@ -155,7 +168,9 @@ def _refusal_for(error: BaseException) -> Refusal:
     text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
     message = str(error)
     if "side effect" in message.lower() or "from outside the scope" in message:
-        return Refusal(Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})")
+        return Refusal(
+            Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"
+        )
     return Refusal(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
 
 
@@ -181,7 +196,14 @@ def _join(
     predicate_node = predicate.as_proxy().node
     verdict = legality.check_outputs(translator, frame.options, predicate_node, pairs, graph_nodes)
     file, line = where
-    branch = Branch(site_id, frame.arms[-1] if frame.arms else None, verdict.treatment, verdict.gated, file, line)
+    branch = Branch(
+        site_id,
+        frame.arms[-1] if frame.arms else None,
+        verdict.treatment,
+        verdict.gated,
+        file,
+        line,
+    )
     site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
     tensors: list[Any] = []
     if pairs:
@@ -199,7 +221,8 @@ def _join(
         proxy.node.meta[BRANCH] = branch
         site.select = proxy.node
         tensors = [
-            torch_private.wrap_tensor(translator, proxy[i], fake) for i, fake in enumerate(verdict.fakes)
+            torch_private.wrap_tensor(translator, proxy[i], fake)
+            for i, fake in enumerate(verdict.fakes)
         ]
     finish(tensors)
     translator.instruction_pointer = translator.start_point = index
@@ -214,10 +237,18 @@ def _merge_states(
         raise Refusal(Reason.UNTRACEABLE, "the arms leave stacks of different depth")
     if [id(x) for x in a["block_stack"]] != [id(x) for x in b["block_stack"]]:
         raise Refusal(Reason.SIDE_EFFECT, "the arms enter or leave different with-blocks")
-    if any(a["symbolic_globals"].get(k) is not b["symbolic_globals"].get(k) for k in {*a["symbolic_globals"], *b["symbolic_globals"]}):
+    if any(
+        a["symbolic_globals"].get(k) is not b["symbolic_globals"].get(k)
+        for k in {*a["symbolic_globals"], *b["symbolic_globals"]}
+    ):
         raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
-    live = live_names(translator.f_code, translator.instructions, join) | set(translator.cell_and_freevars())
-    stack = [merge(x, y, "a value on the stack", outputs) for x, y in zip(a["stack"], b["stack"], strict=True)]
+    live = live_names(translator.f_code, translator.instructions, join) | set(
+        translator.cell_and_freevars()
+    )
+    stack = [
+        merge(x, y, "a value on the stack", outputs)
+        for x, y in zip(a["stack"], b["stack"], strict=True)
+    ]
     names = merge_locals(
         a["symbolic_locals"], b["symbolic_locals"], live, before.values["symbolic_locals"], outputs
     )
@@ -230,20 +261,30 @@ def _merge_states(
     return finish
 
 
-def _merge_returns(translator: Any, taken: Arm, other: Arm, outputs: Outputs) -> tuple[int, Callable[[list[Any]], None]]:
+def _merge_returns(
+    translator: Any, taken: Arm, other: Arm, outputs: Outputs
+) -> tuple[int, Callable[[list[Any]], None]]:
     """Join two arms that both stand before a return: only the returned value matters."""
     a_inst, b_inst = translator.instructions[taken.index], translator.instructions[other.index]
     if a_inst.opname == "RETURN_CONST" and b_inst.opname == "RETURN_CONST":
         if type(a_inst.argval) is not type(b_inst.argval) or a_inst.argval != b_inst.argval:
-            raise Refusal(Reason.PYTHON_VALUE, f"the arms return {a_inst.argval!r} and {b_inst.argval!r}")
+            raise Refusal(
+                Reason.PYTHON_VALUE, f"the arms return {a_inst.argval!r} and {b_inst.argval!r}"
+            )
         return other.index, _adopt(translator, other, [])
     if "RETURN_CONST" in (a_inst.opname, b_inst.opname):
         const, value_arm = (a_inst, other) if a_inst.opname == "RETURN_CONST" else (b_inst, taken)
-        constant, value = torch_private.constant_of(torch_private.realized(value_arm.bindings["stack"][-1]))
+        constant, value = torch_private.constant_of(
+            torch_private.realized(value_arm.bindings["stack"][-1])
+        )
         if not constant or type(value) is not type(const.argval) or value != const.argval:
-            raise Refusal(Reason.PYTHON_VALUE, f"one arm returns {const.argval!r}, the other another value")
+            raise Refusal(
+                Reason.PYTHON_VALUE, f"one arm returns {const.argval!r}, the other another value"
+            )
         return value_arm.index, _adopt(translator, value_arm, [value_arm.bindings["stack"][-1]])
-    value = merge(taken.bindings["stack"][-1], other.bindings["stack"][-1], "the returned value", outputs)
+    value = merge(
+        taken.bindings["stack"][-1], other.bindings["stack"][-1], "the returned value", outputs
+    )
     return other.index, _adopt(translator, other, [value])
 
 
@@ -270,7 +311,12 @@ def _modes() -> tuple[Any, ...]:
     """Global modes that an arm must leave as it found them."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
-    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(), autocast)
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        autocast,
+    )
 
 
 def _mutations(translator: Any) -> dict[Any, Any]:
@@ -285,5 +331,3 @@ def _mutations(translator: Any) -> dict[Any, Any]:
     pending["saved"] = len(effects.save_for_backward)
     pending["random"] = len(translator.output.random_calls)
     return pending
-
-

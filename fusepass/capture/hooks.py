@@ -1,8 +1,10 @@
-"""Where capture sits in Dynamo: at conditional jumps, at a complete graph, and at a logged graph break.
+"""Where capture sits in Dynamo: at conditional jumps, at a complete graph, and at a logged graph
+break.
 
-A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the frame
-again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does that by itself when
-the ordinary break is raised; inside an outer arm the refusal goes to the outermost branch.
+A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the
+frame again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does
+that by itself when the ordinary break is raised; inside an outer arm the refusal goes to the
+outermost branch.
 """
 
 from __future__ import annotations
@@ -75,7 +77,10 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     frame.active.append(key)
     try:
         if frame.active.count(key) > _MAX_NESTED:
-            raise Refusal(Reason.LOOP, "the branch is met again and again inside its own arm: a loop on a tensor")
+            raise Refusal(
+                Reason.LOOP,
+                "the branch is met again and again inside its own arm: a loop on a tensor",
+            )
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, where)
     except torch_private.restart_errors():
@@ -95,7 +100,9 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
 
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
     if not _supported():
-        return Refusal(Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version")
+        return Refusal(
+            Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version"
+        )
     if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return Refusal(Reason.FORCED, "options ask to keep branches as graph breaks")
     if torch_private.is_generator_frame(translator):
@@ -118,7 +125,11 @@ def _break(
     )
     log.kept(frame.compiler, decision, _position(translator, jump))
     if frame.arms:
-        inner = refusal.text if refusal.text.startswith("in an arm") else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
+        inner = (
+            refusal.text
+            if refusal.text.startswith("in an arm")
+            else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
+        )
         raise Refusal(refusal.code, inner)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
@@ -155,7 +166,9 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
     frame = frame_of(translator.output)
     if frame is not None:
         stack = getattr(error, "real_stack", None)
-        file, line = (stack[-1].filename, stack[-1].lineno) if stack else _location(translator, None)
+        file, line = (
+            (stack[-1].filename, stack[-1].lineno) if stack else _location(translator, None)
+        )
         log.graph_break(frame.compiler, reason, file, line)
 
 

@@ -1,7 +1,7 @@
 """Whether two traced arms may become one graph, and by which treatment.
 
-The order of the checks is the order of the reasons in docs/reasons.md: what the arms do, then what they
-leave, then what it costs. Facts come from fake tensors, so nothing here depends on values.
+The order of the checks is the order of the reasons in docs/reasons.md: what the arms do, then what
+they leave, then what it costs. Facts come from fake tensors, so nothing here depends on values.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ def check_arms(arms: Nodes) -> None:
         for node in nodes:
             for written in written_nodes(node):
                 if _storage(written) not in made_here or _shares_older(written, set(nodes)):
-                    raise Refusal(Reason.SIDE_EFFECT, f"{node.format_node() or node.name} writes memory that existed before the arm")
+                    raise Refusal(
+                        Reason.SIDE_EFFECT,
+                        f"{node.format_node() or node.name} writes memory that existed before the arm",
+                    )
     for nodes in arms.values():
         for node in nodes:
             why = None if is_random(node) else partial_reason(node)
@@ -77,7 +80,9 @@ def check_arms(arms: Nodes) -> None:
                 raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
 
 
-def check_outputs(translator: Any, options: Options, predicate: fx.Node, pairs: Pairs, arms: Nodes) -> Verdict:
+def check_outputs(
+    translator: Any, options: Options, predicate: fx.Node, pairs: Pairs, arms: Nodes
+) -> Verdict:
     """What the arms leave, and which treatment pays.
 
     Raises:
@@ -96,7 +101,10 @@ def check_outputs(translator: Any, options: Options, predicate: fx.Node, pairs: 
         zero_safe(node) for nodes in arms.values() for node in nodes
     )
     if gated and restrides_outputs(arms, [n for pair in pairs for n in pair], translator.fake_mode):
-        raise Refusal(Reason.STRIDE_MISMATCH, "gating the operands of an arm for training would change its strides")
+        raise Refusal(
+            Reason.STRIDE_MISMATCH,
+            "gating the operands of an arm for training would change its strides",
+        )
     treatment, reason, text, estimates = _choose(options, arms, tested)
     return Verdict(treatment, reason, text, gated, tuple(fakes), estimates)
 
@@ -105,23 +113,34 @@ def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
     if a.dtype != b.dtype:
         raise Refusal(Reason.DTYPE_MISMATCH, f"the arms leave {a.dtype} and {b.dtype}")
     if a.device != b.device:
-        raise Refusal(Reason.DEVICE_MISMATCH, f"the arms leave tensors on {a.device} and {b.device}")
+        raise Refusal(
+            Reason.DEVICE_MISMATCH, f"the arms leave tensors on {a.device} and {b.device}"
+        )
     if tested.device != a.device:
-        raise Refusal(Reason.DEVICE_MISMATCH, f"the predicate is on {tested.device}, the arms on {a.device}")
+        raise Refusal(
+            Reason.DEVICE_MISMATCH, f"the predicate is on {tested.device}, the arms on {a.device}"
+        )
     if not _all_equal(a.shape, b.shape):
-        raise Refusal(Reason.SHAPE_MISMATCH, f"the arms leave shapes {tuple(a.shape)} and {tuple(b.shape)}")
+        raise Refusal(
+            Reason.SHAPE_MISMATCH, f"the arms leave shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        )
     if not _all_equal(a.stride(), b.stride()):
-        raise Refusal(Reason.STRIDE_MISMATCH, f"the arms leave strides {a.stride()} and {b.stride()}")
+        raise Refusal(
+            Reason.STRIDE_MISMATCH, f"the arms leave strides {a.stride()} and {b.stride()}"
+        )
     if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
         raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
 
 
-def _selected(translator: Any, tested: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _selected(
+    translator: Any, tested: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
     with translator.fake_mode:
         result = torch.where(tested, a, b)
     if not _all_equal(result.stride(), a.stride()):
         raise Refusal(
-            Reason.STRIDE_MISMATCH, f"a selected tensor would have strides {result.stride()}, the arms leave {a.stride()}"
+            Reason.STRIDE_MISMATCH,
+            f"a selected tensor would have strides {result.stride()}, the arms leave {a.stride()}",
         )
     return result
 
@@ -141,7 +160,9 @@ def _check_grads(options: Options, pairs: Pairs) -> None:
             )
 
 
-def _choose(options: Options, arms: Nodes, tested: torch.Tensor) -> tuple[str, Reason, str, dict[str, float]]:
+def _choose(
+    options: Options, arms: Nodes, tested: torch.Tensor
+) -> tuple[str, Reason, str, dict[str, float]]:
     if options.treatment == "where":
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
@@ -150,12 +171,24 @@ def _choose(options: Options, arms: Nodes, tested: torch.Tensor) -> tuple[str, R
     trip = cost.host_round_trip(tested.device)
     estimates = {"where": round(both, 2), "break": round(trip, 2)}
     if both <= trip:
-        return "where", Reason.PURE_TOTAL, "both arms are pure and total and cost less than a host round trip", estimates
-    return "cond", Reason.COST, f"running both arms would cost about {both:.0f} µs, a round trip {trip:.0f} µs", estimates
+        return (
+            "where",
+            Reason.PURE_TOTAL,
+            "both arms are pure and total and cost less than a host round trip",
+            estimates,
+        )
+    return (
+        "cond",
+        Reason.COST,
+        f"running both arms would cost about {both:.0f} µs, a round trip {trip:.0f} µs",
+        estimates,
+    )
 
 
 def _all_equal(left: Any, right: Any) -> bool:
-    return len(left) == len(right) and all(torch_private.known_equal(x, y) for x, y in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        torch_private.known_equal(x, y) for x, y in zip(left, right, strict=True)
+    )
 
 
 def _storage(node: fx.Node) -> int | None:

@@ -1,8 +1,10 @@
 """Which local names may still be read from an instruction on.
 
-Classic backward data flow over the instructions: live-in = reads ∪ (live-out − writes), to a fixed point. Exact for
-straight-line rebinding (a name written before it is read again is dead), where Dynamo's own
-``livevars_analysis`` errs towards live: a branch inside which a scratch name is bound would be refused for it.
+Classic backward data flow over the instructions: live-in = reads + (live-out − writes), to a fixed
+point. Exact for straight-line rebinding (a name written before it is read again is dead), where
+Dynamo's own
+``livevars_analysis`` errs towards live: a branch inside which a scratch name is bound would be
+refused for it.
 """
 
 from __future__ import annotations
@@ -16,9 +18,17 @@ from typing import Any
 _LOCAL = frozenset(dis.haslocal)
 _FREE = frozenset(dis.hasfree)
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
-_JUMPS_ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP")
+_JUMPS_ALWAYS = (
+    "JUMP_FORWARD",
+    "JUMP_BACKWARD",
+    "JUMP_ABSOLUTE",
+    "JUMP_BACKWARD_NO_INTERRUPT",
+    "JUMP",
+)
 
-_cache: weakref.WeakKeyDictionary[CodeType, tuple[int, list[frozenset[str]]]] = weakref.WeakKeyDictionary()
+_cache: weakref.WeakKeyDictionary[CodeType, tuple[int, list[frozenset[str]]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def live_names(code: CodeType, instructions: Sequence[Any], index: int) -> frozenset[str]:
@@ -39,7 +49,9 @@ def analyse(instructions: Sequence[Any]) -> list[frozenset[str]]:
     """
     index = {id(inst): i for i, inst in enumerate(instructions)}
     live: list[frozenset[str]] = [frozenset()] * len(instructions)
-    successors = [_successors(i, inst, index, len(instructions)) for i, inst in enumerate(instructions)]
+    successors = [
+        _successors(i, inst, index, len(instructions)) for i, inst in enumerate(instructions)
+    ]
     effects = [_reads_and_writes(inst) for inst in instructions]
     changed = True
     while changed:

@@ -1,7 +1,7 @@
 """What the two arms leave behind, joined slot by slot.
 
-Tensors that differ become outputs of the branch; equal constants and untouched values go through; tuples,
-lists and dicts built in the arms are joined item by item. Anything else is refused.
+Tensors that differ become outputs of the branch; equal constants and untouched values go through;
+tuples, lists and dicts built in the arms are joined item by item. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class PendingContainer:
 
 
 def merge_locals(
-    taken: dict[str, Any], other: dict[str, Any], live: frozenset[str] | set[str], before: dict[str, Any], outputs: Outputs
+    taken: dict[str, Any],
+    other: dict[str, Any],
+    live: frozenset[str] | set[str],
+    before: dict[str, Any],
+    outputs: Outputs,
 ) -> dict[str, Any]:
     """Join two sets of locals; names nobody reads any more and that differ are dropped.
 
@@ -64,7 +68,9 @@ def merge_locals(
             merged[name] = a
         elif name in live:
             if a is None or b is None:
-                raise Refusal(Reason.UNBOUND, f"{name!r} is bound in one arm only and read afterwards")
+                raise Refusal(
+                    Reason.UNBOUND, f"{name!r} is bound in one arm only and read afterwards"
+                )
             merged[name] = merge(a, b, repr(name), outputs)
         elif name in before and before[name] is a:
             merged[name] = a
@@ -87,13 +93,17 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
             return taken
         if torch_private.is_plain_tensor(taken) and torch_private.is_plain_tensor(other):
             return outputs.add(taken, other)
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a tensor subclass or has a sparse layout in an arm")
+        raise Refusal(
+            Reason.PYTHON_VALUE, f"{what} is a tensor subclass or has a sparse layout in an arm"
+        )
     constant, value = torch_private.constant_of(taken)
     other_constant, other_value = torch_private.constant_of(other)
     if constant and other_constant:
         if _same_constant(value, other_value):
             return taken
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other")
+        raise Refusal(
+            Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
+        )
     joined = _merge_containers(taken, other, what, outputs)
     if joined is not None:
         return joined
@@ -112,12 +122,22 @@ def _merge_containers(taken: Any, other: Any, what: str, outputs: Outputs) -> An
     kind, left = a
     right = b[1]
     if len(left) != len(right):
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a {kind} of {len(left)} items in one arm and {len(right)} in the other")
+        raise Refusal(
+            Reason.PYTHON_VALUE,
+            f"{what} is a {kind} of {len(left)} items in one arm and {len(right)} in the other",
+        )
     if kind == "dict":
         if list(left) != list(right):
-            raise Refusal(Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms")
-        return PendingContainer(taken, {k: merge(left[k], right[k], f"{what}[…]", outputs) for k in left})
-    items = [merge(x, y, f"{what}[{i}]", outputs) for i, (x, y) in enumerate(zip(left, right, strict=True))]
+            raise Refusal(
+                Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms"
+            )
+        return PendingContainer(
+            taken, {k: merge(left[k], right[k], f"{what}[…]", outputs) for k in left}
+        )
+    items = [
+        merge(x, y, f"{what}[{i}]", outputs)
+        for i, (x, y) in enumerate(zip(left, right, strict=True))
+    ]
     return PendingContainer(taken, items)
 
 
@@ -127,7 +147,9 @@ def settle(value: Any, tensors: list[Any]) -> Any:
         return tensors[value.position]
     if isinstance(value, PendingContainer):
         if isinstance(value.items, dict):
-            return torch_private.rebuilt(value.like, {k: settle(v, tensors) for k, v in value.items.items()})
+            return torch_private.rebuilt(
+                value.like, {k: settle(v, tensors) for k, v in value.items.items()}
+            )
         return torch_private.rebuilt(value.like, [settle(v, tensors) for v in value.items])
     return value
 
@@ -140,7 +162,9 @@ def _same_constant(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
-        return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1.0, a) == math.copysign(1.0, b))
+        return (math.isnan(a) and math.isnan(b)) or (
+            a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
+        )
     if isinstance(a, (tuple, frozenset)):
         return repr(a) == repr(b)
     return bool(a == b)

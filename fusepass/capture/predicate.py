@@ -1,8 +1,8 @@
 """The tensor a branch tests, as a 0-d bool tensor that says what ``bool(tensor)`` would.
 
-Python's truth of a one-element tensor is "not equal to zero": NaN and infinities are true, whatever the
-dtype and whatever the number of dimensions. Zero or several elements raise in eager, so they are refused
-and the ordinary graph break raises the same error.
+Python's truth of a one-element tensor is "not equal to zero": NaN and infinities are true,
+whatever the dtype and whatever the number of dimensions. Zero or several elements raise in eager,
+so they are refused and the ordinary graph break raises the same error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ def as_bool_scalar(translator: Any, tested: Any) -> Any:
     """Record, if needed, the conversion of ``tested`` to a 0-d bool tensor.
 
     Args:
+        translator: Dynamo's translator of the frame.
         tested: a tracked tensor of one element: bool, integer, floating or complex, any shape.
 
     Raises:
         Refusal: not a plain tensor, or not provably of one element.
     """
     if not torch_private.is_plain_tensor(tested):
-        raise Refusal(Reason.PREDICATE, "the tensor tested is a subclass, sparse or not an ordinary tensor")
+        raise Refusal(
+            Reason.PREDICATE, "the tensor tested is a subclass, sparse or not an ordinary tensor"
+        )
     fake = tensor_value(tested.as_proxy().node)
     if fake is None or not all(torch_private.known_equal(size, 1) for size in fake.shape):
         shape = "unknown" if fake is None else tuple(fake.shape)

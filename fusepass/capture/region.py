@@ -1,10 +1,10 @@
 """The control-flow graph of bytecode, and where the two arms of a jump meet again.
 
-The join of a jump is its immediate post-dominator: the first instruction every path from the
-jump must pass. Paths that end in ``raise`` are left out, so a guard that only raises does not hide the
-join; an arm with no other path is recognised as raising. Post-dominators are the immediate dominators of
-the reversed graph (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", as implemented by
-networkx).
+The join of a jump is its immediate post-dominator: the first instruction every path from the jump
+must pass. Paths that end in ``raise`` are left out, so a guard that only raises does not hide the
+join; an arm with no other path is recognised as raising. Post-dominators are the immediate
+dominators of the reversed graph (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm",
+as implemented by networkx).
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from typing import Any
 import networkx as nx
 
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_NO_FALLTHROUGH = (*_RETURNS, "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE")
+_NO_FALLTHROUGH = (
+    *_RETURNS,
+    "RAISE_VARARGS",
+    "RERAISE",
+    "JUMP_FORWARD",
+    "JUMP_BACKWARD",
+    "JUMP_ABSOLUTE",
+)
 _NO_FALLTHROUGH += ("JUMP_BACKWARD_NO_INTERRUPT", "JUMP")
 EXIT = -1
 
@@ -70,7 +77,9 @@ def analyse(instructions: Sequence[Any]) -> Region:
     for i, inst in enumerate(instructions):
         if inst.target is not None:
             starts.add(index[id(inst.target)])
-        if (inst.target is not None or inst.opname in _NO_FALLTHROUGH) and i + 1 < len(instructions):
+        if (inst.target is not None or inst.opname in _NO_FALLTHROUGH) and i + 1 < len(
+            instructions
+        ):
             starts.add(i + 1)
     ordered = sorted(starts)
     block: dict[int, int] = {}
@@ -90,5 +99,9 @@ def analyse(instructions: Sequence[Any]) -> Region:
             graph.add_edge(start, end)
     returns = frozenset(nx.ancestors(graph, EXIT))
     live = graph.subgraph(returns | {EXIT}).reverse(copy=True)
-    join = {node: up for node, up in nx.immediate_dominators(live, EXIT).items() if up is not None and node != EXIT}
+    join = {
+        node: up
+        for node, up in nx.immediate_dominators(live, EXIT).items()
+        if up is not None and node != EXIT
+    }
     return Region(join, block, returns)

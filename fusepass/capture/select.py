@@ -1,9 +1,9 @@
 """The node capture leaves in the graph at a join: which arm's values go on.
 
-Both arms stand in the graph in front of it, each node tagged with its arm; ``select`` then names, for every
-value the program still needs, the one each arm left. It runs as it stands (both arms, then a
-choice), so a graph that never reaches our rules still computes the right values; rules in ``patterns/`` turn
-it into ``torch.where`` or ``torch.cond``.
+Both arms stand in the graph in front of it, each node tagged with its arm; ``select`` then names,
+for every value the program still needs, the one each arm left. It runs as it stands (both arms,
+then a choice), so a graph that never reaches our rules still computes the right values; rules in
+``patterns/`` turn it into ``torch.where`` or ``torch.cond``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One name for one operation, however it was spelled.
 
-``torch.add(a, b)``, ``a + b``, ``a.add(b)`` and ``torch.ops.aten.add.Tensor(a, b)`` all have the canonical
-name ``"add"``. Tables elsewhere (totality, effects, backward safety) are keyed by it.
+``torch.add(a, b)``, ``a + b``, ``a.add(b)`` and ``torch.ops.aten.add.Tensor(a, b)`` all have the
+canonical name ``"add"``. Tables elsewhere (totality, effects, backward safety) are keyed by it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Values in a graph that depend on no input: found by following arguments, computed once on the CPU.
+"""Values in a graph that depend on no input: found by following arguments, computed once on the
+CPU.
 
-Only operations whose result has the same bits on every device take part: factories of integers and booleans,
-comparisons, logic, integer arithmetic and changes of shape.
+Only operations whose result has the same bits on every device take part: factories of integers and
+booleans, comparisons, logic, integer arithmetic and changes of shape.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from torch import fx
 from fusepass.graph.canonical import op_name, tensor_value
 
 EXACT = frozenset(
-    """
-    arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full eye tril triu tensor
-    eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not
-    __and__ __or__ __invert__ add sub mul neg where masked_fill
-    view reshape expand expand_as broadcast_to unsqueeze squeeze permute transpose t T mT getitem __getitem__ select narrow flatten
-    unflatten contiguous clone detach to bool int long repeat cat stack movedim alias
-    """.split()
+    """ arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full eye tril
+    triu tensor eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and
+    bitwise_or bitwise_xor bitwise_not __and__ __or__ __invert__ add sub mul neg where masked_fill
+    view reshape expand expand_as broadcast_to unsqueeze squeeze permute transpose t T mT getitem
+    __getitem__ select narrow flatten unflatten contiguous clone detach to bool int long repeat cat
+    stack movedim alias """.split()
 )
 _MEMO = "fusepass_constant"  # node.meta key: the computed value, or the reason there is none
 
@@ -34,6 +34,7 @@ def constant_value(node: fx.Node, max_elements: int = 1 << 24) -> torch.Tensor:
     """The value of a node that depends on no input, as a CPU tensor (dimensions of stride 0 kept so).
 
     Args:
+        node: a node of a graph recorded by Dynamo.
         max_elements: elements any intermediate may hold in memory.
 
     Raises:

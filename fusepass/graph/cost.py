@@ -1,7 +1,8 @@
 """What a stretch of a graph costs, from floating-point operations and bytes (a roofline estimate).
 
-Coarse on purpose: it decides only whether running an arm that was not needed is cheaper than asking the
-host. Peaks are those of the device class until the tuner measures them (a later station).
+Coarse on purpose: it decides only whether running an arm that was not needed is cheaper than
+asking the host. Peaks are those of the device class until the tuner measures them (a later
+station).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _CONVOLUTION = frozenset(
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d".split()
 )
 _FREE = frozenset(
-    """view reshape expand expand_as permute transpose t T mT unsqueeze squeeze select narrow chunk split unbind
-    getitem __getitem__ detach alias movedim flatten unflatten size getattr""".split()
+    """view reshape expand expand_as permute transpose t T mT unsqueeze squeeze select narrow chunk
+    split unbind getitem __getitem__ detach alias movedim flatten unflatten size getattr""".split()
 )
 
 

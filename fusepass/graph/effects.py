@@ -1,4 +1,4 @@
-"""What a call in an FX graph does besides returning a value: writes, random draws, state changes."""
+"""What a call in an FX graph does besides returning a value: writes, draws, state changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def is_random(node: fx.Node) -> bool:
         return probability != 0.0
     if name in _TRAINING_FLAG:
         position, keyword, default = _TRAINING_FLAG[name]
-        training = node.args[position] if len(node.args) > position else node.kwargs.get(keyword, default)
+        training = (
+            node.args[position] if len(node.args) > position else node.kwargs.get(keyword, default)
+        )
         rate = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
         return training is not False and rate != 0.0
     return True
@@ -87,7 +89,15 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
     if name == "batch_norm" and _batch_norm_trains(node):
-        written += [a for a in (*node.args[1:3], node.kwargs.get("running_mean"), node.kwargs.get("running_var")) if isinstance(a, fx.Node)]
+        written += [
+            a
+            for a in (
+                *node.args[1:3],
+                node.kwargs.get("running_mean"),
+                node.kwargs.get("running_var"),
+            )
+            if isinstance(a, fx.Node)
+        ]
     return written
 
 

@@ -1,9 +1,9 @@
 """Gating: no gradient, and so no NaN, reaches an operand through the arm that was not taken.
 
-``where(p, x, x.detach())`` is ``x`` whatever ``p`` is, but its backward passes the gradient on only
-where ``p`` holds. Selecting after the arm is not enough: the gradient into the untaken arm is zero
-there, and zero times an infinite derivative is NaN. Each *use* of an operand is gated on its own, so that gradients
-are summed in the order eager sums them.
+``where(p, x, x.detach())`` is ``x`` whatever ``p`` is, but its backward passes the gradient on
+only where ``p`` holds. Selecting after the arm is not enough: the gradient into the untaken arm is
+zero there, and zero times an infinite derivative is NaN. Each *use* of an operand is gated on its
+own, so that gradients are summed in the order eager sums them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def gated_uses(nodes: list[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
     return uses
 
 
-def restrides_outputs(arms: dict[bool, list[fx.Node]], outputs: list[fx.Node], fake_mode: Any) -> bool:
+def restrides_outputs(
+    arms: dict[bool, list[fx.Node]], outputs: list[fx.Node], fake_mode: Any
+) -> bool:
     """Whether gated operands, being dense copies, would change the strides an arm leaves.
 
     Decided by running the arms again on fake tensors with the strides a gate would give.
@@ -40,7 +42,11 @@ def restrides_outputs(arms: dict[bool, list[fx.Node]], outputs: list[fx.Node], f
     for nodes in arms.values():
         operands = {operand for _, operand in gated_uses(nodes)}
         values = {operand: tensor_value(operand) for operand in operands}
-        copies = {operand: _copy(value, fake_mode) for operand, value in values.items() if value is not None}
+        copies = {
+            operand: _copy(value, fake_mode)
+            for operand, value in values.items()
+            if value is not None
+        }
         if all(_same_strides(values[op], copies[op]) for op in copies):
             continue
         try:
@@ -66,8 +72,12 @@ def rerun(nodes: list[fx.Node], inputs: dict[fx.Node, Any], fake_mode: Any) -> d
                 continue
             args = fx.map_arg(node.args, value)
             kwargs = fx.map_arg(node.kwargs, value)
-            call: Callable[..., Any] = node.target if callable(node.target) else getattr(args[0], str(node.target))
-            env[node] = call(*args, **kwargs) if callable(node.target) else call(*args[1:], **kwargs)
+            call: Callable[..., Any] = (
+                node.target if callable(node.target) else getattr(args[0], str(node.target))
+            )
+            env[node] = (
+                call(*args, **kwargs) if callable(node.target) else call(*args[1:], **kwargs)
+            )
     return env
 
 

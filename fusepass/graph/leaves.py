@@ -1,7 +1,8 @@
 """Which leaves that require grad a value depends on, and through which calls.
 
-Eager gives a leaf ``grad=None`` when nothing in the loss depends on it, and optimizers skip it then;
-a zero gradient instead would let weight decay move it. So the arms of a branch must depend on the same leaves.
+Eager gives a leaf ``grad=None`` when nothing in the loss depends on it, and optimizers skip it
+then; a zero gradient instead would let weight decay move it. So the arms of a branch must depend
+on the same leaves.
 """
 
 from __future__ import annotations

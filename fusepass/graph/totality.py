@@ -1,8 +1,9 @@
-"""Which operations are *total*: once their shapes were accepted, no input value can make them fail.
+"""Which operations are *total*: once their shapes were accepted, no input value can make them
+fail.
 
-Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known when
-the graph is traced, so an operation that can only fail on those is total here. Anything not listed is
-partial. Notable exclusions and their reasons are in :data:`EXCLUDED`.
+Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known
+when the graph is traced, so an operation that can only fail on those is total here. Anything not
+listed is partial. Notable exclusions and their reasons are in :data:`EXCLUDED`.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ from fusepass.graph.effects import is_state_change
 
 _POINTWISE = """
 abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
-bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh
-deg2rad digamma elu eq erf erfc erfinv exp exp2 expm1 float_power floor fmax fmin frac ge gelu glu gt
-hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 isclose isfinite isinf isnan isneginf isposinf
-isreal le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logical_and logical_not
-logical_or logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter pos
-positive pow prelu rad2deg real reciprocal relu relu6 round rsqrt rsub selu sgn sigmoid sign signbit silu sin
-sinc sinh softplus softshrink softsign sqrt square sub tan tanh tanhshrink threshold trunc where xlogy __and__
-__or__ __xor__ __invert__ __rsub__ __radd__ __rmul__ __rtruediv__ __rpow__ special_erf special_expit
-""".split()
+bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign
+cos cosh deg2rad digamma elu eq erf erfc erfinv exp exp2 expm1 float_power floor fmax fmin frac ge
+gelu glu gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 isclose isfinite isinf
+isnan isneginf isposinf isreal le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid logaddexp
+logaddexp2 logical_and logical_not logical_or logical_xor logit logsigmoid lt masked_fill maximum
+minimum mish mul nan_to_num ne neg nextafter pos positive pow prelu rad2deg real reciprocal relu
+relu6 round rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink
+softsign sqrt square sub tan tanh tanhshrink threshold trunc where xlogy __and__ __or__ __xor__
+__invert__ __rsub__ __radd__ __rmul__ __rtruediv__ __rpow__ special_erf special_expit """.split()
 _SHAPE = """
-as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag diag_embed diagonal dstack
-expand expand_as flatten flip fliplr flipud getattr hstack movedim narrow numel permute repeat reshape reshape_as
-roll rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose tril triu
-unbind unflatten unsqueeze view view_as vstack T mT H dim ndimension is_floating_point alias pad
-""".split()
-_CAST = "to type type_as float half bfloat16 double int long short char byte bool requires_grad".split()
+as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag diag_embed
+diagonal dstack expand expand_as flatten flip fliplr flipud getattr hstack movedim narrow numel
+permute repeat reshape reshape_as roll rot90 select size split split_with_sizes squeeze stack
+stride t tensor_split tile transpose tril triu unbind unflatten unsqueeze view view_as vstack T mT
+H dim ndimension is_floating_point alias pad """.split()
+_CAST = (
+    "to type type_as float half bfloat16 double int long short char byte bool requires_grad".split()
+)
 _REDUCE = """
-all amax amin any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum logcumsumexp logsumexp max
-mean median min nanmean nansum norm prod sort std sum topk var var_mean std_mean vector_norm linalg_vector_norm
-dist aminmax
-""".split()
+all amax amin any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum logcumsumexp
+logsumexp max mean median min nanmean nansum norm prod sort std sum topk var var_mean std_mean
+vector_norm linalg_vector_norm dist aminmax """.split()
 _NORMALISE = """
-batch_norm cosine_similarity group_norm instance_norm l1_loss layer_norm log_softmax mse_loss normalize rms_norm
-smooth_l1_loss huber_loss softmax softmin kl_div
-""".split()
+batch_norm cosine_similarity group_norm instance_norm l1_loss layer_norm log_softmax mse_loss
+normalize rms_norm smooth_l1_loss huber_loss softmax softmin kl_div """.split()
 _MATMUL = """
-addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-conv_transpose3d cross dot einsum inner kron linear matmul mm mv outer ger scaled_dot_product_attention
-tensordot vdot avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d
-adaptive_avg_pool2d adaptive_avg_pool3d dropout
-""".split()
+addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d
+conv_transpose2d conv_transpose3d cross dot einsum inner kron linear matmul mm mv outer ger
+scaled_dot_product_attention tensordot vdot avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d
+max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d dropout """.split()
 _FACTORY = """
-arange empty_like eye full full_like linspace new_full new_ones new_tensor new_zeros ones ones_like tensor
-scalar_tensor zeros zeros_like as_tensor
-""".split()
+arange empty_like eye full full_like linspace new_full new_ones new_tensor new_zeros ones ones_like
+tensor scalar_tensor zeros zeros_like as_tensor """.split()
 
-TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY) - {"empty_like"}
+TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY) - {
+    "empty_like"
+}
 
 EXCLUDED = {
     "embedding": "an index outside the table raises (on CUDA: a device assert)",
@@ -130,14 +131,21 @@ def _div(node: fx.Node) -> str | None:
 def _pow(node: fx.Node) -> str | None:
     base, exponent = argument(node, 0, "input"), argument(node, 1, "exponent")
     value = tensor_value(base)
-    if value is not None and not value.dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
+    if (
+        value is not None
+        and not value.dtype.is_floating_point
+        and isinstance(exponent, int)
+        and exponent < 0
+    ):
         return "pow of integers to a negative power raises"
     return None
 
 
 def _where(node: fx.Node) -> str | None:
     count = len(node.args) + len(node.kwargs)
-    return None if count == 3 else "where with one argument: the result's size depends on the values"
+    return (
+        None if count == 3 else "where with one argument: the result's size depends on the values"
+    )
 
 
 def _to(node: fx.Node) -> str | None:
@@ -149,18 +157,34 @@ def _to(node: fx.Node) -> str | None:
 
 def _dropout(node: fx.Node) -> str | None:
     rate = argument(node, 1, "p", 0.5)
-    return None if isinstance(rate, (int, float)) and 0 <= rate <= 1 else "dropout with an invalid rate raises"
+    return (
+        None
+        if isinstance(rate, (int, float)) and 0 <= rate <= 1
+        else "dropout with an invalid rate raises"
+    )
 
 
 def _tensor_split(node: fx.Node) -> str | None:
     sections = argument(node, 1, "indices_or_sections")
-    return "tensor_split at positions held in a tensor" if tensor_value(sections) is not None else None
+    return (
+        "tensor_split at positions held in a tensor" if tensor_value(sections) is not None else None
+    )
 
 
 def _factory(node: fx.Node) -> str | None:
     reads = [arg for arg in node.all_input_nodes if tensor_value(arg) is not None]
     name = op_name(node)
-    if name in ("full", "arange", "linspace", "tensor", "scalar_tensor", "as_tensor", "full_like", "new_full", "new_tensor"):
+    if name in (
+        "full",
+        "arange",
+        "linspace",
+        "tensor",
+        "scalar_tensor",
+        "as_tensor",
+        "full_like",
+        "new_full",
+        "new_tensor",
+    ):
         scalars = reads[1:] if name in ("full_like", "new_full", "new_tensor") else reads
         if scalars:
             return f"{name} from a tensor reads its value back to the host"
@@ -189,13 +213,12 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
 # Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it selects,
 # copies, sums or negates, and never multiplies by a value of the forward (0 · inf is NaN).
 ZERO_SAFE_BACKWARD = frozenset(
-    """
-    add sub neg clamp clamp_max clamp_min masked_fill where relu relu6 hardtanh sum cumsum cat stack
-    chunk split split_with_sizes unbind getitem __getitem__ select narrow view view_as reshape reshape_as
-    flatten unflatten squeeze unsqueeze permute transpose t T mT movedim expand expand_as broadcast_to contiguous
-    clone detach flip roll repeat tile tril triu diagonal to float half bfloat16 double type type_as rsub
-    nan_to_num zeros_like ones_like full_like alias pad threshold
-    """.split()
+    """ add sub neg clamp clamp_max clamp_min masked_fill where relu relu6 hardtanh sum cumsum cat
+    stack chunk split split_with_sizes unbind getitem __getitem__ select narrow view view_as
+    reshape reshape_as flatten unflatten squeeze unsqueeze permute transpose t T mT movedim expand
+    expand_as broadcast_to contiguous clone detach flip roll repeat tile tril triu diagonal to
+    float half bfloat16 double type type_as rsub nan_to_num zeros_like ones_like full_like alias
+    pad threshold """.split()
 )
 _SCALED = frozenset({"mul", "div", "mean"})
 
@@ -209,7 +232,11 @@ def zero_safe(node: fx.Node) -> bool:
     if name in _SCALED and name != "mean":
         other = argument(node, 1, "other")
         left = tensor_value(argument(node, 0, "input")) is not None
-        finite = isinstance(other, (int, float)) and other == other and abs(other) not in (0, float("inf"))
+        finite = (
+            isinstance(other, (int, float))
+            and other == other
+            and abs(other) not in (0, float("inf"))
+        )
         return left and finite and node.kwargs.get("rounding_mode") is None
     if name == "mean":
         return value is not None and isinstance(value.numel(), int) and _nonempty(node)
@@ -219,4 +246,3 @@ def zero_safe(node: fx.Node) -> bool:
 def _nonempty(node: fx.Node) -> bool:
     source = tensor_value(node.args[0]) if node.args else None
     return source is not None and all(isinstance(s, int) and s > 0 for s in source.shape)
-

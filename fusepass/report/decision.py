@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
-class Station(str, enum.Enum):
+class Station(enum.StrEnum):
     """Where on the road (docs/design.md §1) a decision was taken."""
 
     CAPTURE = "capture"
@@ -16,7 +16,7 @@ class Station(str, enum.Enum):
     AFTER = "after"
 
 
-class Outcome(str, enum.Enum):
+class Outcome(enum.StrEnum):
     """What came of a rule at a site."""
 
     APPLIED = "applied"
@@ -25,7 +25,7 @@ class Outcome(str, enum.Enum):
     SLOWER = "slower"
 
 
-class Reason(str, enum.Enum):
+class Reason(enum.StrEnum):
     """The closed list of reason codes; docs/reasons.md says what to do about each."""
 
     # applied
@@ -96,7 +96,11 @@ class Decision:
 
     @staticmethod
     def from_dict(record: dict[str, Any]) -> Decision:
-        """Inverse of :meth:`to_dict`; raises ``ValueError`` or ``TypeError`` on a foreign record."""
+        """Inverse of :meth:`to_dict`.
+
+        Raises:
+            ValueError, TypeError, KeyError: a record this version did not write.
+        """
         return Decision(
             **{
                 **record,

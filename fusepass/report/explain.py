@@ -1,4 +1,4 @@
-"""``explain``: compile once, for the report; ``last_report``: the report of a compile that happened."""
+"""``explain`` compiles once for the report; ``last_report`` reports compiles that happened."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     """Compile and run ``fn`` once with these arguments and say what was decided.
 
     Parameters, buffers, tensor arguments, module attributes and the random state are put back. A
-    callable that came from torch.compile is explained with its own mode, options and ``dynamic``; anything else
-    with the defaults and the active ``fusepass.options`` scopes.
+    callable that came from torch.compile is explained with its own mode, options and ``dynamic``;
+    anything else with the defaults and the active ``fusepass.options`` scopes.
 
     Args:
         fn: a function, an nn.Module, or either of them compiled.
+        *args: positional arguments of the call.
+        **kwargs: keyword arguments of the call.
 
     Returns:
         The report of this compile; ``regions_per_call`` is counted during the call.
@@ -51,11 +53,17 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     target = torch_private.original_callable(fn)
     backend = _once(functools.partial(fusepass, mode=mode, options=options))
     compiled = torch.compile(target, backend=backend, dynamic=dynamic)
-    with _restored(target, args, kwargs), torch_private.room_for_recompiles(), log.count_entries() as entries:
+    with (
+        _restored(target, args, kwargs),
+        torch_private.room_for_recompiles(),
+        log.count_entries() as entries,
+    ):
         compiled(*args, **kwargs)
     found = log.find(list(torch_private.compiler_chain(torch_private.backend_of(compiled))))
     found = found if found is not None else log.CompileLog()
-    torch_private.forget_code_compiled_for(backend, [g.code for g in found.graphs if g.code is not None])
+    torch_private.forget_code_compiled_for(
+        backend, [g.code for g in found.graphs if g.code is not None]
+    )
     return report_of(found, len(entries))
 
 
@@ -88,7 +96,9 @@ def _restored(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ite
     """Put back everything a call may change."""
     modules = list(target.modules()) if isinstance(target, torch.nn.Module) else []
     tensors = list(target.parameters()) + list(target.buffers()) if modules else []
-    tensors += [t for t in torch_private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+    tensors += [
+        t for t in torch_private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)
+    ]
     copies = [(t, t.detach().clone()) for t in tensors if not t.is_inference()]
     attributes = [(m, dict(m.__dict__), dict(m._buffers)) for m in modules]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

@@ -1,8 +1,10 @@
-"""What happened in each compile, kept per torch.compile call and read by ``last_report`` and ``explain``.
+"""What happened in each compile, kept per torch.compile call and read by ``last_report`` and
+``explain``.
 
-Facts arrive in three ways: branches captured in a graph come with the graph; branches kept come by source
-position (a later, successful capture of the same position replaces them); decisions of the passes that run
-inside Inductor travel in its counters, so they also come back when a graph came out of a cache.
+Facts arrive in three ways: branches captured in a graph come with the graph; branches kept come by
+source position (a later, successful capture of the same position replaces them); decisions of the
+passes that run inside Inductor travel in its counters, so they also come back when a graph came
+out of a cache.
 """
 
 from __future__ import annotations
@@ -111,7 +113,9 @@ def kept(compiler: Any, decision: Decision, position: tuple[Any, ...]) -> None:
 
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
     """Put a graph break on record."""
-    first = reason.strip().split("\n\n")[-1] if reason.startswith("Encountered graph break") else reason
+    first = (
+        reason.strip().split("\n\n")[-1] if reason.startswith("Encountered graph break") else reason
+    )
     text = next((part.strip() for part in first.strip().split("\n") if part.strip()), "")
     with _lock:
         log_of(compiler).breaks[text, file, line] = None
@@ -122,7 +126,9 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
     """Collect what is decided while one graph is compiled."""
     global _compiled
     code = output_graph.root_tx.f_code
-    record = GraphRecord(code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code)
+    record = GraphRecord(
+        code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
+    )
     record.decisions = [site.decision for site in frame.sites]
     record.positions = {site.position for site in frame.sites}
     outer = getattr(_current, "record", None)
@@ -184,7 +190,9 @@ def note_in_artifact(decisions: list[Decision]) -> None:
 
 def _counter_snapshot() -> dict[str, int]:
     counters = torch_private.inductor_counters()
-    return {k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(COUNTER_PREFIX)}
+    return {
+        k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(COUNTER_PREFIX)
+    }
 
 
 def _decisions_since(before: dict[str, int]) -> list[Decision]:
@@ -206,4 +214,11 @@ def _summarise(record: GraphRecord) -> None:
         key = decision.treatment or decision.outcome.value
         counts[key] = counts.get(key, 0) + 1
     parts = ", ".join(f"{n} {key}" for key, n in sorted(counts.items())) or "nothing to rewrite"
-    logger.info("fusepass: %s (%s:%d): %d operations; %s", record.name, record.file, record.line, record.operations, parts)
+    logger.info(
+        "fusepass: %s (%s:%d): %d operations; %s",
+        record.name,
+        record.file,
+        record.line,
+        record.operations,
+        parts,
+    )

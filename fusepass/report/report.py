@@ -21,7 +21,8 @@ class Report:
     Attributes:
         operations: calls in each compiled graph, in the order they were compiled.
         graph_breaks: ``{"reason", "file", "line"}`` of each remaining break.
-        regions_per_call: compiled graphs entered by one call; graphs compiled where it was not counted.
+        regions_per_call: compiled graphs entered by one call; graphs compiled where it was not
+        counted.
         decisions: every site looked at.
     """
 
@@ -63,7 +64,11 @@ def versions() -> dict[str, str]:
     """Versions of everything that can change a result."""
     import fusepass
 
-    found = {"fusepass": fusepass.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    found = {
+        "fusepass": fusepass.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
     found["cuda"] = str(torch.version.cuda or "none")
     return found
 
@@ -76,7 +81,10 @@ def _lines(report: Report) -> list[str]:
     ]
     rows = Counter(_row(d) for d in report.decisions)
     if rows:
-        lines += ["", f"{'count':>5}  {'station':<9}{'rule':<17}{'decision':<18}{'reason':<17}where"]
+        lines += [
+            "",
+            f"{'count':>5}  {'station':<9}{'rule':<17}{'decision':<18}{'reason':<17}where",
+        ]
     for (station, rule, decision, code, where, text), count in rows.items():
         lines.append(f"{count:>5}  {station:<9}{rule:<17}{decision:<18}{code:<17}{where}")
         lines.append(f"{'':>7}{text}")
@@ -91,7 +99,14 @@ def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
     if decision.station is Station.CAPTURE:
         outcome = decision.treatment if decision.outcome is Outcome.APPLIED else f"keep ({outcome})"
     where = f"{_short(decision.file)}:{decision.line}" if decision.file else "-"
-    return (decision.station.value, decision.rule, outcome, decision.reason_code.value, where, decision.reason)
+    return (
+        decision.station.value,
+        decision.rule,
+        outcome,
+        decision.reason_code.value,
+        where,
+        decision.reason,
+    )
 
 
 def _short(path: str) -> str:

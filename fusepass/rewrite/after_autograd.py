@@ -1,8 +1,8 @@
 """Stations inside Inductor: passes on the joint and on the forward and backward ATen graphs.
 
-The passes' ``uuid`` covers the code of every rule, the options and the versions, so Inductor's caches serve
-a graph only to the rules that made it. What they decide is written into the compiled artifact, because on
-a cache hit they do not run at all.
+The passes' ``uuid`` covers the code of every rule, the options and the versions, so Inductor's
+caches serve a graph only to the rules that made it. What they decide is written into the compiled
+artifact, because on a cache hit they do not run at all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def pass_identity(options: Options) -> str | None:
             digest.update(rule.source_hash().encode())
         digest.update(_source_of(gate_folding).encode())
     except (OSError, TypeError) as error:
-        log.logger.warning("fusepass: Inductor's cache is bypassed, the source of a rule is not available (%s)", error)
+        log.logger.warning(
+            "fusepass: Inductor's cache is bypassed, the source of a rule is not available (%s)",
+            error,
+        )
         return None
     digest.update(options.fingerprint().encode())
     digest.update(f"{fusepass.__version__} {torch.__version__}".encode())
@@ -62,4 +65,6 @@ def _after_autograd(graph: fx.Graph) -> None:
     )
 
 
-_GEMMS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"})
+_GEMMS = frozenset(
+    {"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"}
+)

@@ -10,6 +10,16 @@ from fusepass.rewrite.rule import Rule
 @functools.cache
 def default_rules() -> tuple[Rule, ...]:
     """Rules before autograd, then after; imported here and nowhere else in the engine."""
-    from fusepass.patterns import branch_to_cond, branch_to_where, constant_attention_mask
+    from fusepass.patterns import (
+        branch_to_cond,
+        branch_to_where,
+        constant_attention_mask,
+        short_circuit,
+    )
 
-    return (branch_to_where.RULE, branch_to_cond.RULE, constant_attention_mask.RULE)
+    return (
+        short_circuit.RULE,
+        branch_to_where.RULE,
+        branch_to_cond.RULE,
+        constant_attention_mask.RULE,
+    )

@@ -1,4 +1,4 @@
-"""Applies rules to a graph before autograd, checks what they did, and undoes what they must not have done."""
+"""Applies rules to a graph before autograd and checks what they did."""
 
 from __future__ import annotations
 
@@ -37,9 +37,14 @@ def _apply(gm: fx.GraphModule, rule: Rule, options: Options) -> list[Decision]:
     for node in anchors:
         match = Match(gm, node, options, fake_mode)
         on = rule.settled_by_capture or options.rule_on(rule.name)
-        reject = rule.check(match) if on else Reject(Reason.RULE_OFF, "switched off in options", node)
+        reject = (
+            rule.check(match) if on else Reject(Reason.RULE_OFF, "switched off in options", node)
+        )
         if reject is not None:
-            decisions.append(_decision(rule, node, Outcome.REJECTED, reject.reason_code, reject.text))
+            if not rule.settled_by_capture:
+                decisions.append(
+                    _decision(rule, node, Outcome.REJECTED, reject.reason_code, reject.text)
+                )
             continue
         expected = _outputs(gm)
         rule.replace(match)
@@ -61,14 +66,18 @@ def _outputs(gm: fx.GraphModule) -> list[tuple[object, ...] | None]:
 
 def _facts(node: fx.Node) -> tuple[object, ...] | None:
     value = tensor_value(node)
-    return None if value is None else (value.dtype, value.device, tuple(value.shape), value.stride())
+    return (
+        None if value is None else (value.dtype, value.device, tuple(value.shape), value.stride())
+    )
 
 
 def _verify(rule: Rule, gm: fx.GraphModule, expected: list[tuple[object, ...] | None]) -> None:
     found = _outputs(gm)
     for before, after in zip(expected, found, strict=False):
         if before is not None and after is not None and repr(before) != repr(after):
-            raise RuntimeError(f"rule {rule.name!r} ({rule.location}) changed an output from {before} to {after}")
+            raise RuntimeError(
+                f"rule {rule.name!r} ({rule.location}) changed an output from {before} to {after}"
+            )
 
 
 def _decision(rule: Rule, node: fx.Node, outcome: Outcome, code: Reason, text: str) -> Decision:
@@ -80,4 +89,3 @@ def _innermost_first(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
     nested = [m for name, m in gm.named_modules() if name and isinstance(m, fx.GraphModule)]
     yield from reversed(nested)
     yield gm
-

@@ -2,9 +2,10 @@
 
     ``where(p, x, detach(x))  ->  x``
 
-Gating (fusepass/graph/gating.py) needs the form on the left while autograd derives the backward; the
-mask is then a ``where`` of its own in the backward, and the forward copy of ``x``, often a weight, is pure cost.
-Only folded when the strides are the same, so that nothing downstream sees another layout.
+Gating (fusepass/graph/gating.py) needs the form on the left while autograd derives the backward;
+the mask is then a ``where`` of its own in the backward, and the forward copy of ``x``, often a
+weight, is pure cost. Only folded when the strides are the same, so that nothing downstream sees
+another layout.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ def fold_gates(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
         _, left, right = node.args
         base = _base(left)
-        if base is not _base(right) or not isinstance(base, fx.Node) or not _same_layout(node, base):
+        if (
+            base is not _base(right)
+            or not isinstance(base, fx.Node)
+            or not _same_layout(node, base)
+        ):
             continue
         node.replace_all_uses_with(base)
         graph.erase_node(node)
@@ -31,7 +36,9 @@ def fold_gates(graph: fx.Graph) -> None:
 
 
 def _base(value: object) -> object:
-    while isinstance(value, fx.Node) and value.op == "call_function" and value.target in _SAME_VALUE:
+    while (
+        isinstance(value, fx.Node) and value.op == "call_function" and value.target in _SAME_VALUE
+    ):
         value = value.args[0]
     return value
 

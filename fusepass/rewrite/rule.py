@@ -1,7 +1,7 @@
 """A rule: plain functions that say where it could act, whether it may, and what it puts there.
 
-The pattern-by-example front end (``pattern`` and ``replacement`` as ordinary torch code) comes with the
-matcher; this is the form it lowers to, and the form of rules that need the graph itself.
+The pattern-by-example front end (``pattern`` and ``replacement`` as ordinary torch code) comes
+with the matcher; this is the form it lowers to, and the form of rules that need the graph itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Rule:
         replace: rewrites the graph at the anchor; may raise, which undoes the rule for this graph.
         place: ``before`` autograd (what the user wrote) or ``after`` (ATen).
         summary: one sentence for the report when the rule was applied.
-        settled_by_capture: the decision was taken, and reported, when the graph was captured; switching
+        settled_by_capture: the decision was taken, and reported, when the graph was captured;
+        switching
             the rule off is then up to capture (the select it lowers cannot stay).
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
