@@ -1,4 +1,4 @@
-"""What capture knows about the frame being compiled: its options, its branches, how deep it is in arms."""
+"""What capture knows about the frame being compiled: options, branches, depth in arms."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Where capture sits in Dynamo: at conditional jumps, at a complete graph, and at a logged graph
-break.
+"""Where capture sits in Dynamo: at conditional jumps, complete graphs and logged graph breaks.
 
 A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the
 frame again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does
@@ -33,8 +32,11 @@ _uninstall: Callable[[], None] | None = None
 
 
 def install() -> None:
-    """Put capture in front of Dynamo (once per process); it acts on frames compiled for fusepass only."""
-    global _uninstall
+    """Put capture in front of Dynamo, once per process.
+
+    It acts on frames that are compiled for fusepass and passes every other on untouched.
+    """
+    global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
     with _install_lock:
         if _uninstall is None:
             _uninstall = torch_private.install_hooks(_on_jump, _on_graph, _on_break)
@@ -42,7 +44,7 @@ def install() -> None:
 
 def uninstall() -> None:
     """Take capture out again (for tests)."""
-    global _uninstall
+    global _uninstall  # noqa: PLW0603  # as above
     with _install_lock:
         if _uninstall is not None:
             _uninstall()
@@ -87,7 +89,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         raise
     except Refusal as refusal:
         return _break(translator, jump, original, frame, where, refusal, speculation)
-    except Exception as error:  # an error of ours must cost speed, never the user's program
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
         fault = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
         return _break(translator, jump, original, frame, where, fault, speculation)

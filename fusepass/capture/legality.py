@@ -67,7 +67,7 @@ def check_arms(arms: Nodes) -> None:
                 if _storage(written) not in made_here or _shares_older(written, set(nodes)):
                     raise Refusal(
                         Reason.SIDE_EFFECT,
-                        f"{node.format_node() or node.name} writes memory that existed before the arm",
+                        f"{op_name(node)} writes memory that existed before the arm",
                     )
     for nodes in arms.values():
         for node in nodes:
@@ -155,8 +155,8 @@ def _check_grads(options: Options, pairs: Pairs) -> None:
             names = ", ".join(sorted(str(n.target) for n in a ^ b)[:3])
             raise Refusal(
                 Reason.NONE_GRAD,
-                f"only one arm depends on {names}: its gradient would be zero, not None, when that arm is not "
-                "taken (allow_zero_grad permits it)",
+                f"only one arm depends on {names}: its gradient would be zero, not None, when that "
+                "arm is not taken (allow_zero_grad permits it)",
             )
 
 

@@ -45,7 +45,7 @@ class Region:
     returns: frozenset[int]
 
     def join_of(self, index: int) -> int:
-        """Index of the instruction where the arms of the jump at ``index`` meet, or :data:`EXIT`."""
+        """Where the arms of the jump at ``index`` meet: an instruction index or :data:`EXIT`."""
         return self.join.get(self.block[index], EXIT)
 
     def only_raises(self, index: int) -> bool:

@@ -1,0 +1,73 @@
+"""The translator's position and bindings at one moment: what an arm starts from and leaves."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+
+COPIED = ("stack", "symbolic_locals", "symbolic_globals", "block_stack", "nn_module_stack")
+_SAVED = (
+    "instruction_pointer",
+    "start_point",
+    "lineno",
+    "kw_names",
+    "current_instruction",
+    "current_speculation",
+)
+
+
+@dataclass
+class Arm:
+    """What one arm left: the translator's bindings at the join and the nodes it recorded."""
+
+    bindings: dict[str, Any]
+    index: int
+    nodes: list[fx.Node]
+
+
+class Bindings:
+    """The translator's position and bindings at one moment."""
+
+    def __init__(self, translator: Any) -> None:
+        self.translator = translator
+        self.values = {name: copy.copy(getattr(translator, name)) for name in COPIED}
+        self.values |= {name: getattr(translator, name) for name in _SAVED}
+        self.modes = modes()
+        self.mutations = mutations(translator)
+
+    def restore(self) -> None:
+        """Put the translator back where it was; what it recorded stays recorded."""
+        for name, value in self.values.items():
+            setattr(self.translator, name, copy.copy(value) if name in COPIED else value)
+
+
+def modes() -> tuple[Any, ...]:
+    """Global modes that an arm must leave as it found them."""
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        autocast,
+    )
+
+
+def mutations(translator: Any) -> dict[Any, Any]:
+    """Pending writes to objects that are older than the arm, by object and attribute."""
+    effects = translator.output.side_effects
+    pending: dict[Any, Any] = {}
+    for item, writes in effects.store_attr_mutations.items():
+        if torch_private.is_existing_mutation(item):
+            for name, value in writes.items():
+                pending[id(item), name] = id(value)
+    pending["hooks"] = len(effects.tensor_hooks)
+    pending["saved"] = len(effects.save_for_backward)
+    pending["random"] = len(translator.output.random_calls)
+    return pending

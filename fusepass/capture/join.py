@@ -1,0 +1,145 @@
+"""Where two traced arms meet: check them, join what they left, leave one select node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fusepass import torch_private
+from fusepass.capture import legality
+from fusepass.capture.bindings import Arm, Bindings
+from fusepass.capture.frame import Frame, Site
+from fusepass.capture.liveness import live_names
+from fusepass.capture.merge import Outputs, merge, merge_locals, settle
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.region import EXIT
+from fusepass.capture.select import BRANCH, Branch, select
+from fusepass.report.decision import Reason
+
+
+def join_arms(
+    translator: Any,
+    frame: Frame,
+    site_id: int,
+    before: Bindings,
+    arms: dict[bool, Arm],
+    join: int,
+    predicate: Any,
+    where: tuple[str, int],
+) -> Site:
+    """Turn two traced arms into one branch of the graph and put the translator at the join.
+
+    Raises:
+        Refusal: what the arms do or leave does not allow it; the translator is then unchanged.
+    """
+    taken, other = arms[True], arms[False]
+    graph_nodes = {True: taken.nodes, False: other.nodes}
+    legality.check_arms(graph_nodes)
+    outputs = Outputs()
+    if join == EXIT:
+        index, finish = _merge_returns(translator, taken, other, outputs)
+    else:
+        index, finish = join, _merge_states(translator, before, taken, other, join, outputs)
+    pairs = [(a.as_proxy().node, b.as_proxy().node) for a, b in outputs.pairs]
+    predicate_node = predicate.as_proxy().node
+    verdict = legality.check_outputs(translator, frame.options, predicate_node, pairs, graph_nodes)
+    file, line = where
+    branch = Branch(
+        site_id,
+        frame.arms[-1] if frame.arms else None,
+        verdict.treatment,
+        verdict.gated,
+        file,
+        line,
+    )
+    site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
+    tensors: list[Any] = []
+    if pairs:
+        proxy = translator.output.create_proxy(
+            "call_function",
+            select,
+            (
+                predicate.as_proxy(),
+                tuple(a.as_proxy() for a, _ in outputs.pairs),
+                tuple(b.as_proxy() for _, b in outputs.pairs),
+            ),
+            {},
+        )
+        proxy.node.meta["example_value"] = tuple(verdict.fakes)
+        proxy.node.meta[BRANCH] = branch
+        site.select = proxy.node
+        tensors = [
+            torch_private.wrap_tensor(translator, proxy[i], fake)
+            for i, fake in enumerate(verdict.fakes)
+        ]
+    finish(tensors)
+    translator.instruction_pointer = translator.start_point = index
+    return site
+
+
+def _merge_states(
+    translator: Any, before: Bindings, taken: Arm, other: Arm, join: int, outputs: Outputs
+) -> Callable[[list[Any]], None]:
+    a, b = taken.bindings, other.bindings
+    if len(a["stack"]) != len(b["stack"]):
+        raise Refusal(Reason.UNTRACEABLE, "the arms leave stacks of different depth")
+    if [id(x) for x in a["block_stack"]] != [id(x) for x in b["block_stack"]]:
+        raise Refusal(Reason.SIDE_EFFECT, "the arms enter or leave different with-blocks")
+    if any(
+        a["symbolic_globals"].get(k) is not b["symbolic_globals"].get(k)
+        for k in {*a["symbolic_globals"], *b["symbolic_globals"]}
+    ):
+        raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
+    live = live_names(translator.f_code, translator.instructions, join) | set(
+        translator.cell_and_freevars()
+    )
+    stack = [
+        merge(x, y, "a value on the stack", outputs)
+        for x, y in zip(a["stack"], b["stack"], strict=True)
+    ]
+    names = merge_locals(
+        a["symbolic_locals"], b["symbolic_locals"], live, before.values["symbolic_locals"], outputs
+    )
+
+    def finish(tensors: list[Any]) -> None:
+        translator.stack = [settle(value, tensors) for value in stack]
+        translator.symbolic_locals = {name: settle(value, tensors) for name, value in names.items()}
+        translator.block_stack = list(b["block_stack"])
+
+    return finish
+
+
+def _merge_returns(
+    translator: Any, taken: Arm, other: Arm, outputs: Outputs
+) -> tuple[int, Callable[[list[Any]], None]]:
+    """Join two arms that both stand before a return: only the returned value matters."""
+    a_inst, b_inst = translator.instructions[taken.index], translator.instructions[other.index]
+    if a_inst.opname == "RETURN_CONST" and b_inst.opname == "RETURN_CONST":
+        if type(a_inst.argval) is not type(b_inst.argval) or a_inst.argval != b_inst.argval:
+            raise Refusal(
+                Reason.PYTHON_VALUE, f"the arms return {a_inst.argval!r} and {b_inst.argval!r}"
+            )
+        return other.index, _adopt(translator, other, [])
+    if "RETURN_CONST" in (a_inst.opname, b_inst.opname):
+        const, value_arm = (a_inst, other) if a_inst.opname == "RETURN_CONST" else (b_inst, taken)
+        constant, value = torch_private.constant_of(
+            torch_private.realized(value_arm.bindings["stack"][-1])
+        )
+        if not constant or type(value) is not type(const.argval) or value != const.argval:
+            raise Refusal(
+                Reason.PYTHON_VALUE, f"one arm returns {const.argval!r}, the other another value"
+            )
+        return value_arm.index, _adopt(translator, value_arm, [value_arm.bindings["stack"][-1]])
+    value = merge(
+        taken.bindings["stack"][-1], other.bindings["stack"][-1], "the returned value", outputs
+    )
+    return other.index, _adopt(translator, other, [value])
+
+
+def _adopt(translator: Any, arm: Arm, stack: list[Any]) -> Callable[[list[Any]], None]:
+    def finish(tensors: list[Any]) -> None:
+        translator.stack = [settle(value, tensors) for value in stack]
+        translator.symbolic_locals = dict(arm.bindings["symbolic_locals"])
+        translator.block_stack = list(arm.bindings["block_stack"])
+
+    return finish
