@@ -6,6 +6,7 @@ with the matcher; this is the form it lowers to, and the form of rules that need
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import sys
@@ -94,7 +95,13 @@ class Rule:
         """
         digest = hashlib.sha256(self.name.encode())
         for part in (self.anchor, self.check, self.replace, *self.sources):
-            module = part if inspect.ismodule(part) else inspect.getmodule(part)
-            digest.update(inspect.getsource(module or part).encode())
+            module = part if inspect.ismodule(part) else sys.modules.get(part.__module__)
+            digest.update(_source(module or part).encode())
             digest.update(getattr(part, "__qualname__", "").encode())
         return digest.hexdigest()
+
+
+@functools.cache
+def _source(part: Any) -> str:
+    """Source of a module or function, read once: every compile asks for it."""
+    return inspect.getsource(part)
