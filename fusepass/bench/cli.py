@@ -16,9 +16,9 @@ from fusepass.bench import measure, samples, table
 from fusepass.bench.compile_times import measure_all
 from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.measure import Settings
-from fusepass.bench.processes import Worker, start_workers
+from fusepass.bench.processes import Worker, start_workers, stop_workers
 from fusepass.bench.programs import Program, Source, split_target
-from fusepass.bench.records import SCHEMA, Result, save
+from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
 from fusepass.bench.suites import SUITES, select, suite_programs
 from fusepass.bench.variants import MODES, check_backend, check_modes, variants_for
 from fusepass.bench.worker import GRAD_MODES
@@ -79,14 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
             save(result, arguments.json)
 
     if arguments.compile_only:
-        result["compile_times"] = measure_all(work, settings, _say)
+
+        def keep_times(times: CompileTimes) -> None:
+            result["compile_times"] = times
+            keep()
+
+        measure_all(work, settings, _say, keep_times)
     else:
         workers = start_workers(variants_for(settings.backend, settings.modes), settings.grad_mode)
         try:
             _measure_programs(work, workers, settings, result, keep)
         finally:
-            for worker in workers:
-                worker.stop()
+            stop_workers(workers)
     keep()
     print(table.render(result))
     return 1 if table.problems(result) else 0
@@ -168,7 +172,7 @@ def _measure_programs(
 ) -> None:
     for number, (program, source) in enumerate(work):
         left = None if settings.deadline is None else settings.deadline - time.monotonic()
-        if left is not None and left <= 0:
+        if settings.overdue():
             result["programs"].append(measure.skipped(program, "the time budget was spent"))
         else:
             _say(program.name)

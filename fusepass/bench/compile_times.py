@@ -16,7 +16,7 @@ from typing import Any
 
 from fusepass.bench import samples
 from fusepass.bench.measure import Settings, compile_in_new_process, prepare_workers
-from fusepass.bench.processes import Worker, ask, start_workers
+from fusepass.bench.processes import Worker, ask, start_workers, stop_workers
 from fusepass.bench.programs import Program, Source
 from fusepass.bench.records import CompileRow, CompileTimes, GrowthRow
 from fusepass.bench.variants import Variant
@@ -134,23 +134,29 @@ def _growth(key: tuple[str, str, str, str], points: list[tuple[int, float]]) -> 
 
 
 def measure_all(
-    programs: Sequence[tuple[Program, Source]], settings: Settings, report: Callable[[str], None]
-) -> CompileTimes:
-    """The compile-time table of several programs.
+    programs: Sequence[tuple[Program, Source]],
+    settings: Settings,
+    report: Callable[[str], None],
+    keep: Callable[[CompileTimes], None],
+) -> None:
+    """The compile-time table of several programs; what no longer fits the deadline is left out.
 
     Args:
         programs: what to compile, and where the workers find it.
         settings: modes, repeats and deadline.
-        report: called with a line of text as each program is begun.
+        report: called with a line of text as each program is begun or left out.
+        keep: called with everything measured so far after each program.
     """
     rows: list[CompileRow] = []
     for mode in settings.modes:
         workers = start_workers(compile_variants(settings.backend, mode), settings.grad_mode)
         try:
             for program, source in programs:
+                if settings.overdue():
+                    report(f"{program.name} ({mode}) left out: the time budget was spent")
+                    continue
                 report(f"{program.name} ({mode})")
                 rows.extend(measure_compiles(program, source, workers, settings))
+                keep(CompileTimes(rows=rows, growth=growth([one for one, _ in programs], rows)))
         finally:
-            for one in workers:
-                one.stop()
-    return CompileTimes(rows=rows, growth=growth([program for program, _ in programs], rows))
+            stop_workers(workers)

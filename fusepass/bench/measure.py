@@ -18,6 +18,7 @@ from fusepass.bench.variants import EAGER, Variant, baseline
 from fusepass.errors import BenchError
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 500
+_GRACE = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,12 @@ class Settings:
     deadline: float | None
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, at least 1; None without one."""
-        return None if self.deadline is None else max(1.0, self.deadline - time.monotonic())
+        """Seconds to wait for a command: until the deadline, or a little longer than that."""
+        return None if self.deadline is None else max(_GRACE, self.deadline - time.monotonic())
+
+    def overdue(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
 
 
 def blank(variant: Variant) -> VariantRecord:
@@ -127,13 +132,13 @@ def measure(
     return record
 
 
-def prepare_workers(workers: Sequence[Worker], device: str) -> None:
+def prepare_workers(workers: Sequence[Worker], device: str, prime: bool = True) -> None:
     """Start dead workers again, give all a clean record, and get one-off costs out of the way."""
     for worker in workers:
         worker.failed = None
         if not worker.alive():
             worker.start()
-    fresh = [worker for worker in workers if not worker.primed]
+    fresh = [worker for worker in workers if prime and not worker.primed]
     ask(fresh, "prime", together=True, device=device)
     for worker in fresh:
         worker.primed = True
@@ -142,7 +147,7 @@ def prepare_workers(workers: Sequence[Worker], device: str) -> None:
 def _prepare(
     program: Program, source: Source, workers: Sequence[Worker], settings: Settings
 ) -> None:
-    prepare_workers(workers, settings.device)
+    prepare_workers(workers, settings.device, prime=settings.compile_times != "none")
     prints = ask(workers, "build", together=True, source=source)
     if len({tuple(one) for one in prints.values()}) > 1:
         raise BenchError(
@@ -269,7 +274,7 @@ def _compile_again(
     source: Source,
 ) -> None:
     """Warm compiles, while the caches on disk are still there."""
-    if settings.compile_times != "both":
+    if settings.compile_times != "both" or settings.overdue():
         return
     arguments = {label: {"folder": folder} for label, folder in folders.items()}
     for label, seconds in ask_each(

@@ -88,11 +88,15 @@ class Worker:
         """Whether the process runs."""
         return self.process.is_alive()
 
+    def ask_to_stop(self) -> None:
+        """Let the process end once it has answered what it was asked."""
+        with contextlib.suppress(OSError):
+            self.connection.send(None)
+
     def stop(self, patience: float = 10.0) -> None:
         """End the process, by asking for ``patience`` seconds and then by signal."""
         if self.process.is_alive() and patience:
-            with contextlib.suppress(OSError):
-                self.connection.send(None)
+            self.ask_to_stop()
             self.process.join(patience)
         for end in (self.process.terminate, self.process.kill):
             if self.process.is_alive():
@@ -108,6 +112,14 @@ class Worker:
 def start_workers(variants: Iterable[Variant], grad_mode: str) -> list[Worker]:
     """One worker per variant, starting side by side."""
     return [Worker(variant, grad_mode) for variant in variants]
+
+
+def stop_workers(workers: Sequence[Worker]) -> None:
+    """End all processes, side by side."""
+    for one in workers:
+        one.ask_to_stop()
+    for one in workers:
+        one.stop()
 
 
 def ask(

@@ -54,6 +54,7 @@ class Reason(enum.StrEnum):
     # rules
     FLAVOUR = "flavour"
     NOT_CONSTANT = "not_constant"
+    EXTRA_USER = "extra_user"
     # choices and environment
     COST = "cost"
     RULE_OFF = "rule_off"

@@ -14,11 +14,13 @@ def default_rules() -> tuple[Rule, ...]:
         branch_to_cond,
         branch_to_where,
         constant_attention_mask,
+        joined_reductions,
         short_circuit,
     )
 
     return (
         short_circuit.RULE,
+        joined_reductions.RULE,
         branch_to_where.RULE,
         branch_to_cond.RULE,
         constant_attention_mask.RULE,
