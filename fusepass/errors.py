@@ -62,7 +62,9 @@ class NoReport(FusepassError, LookupError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"fusepass: no compile of {what} is on record. Call it once with inputs first, and "
-            'make sure it came from torch.compile(…, backend="fusepass").'
+            'make sure it came from torch.compile(…, backend="fusepass"). If another backend '
+            "compiled it before, torch may have given up on it for all of them: call "
+            "fusepass.reset() first."
         )
 
 
@@ -90,8 +92,8 @@ class CacheUnusable(FusepassWarning):
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
-            f"fusepass: {path}: {problem}. Compilation goes on without this cache; make the folder "
-            "writable, or point TORCHINDUCTOR_CACHE_DIR at another one, to get warm starts."
+            f"fusepass: {path}: {problem}. Compilation goes on with a temporary folder; make this "
+            "one writable, or point TORCHINDUCTOR_CACHE_DIR at another, to get warm starts."
         )
 
 

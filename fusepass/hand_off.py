@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.cache_check import ensure_writable
 from fusepass.options import Options
 from fusepass.rewrite.after_autograd import inductor_passes
 
@@ -24,4 +25,5 @@ def hand_off(
     for hook, ours in inductor_passes(options).items():
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))
         patches[hook] = torch_private.chained_passes(theirs, ours)
+    ensure_writable()
     return torch_private.compile_with_inductor(gm, inputs, patches, name)

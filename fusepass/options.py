@@ -93,11 +93,11 @@ def resolve(mode: str | None = None, given: Mapping[str, Any] | None = None) -> 
         OptionValue: a value that is not one of those allowed.
     """
     merged: dict[str, Any] = {}
-    for scope in _scopes.get():
-        merged.update(scope)
-    if mode is not None:
-        merged["mode"] = mode
-    merged.update(given or {})
+    for layer in (*_scopes.get(), {} if mode is None else {"mode": mode}, given or {}):
+        rules = [source.get("rules") for source in (merged, layer)]
+        merged.update(layer)
+        if all(isinstance(names, Mapping) for names in rules):  # each rule is an option of its own
+            merged["rules"] = {**rules[0], **rules[1]}  # type: ignore[dict-item]
     return _build(merged)
 
 
@@ -133,8 +133,16 @@ def _checked(key: str, value: Any) -> Any:
         for name, on in value.items():
             if not isinstance(name, str) or not isinstance(on, bool):
                 raise OptionType(key, value, "a dict of rule name to True or False")
+            if name not in _rule_names():
+                raise UnknownOption(name, _rule_names(), "options['rules']")
         return MappingProxyType(dict(value))
     return value
+
+
+def _rule_names() -> list[str]:
+    from fusepass.rewrite.default_rules import default_rules  # here, because rules import options
+
+    return ["branch", *(rule.name for rule in default_rules())]
 
 
 @contextlib.contextmanager
@@ -152,10 +160,12 @@ def options(**given: Any) -> Iterator[Options]:
     from fusepass.report import log  # here, because report imports options
 
     _build(given)
-    if log.anything_compiled():
-        warnings.warn(OptionsChanged(), stacklevel=3)
+    outside = resolve()
     token = _scopes.set((*_scopes.get(), given))
     try:
-        yield resolve()
+        inside = resolve()
+        if inside != outside and log.anything_compiled():
+            warnings.warn(OptionsChanged(), stacklevel=3)
+        yield inside
     finally:
         _scopes.reset(token)

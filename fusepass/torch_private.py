@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -166,6 +167,14 @@ def chained_passes(*passes: Any) -> Any:
     return graph_pass(run, uuid)
 
 
+def inductor_cache_folder() -> str:
+    """The folder Inductor keeps generated code and compiled graphs in; it may not exist yet."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.abspath(default_cache_dir() if given is None else given)
+
+
 def inductor_counters() -> Any:
     """The ``inductor`` counters, whose changes travel inside cached artifacts."""
     from torch._dynamo.utils import counters
@@ -246,18 +255,101 @@ def room_for_recompiles() -> Iterator[None]:
         yield
 
 
-def forget_code_compiled_for(backend: Any, codes: Sequence[Any]) -> None:
-    """Drop compiled versions of ``codes`` that exist only for ``backend``; code shared with others stays."""
+def _traced_codes() -> list[Any]:
+    """Every code object Dynamo was asked about since the last reset."""
+    from torch._dynamo.convert_frame import input_codes
+
+    return [code for code in (weak() for weak in input_codes.seen) if code is not None]
+
+
+def trace_skipped_again() -> None:
+    """Let Dynamo look once more at frames it has given up on, or stopped compiling.
+
+    The mark is on the code object: a frame that one backend met with a graph break inside a loop is
+    skipped for every backend from then on.
+    """
+    from torch._C._dynamo.eval_frame import set_code_exec_strategy
+    from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+    again = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+    for code in _traced_codes():
+        set_code_exec_strategy(code, again)
+
+
+@contextlib.contextmanager
+def dynamic_shapes_unlearned() -> Iterator[None]:
+    """Forget, on leaving, which sizes Dynamo has seen vary meanwhile."""
+    import copy
+
+    from torch._dynamo.pgo import get_code_state
+
+    before = copy.deepcopy(dict(get_code_state()))
+    try:
+        yield
+    finally:
+        state = get_code_state()
+        state.clear()
+        state.update(before)
+
+
+def forget_compiled_for(backend: Any) -> None:
+    """Drop every compiled version made for ``backend``; those of other backends stay.
+
+    Where a code object has both, ours are invalidated in place, as Dynamo does when something they
+    guard on dies, and marked so that they do not count towards the user's recompile limit.
+    """
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo.eval_frame import cached_backends, reset_code
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
 
-    for code in codes:
+    def is_ours(compiler: Any) -> bool:
+        return any(link is backend for link in compiler_chain(compiler))
+
+    for code in _traced_codes():
         entries = _debug_get_cache_entry_list(code)
-        if all(any(link is backend for link in compiler_chain(e.backend)) for e in entries):
+        ours = [entry for entry in entries if is_ours(entry.backend)]
+        if ours and len(ours) == len(entries):
             reset_code(code)
+            continue
+        for entry in ours:
+            dead = DeletedGuardManagerWrapper("compiled to be explained")
+            # Entries for another object do not count; `dead` is never a local of that name.
+            dead.id_matched_objs = {"": lambda: backend}
+            extra_state = entry.guard_manager.extra_state
+            if extra_state is not None:
+                extra_state.invalidate(entry, dead)
     for key, value in list(cached_backends.items()):
-        if any(link is backend for link in compiler_chain(value)):
+        if is_ours(value):
             del cached_backends[key]
+
+
+def compiled_in_place(module: Any) -> Any:
+    """What ``module.compile(...)`` put behind a module's call, or None."""
+    return getattr(module, "_compiled_call_impl", None)
+
+
+@contextlib.contextmanager
+def without_compile_in_place(module: Any) -> Iterator[None]:
+    """Call a module as if ``module.compile(...)`` had not been called on it."""
+    held = compiled_in_place(module)
+    if held is not None:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        if held is not None:
+            module._compiled_call_impl = held
+
+
+def code_of(target: Any) -> Any:
+    """The code object Dynamo starts with for a function, method or module, or None."""
+    forward = target.forward if isinstance(target, torch.nn.Module) else target
+    return getattr(forward, "__code__", None)
+
+
+def is_internal_file(path: str) -> bool:
+    """Whether a source file is part of Dynamo (its Python stand-ins for builtins), not of a program."""
+    return "/torch/_dynamo/" in path.replace("\\", "/")
 
 
 _JUMPS = {
@@ -283,12 +375,16 @@ BreakHandler = Callable[[Any, str, Any], None]
 
 
 def install_hooks(
-    on_jump: JumpHandler, on_graph: GraphHandler, on_break: BreakHandler
+    on_jump: JumpHandler,
+    on_identity: Callable[[Any], None],
+    on_graph: GraphHandler,
+    on_break: BreakHandler,
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
     Args:
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
+        on_identity: called with the translator before each ``is`` test.
         on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
@@ -308,6 +404,12 @@ def install_hooks(
             original = table[opcode]
             table[opcode] = _jump_hook(on_jump, original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
+
+        identity = dis.opmap["IS_OP"]
+        if table[identity] is not None:
+            original = table[identity]
+            table[identity] = _identity_hook(on_identity, original)
+            undo.append(functools.partial(table.__setitem__, identity, original))
 
     call_user_compiler = OutputGraph.call_user_compiler
 
@@ -352,6 +454,16 @@ def _jump_hook(
     return handler
 
 
+def _identity_hook(
+    on_identity: Callable[[Any], None], original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        on_identity(translator)
+        original(translator, instruction)
+
+    return handler
+
+
 # --- Dynamo: values on the symbolic stack (2.11, 2.13, 2.15) -------------------------------------
 
 
@@ -387,6 +499,16 @@ def tensor_on_top(translator: Any) -> Any:
     return value if is_any_tensor(value) else None
 
 
+def node_of(value: Any) -> fx.Node | None:
+    """The graph node of a tracked tensor, or None for anything else."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    if isinstance(value, LazyVariableTracker) and not value.is_realized():
+        return None
+    value = realized(value)
+    return value.as_proxy().node if is_any_tensor(value) else None
+
+
 def is_any_tensor(value: Any) -> bool:
     """Whether a tracked value is a tensor of any sort."""
     from torch._dynamo.variables import TensorVariable
@@ -405,7 +527,9 @@ def constant_of(value: Any) -> tuple[bool, Any]:
     """``(True, python value)`` for a compile-time constant, else ``(False, None)``."""
     from torch._dynamo.variables import ConstantVariable
 
-    if isinstance(value, ConstantVariable):
+    immutable = ("SizeVariable", "SliceVariable", "EnumVariable")
+    plain = isinstance(value, ConstantVariable) or type(value).__name__ in immutable
+    if plain and value.is_python_constant():
         return True, value.as_python_constant()
     return False, None
 
@@ -592,6 +716,22 @@ def storage_key(fake: torch.Tensor) -> int:
 def cond_operator() -> Any:
     """The higher-order operator behind ``torch.cond``."""
     return torch.ops.higher_order.cond
+
+
+def operator_name(target: Any) -> tuple[str, str] | None:
+    """``(namespace, name)`` of a registered operator or one of its overloads, else None."""
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    if not isinstance(target, torch._ops.OpOverloadPacket):
+        return None
+    namespace, _, name = target._qualified_op_name.partition("::")
+    return namespace, name
+
+
+def is_builtin(target: Any) -> bool:
+    """Whether a callable is one of torch's own compiled functions (``torch.add``)."""
+    owner = getattr(target, "__self__", None)
+    return getattr(owner, "__module__", "") == "torch" or owner is torch._C._VariableFunctions
 
 
 def schema_mutates(target: Any) -> bool | None:

@@ -52,7 +52,9 @@ def _check(match: Match) -> Reject | None:
     for reduction in (left, right):
         if len(reduction.users) > 1:  # type: ignore[union-attr]
             return Reject(
-                Reason.EXTRA_USER, "the truth value is read elsewhere too, so its reduction stays", node
+                Reason.EXTRA_USER,
+                "the truth value is read elsewhere too, so its reduction stays",
+                node,
             )
     x, y = (tensor_value(r.args[0]) for r in (left, right))  # type: ignore[union-attr]
     same_shape = x is not None and y is not None and x.dim() == y.dim()

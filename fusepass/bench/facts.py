@@ -21,7 +21,8 @@ REGION = "Torch-Compiled Region"
 
 def regions_entered(call: Callable[[], Any]) -> int:
     """How many compiled frames one call enters."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         call()
     return sum(event.name.startswith(REGION) for event in profile.events() or ())
 

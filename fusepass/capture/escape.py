@@ -8,14 +8,12 @@ and a second visible storage, or with a later write, takes its branches back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import BRANCH, Branch, arm_of, select
-from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memories
 
 
 def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
@@ -31,15 +29,15 @@ def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
     branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
     owners: dict[int, set[fx.Node]] = {}
     for node in graph.nodes:
-        for key in _storages([node]):
+        for key in memories([node]):
             owners.setdefault(key, set()).add(node)
     classes = _Classes()
     selected: dict[int, int] = {}  # storage of a selected tensor -> site
     for node in selects:
         _join_aliases(node, branches, owners, classes, selected)
-    inputs = set(_storages(n for n in graph.nodes if n.op in ("placeholder", "get_attr")))
+    inputs = set(memories(n for n in graph.nodes if n.op in ("placeholder", "get_attr")))
     output = next(n for n in graph.nodes if n.op == "output")
-    outputs = set(_storages(output.all_input_nodes))
+    outputs = set(memories(output.all_input_nodes))
     lost: dict[int, str] = {}
     if not allow_fresh_output:
         for key, site in selected.items():
@@ -68,11 +66,12 @@ def _join_aliases(
     for arm, values in ((True, node.args[1]), (False, node.args[2])):
         first: dict[int, int] = {}
         for key, value in zip(keys, values, strict=True):  # type: ignore[arg-type]
-            for source in _storages([value]):
+            for source in memories([value]):
                 if source in first:
                     classes.join(key, first[source])  # two results that are views of one tensor
                 first[source] = key
-                if any(arm_of(owner, site, branches) is not arm for owner in owners[source]):
+                outside = any(arm_of(o, site, branches) is not arm for o in owners[source])
+                if outside or source in selected:  # an inner branch may hand on what is outside
                     classes.join(key, source)
 
 
@@ -81,10 +80,10 @@ def _later_writes(
 ) -> dict[int, str]:
     order = {node: i for i, node in enumerate(graph.nodes)}
     at = {n.meta[BRANCH].site: order[n] for n in selects}
-    tested = {key: n.meta[BRANCH].site for n in selects for key in _storages([n.args[0]])}
+    tested = {key: n.meta[BRANCH].site for n in selects for key in memories([n.args[0]])}
     lost: dict[int, str] = {}
     for node in graph.nodes:
-        for key in _storages(written_nodes(node)):
+        for key in memories(written_nodes(node)):
             for member, site in selected.items():
                 if (
                     order[node] > at[site]
@@ -95,21 +94,6 @@ def _later_writes(
             if key in tested and order[node] > at[tested[key]]:
                 lost[tested[key]] = "the tensor tested is written afterwards"
     return lost
-
-
-def _storages(nodes: Iterable[object]) -> list[int]:
-    found = []
-    for node in nodes:
-        value = tensor_value(node)
-        if value is not None:
-            found.append(torch_private.storage_key(value))
-        elif isinstance(node, fx.Node):
-            parts = node.meta.get("example_value")
-            if isinstance(parts, (tuple, list)):
-                found += [
-                    torch_private.storage_key(p) for p in parts if hasattr(p, "untyped_storage")
-                ]
-    return found
 
 
 class _Classes:

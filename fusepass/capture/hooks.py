@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape
+from fusepass.capture import escape, gradients
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.refusal import Refusal
@@ -39,7 +39,7 @@ def install() -> None:
     global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
     with _install_lock:
         if _uninstall is None:
-            _uninstall = torch_private.install_hooks(_on_jump, _on_graph, _on_break)
+            _uninstall = torch_private.install_hooks(_on_jump, _on_identity, _on_graph, _on_break)
 
 
 def uninstall() -> None:
@@ -100,6 +100,20 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     return None
 
 
+def _on_identity(translator: Any) -> None:
+    """``a is b`` on a tensor an arm may have handed on unchanged: eager knows, a selection does not."""
+    frame = frame_of(translator.output)
+    if frame is None or not frame.sites:
+        return
+    nodes = [torch_private.node_of(value) for value in translator.stack[-2:]]
+    if None in nodes:
+        return
+    made = {node.args[0] for node in nodes if node.args}
+    text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
+    lost = {s.branch.site: text for s in frame.sites if s.select is not None and s.select in made}
+    _take_back(frame, Reason.ALIAS, lost)
+
+
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
     if not _supported():
         return Refusal(
@@ -144,24 +158,31 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
-    lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    if not frame.options.allow_zero_grad:
+        _take_back(frame, Reason.NONE_GRAD, gradients.undecided_gradients(gm.graph))
+    _take_back(frame, Reason.ALIAS, escape.lost_aliases(gm.graph, frame.options.allow_fresh_output))
+    with log.compiling(frame, output_graph):
+        return compile_graph()
+
+
+def _take_back(frame: Frame, code: Reason, lost: dict[int, str]) -> None:
+    """Give the first of the sites back to Dynamo, which starts the frame again."""
     for site in frame.sites:
-        if site.branch.site in lost:
-            branch = site.branch
+        branch = site.branch
+        if branch.site in lost:
+            text = lost[branch.site]
             decision = Decision(
                 Station.CAPTURE,
                 "branch",
                 Outcome.REJECTED,
-                Reason.ALIAS,
-                lost[branch.site],
+                code,
+                text,
                 "keep",
                 branch.file,
                 branch.line,
             )
             log.kept(frame.compiler, decision, site.position)
             site.speculation.fail_and_restart_analysis(False)
-    with log.compiling(frame, output_graph):
-        return compile_graph()
 
 
 def _on_break(translator: Any, reason: str, error: Any) -> None:
@@ -175,6 +196,10 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:
+    """File and line of a jump; for Dynamo's own stand-ins, of the user's call that led there."""
+    while torch_private.is_internal_file(translator.f_code.co_filename) and translator.parent:
+        translator = translator.parent
+        jump = translator.current_instruction
     positions = getattr(jump, "positions", None)
     line = getattr(positions, "lineno", None) or translator.lineno
     return translator.f_code.co_filename, int(line)

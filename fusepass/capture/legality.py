@@ -17,9 +17,9 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.select import Branch
 from fusepass.graph import cost
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.effects import copies_between_devices, is_random, written_nodes
 from fusepass.graph.gating import restrides_outputs
-from fusepass.graph.leaves import grad_leaves
+from fusepass.graph.memory import memory_of
 from fusepass.graph.totality import partial_reason, zero_safe
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -61,10 +61,10 @@ def check_arms(arms: Nodes) -> None:
         Refusal: with the first reason found, in the order above.
     """
     for nodes in arms.values():
-        made_here = {_storage(n) for n in nodes} - {None}
+        made_here = {memory_of(n) for n in nodes} - {None}
         for node in nodes:
             for written in written_nodes(node):
-                if _storage(written) not in made_here or _shares_older(written, set(nodes)):
+                if memory_of(written) not in made_here or _shares_older(written, set(nodes)):
                     raise Refusal(
                         Reason.SIDE_EFFECT,
                         f"{op_name(node)} writes memory that existed before the arm",
@@ -96,7 +96,7 @@ def check_outputs(
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
         _check_pair(a, b, tested)
         fakes.append(_selected(translator, tested, a, b))
-    _check_grads(options, pairs)
+        _check_requires_grad(options, a, b, fakes[-1])
     gated = any(fake.requires_grad for fake in fakes) and not all(
         zero_safe(node) for nodes in arms.values() for node in nodes
     )
@@ -145,19 +145,15 @@ def _selected(
     return result
 
 
-def _check_grads(options: Options, pairs: Pairs) -> None:
-    if options.allow_zero_grad:
-        return
-    memo: dict[fx.Node, frozenset[fx.Node]] = {}
-    for taken, other in pairs:
-        a, b = grad_leaves(taken, memo), grad_leaves(other, memo)
-        if a != b:
-            names = ", ".join(sorted(str(n.target) for n in a ^ b)[:3])
-            raise Refusal(
-                Reason.NONE_GRAD,
-                f"only one arm depends on {names}: its gradient would be zero, not None, when that "
-                "arm is not taken (allow_zero_grad permits it)",
-            )
+def _check_requires_grad(
+    options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor
+) -> None:
+    """``requires_grad`` is visible: both arms must agree, and selecting must not change it."""
+    agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
+    if not agreed or result.requires_grad != (a.requires_grad or b.requires_grad):
+        raise Refusal(
+            Reason.NONE_GRAD, "a result requires grad in one arm only, or not where it is selected"
+        )
 
 
 def _choose(
@@ -167,6 +163,9 @@ def _choose(
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
         return "cond", Reason.FORCED, "options ask for cond", {}
+    for node in (n for nodes in arms.values() for n in nodes):
+        if copies_between_devices(node):
+            raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
     both = sum(cost.microseconds(nodes) for nodes in arms.values())
     trip = cost.host_round_trip(tested.device)
     estimates = {"where": round(both, 2), "break": round(trip, 2)}
@@ -191,14 +190,9 @@ def _all_equal(left: Any, right: Any) -> bool:
     )
 
 
-def _storage(node: fx.Node) -> int | None:
-    value = tensor_value(node)
-    return None if value is None else torch_private.storage_key(value)
-
-
 def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:
     """Whether a node's memory also belongs to something recorded before the arm."""
-    key = _storage(node)
+    key = memory_of(node)
     seen, todo = set(), [node]
     while todo:
         current = todo.pop()
@@ -206,7 +200,7 @@ def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:
             continue
         seen.add(current)
         if current not in inside:
-            if _storage(current) == key:
+            if memory_of(current) == key:
                 return True
             continue
         todo.extend(current.all_input_nodes)

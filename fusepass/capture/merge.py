@@ -165,7 +165,7 @@ def _same_constant(a: Any, b: Any) -> bool:
         return (math.isnan(a) and math.isnan(b)) or (
             a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
         )
-    if isinstance(a, (tuple, frozenset)):
+    if isinstance(a, (tuple, frozenset, slice)):
         return repr(a) == repr(b)
     return bool(a == b)
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
+
 _OPERATOR_NAMES = {
     "truediv": "div",
     "matmul": "matmul",
@@ -77,25 +79,19 @@ def op_name(node: fx.Node) -> str | None:
 def _function_name(target: Any) -> str | None:
     if target in IN_PLACE_OPERATORS:
         return target.__name__[1:] + "_"
-    if isinstance(target, torch._ops.OpOverload):
-        target = target.overloadpacket
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        namespace, _, name = target._qualified_op_name.partition("::")
+    registered = torch_private.operator_name(target)
+    if registered is not None:
+        namespace, name = registered
         return _SYNONYMS.get(name, name) if namespace in ("aten", "prims") else None
     name = getattr(target, "__name__", None)
     module = getattr(target, "__module__", None) or ""
     if not isinstance(name, str):
         return None
-    if module.split(".")[0] not in _TORCH_MODULES and not _is_torch_builtin(target):
+    if module.split(".")[0] not in _TORCH_MODULES and not torch_private.is_builtin(target):
         return None
     if module in ("_operator", "operator"):
         name = _OPERATOR_NAMES.get(name, name)
     return _SYNONYMS.get(name, name)
-
-
-def _is_torch_builtin(target: Any) -> bool:
-    owner = getattr(target, "__self__", None)
-    return getattr(owner, "__module__", "") == "torch" or owner is torch._C._VariableFunctions
 
 
 def tensor_value(node: Any) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name
+from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name, tensor_value
 
 RANDOM_OPS = frozenset(
     (
@@ -55,6 +55,13 @@ def is_random(node: fx.Node) -> bool:
         rate = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
         return training is not False and rate != 0.0
     return True
+
+
+def copies_between_devices(node: fx.Node) -> bool:
+    """Whether the call copies its tensor argument to another device, which can make the host wait."""
+    result = tensor_value(node)
+    source = tensor_value(node.args[0]) if node.args else None
+    return source is not None and result is not None and source.device != result.device
 
 
 def is_state_change(node: fx.Node) -> bool:

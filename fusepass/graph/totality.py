@@ -16,44 +16,51 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.effects import is_state_change
 
 _POINTWISE = """
-abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
-bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign
-cos cosh deg2rad digamma elu eq erf erfc erfinv exp exp2 expm1 float_power floor fmax fmin frac ge
-gelu glu gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 isclose isfinite isinf
-isnan isneginf isposinf isreal le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid logaddexp
-logaddexp2 logical_and logical_not logical_or logical_xor logit logsigmoid lt masked_fill maximum
-minimum mish mul nan_to_num ne neg nextafter pos positive pow prelu rad2deg real reciprocal relu
-relu6 round rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink
-softsign sqrt square sub tan tanh tanhshrink threshold trunc where xlogy __and__ __or__ __xor__
-__invert__ __rsub__ __radd__ __rmul__ __rtruediv__ __rpow__ special_erf special_expit """.split()
+__and__ __invert__ __or__ __radd__ __rmul__ __rpow__ __rsub__ __rtruediv__ __xor__ abs acos acosh
+add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
+bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min complex conj
+conj_physical copy copysign cos cosh deg2rad digamma elu eq erf erfc erfinv exp exp2 expm1 fill
+float_power floor fmax fmin frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh
+heaviside hypot i0 imag isclose isfinite isinf isnan isneginf isposinf isreal le leaky_relu lerp
+lgamma log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logical_and logical_not logical_or
+logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter
+polar pos positive pow prelu rad2deg real reciprocal relu relu6 resolve_conj resolve_neg round
+rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink softsign
+special_erf special_expit sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
+view_as_real where xlogy zero
+""".split()
 _SHAPE = """
-as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag diag_embed
-diagonal dstack expand expand_as flatten flip fliplr flipud getattr hstack movedim narrow numel
-permute repeat reshape reshape_as roll rot90 select size split split_with_sizes squeeze stack
-stride t tensor_split tile transpose tril triu unbind unflatten unsqueeze view view_as vstack T mT
-H dim ndimension is_floating_point alias pad """.split()
+H T alias as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
+diag_embed diagonal dim dstack expand expand_as flatten flip fliplr flipud getattr hstack
+is_floating_point mT movedim narrow ndimension numel pad permute repeat reshape reshape_as roll
+rot90 select size split split_with_sizes squeeze stack stride t tensor_split tile transpose tril
+triu unbind unflatten unsqueeze view view_as vstack
+""".split()
 _CAST = (
     "to type type_as float half bfloat16 double int long short char byte bool requires_grad".split()
 )
 _REDUCE = """
-all amax amin any argmax argmin argsort count_nonzero cummax cummin cumprod cumsum logcumsumexp
-logsumexp max mean median min nanmean nansum norm prod sort std sum topk var var_mean std_mean
-vector_norm linalg_vector_norm dist aminmax """.split()
+all amax amin aminmax any argmax argmin argsort cdist count_nonzero cummax cummin cumprod cumsum
+dist linalg_vector_norm logcumsumexp logsumexp max mean median min nanmean nansum norm pdist prod
+sort std std_mean sum topk var var_mean vector_norm
+""".split()
 _NORMALISE = """
-batch_norm cosine_similarity group_norm instance_norm l1_loss layer_norm log_softmax mse_loss
-normalize rms_norm smooth_l1_loss huber_loss softmax softmin kl_div """.split()
+batch_norm cosine_similarity group_norm huber_loss instance_norm kl_div l1_loss layer_norm
+log_softmax mse_loss normalize rms_norm smooth_l1_loss softmax softmin
+""".split()
 _MATMUL = """
-addbmm addmm addmv addr baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d
-conv_transpose2d conv_transpose3d cross dot einsum inner kron linear matmul mm mv outer ger
-scaled_dot_product_attention tensordot vdot avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d
-max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d dropout """.split()
+adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addbmm addmm addmv addr avg_pool1d
+avg_pool2d avg_pool3d baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d
+conv_transpose2d conv_transpose3d cross dot dropout einsum ger inner interpolate kron linalg_cross
+linear matmul max_pool1d max_pool2d max_pool3d mm mv outer scaled_dot_product_attention tensordot
+vdot
+""".split()
 _FACTORY = """
-arange empty_like eye full full_like linspace new_full new_ones new_tensor new_zeros ones ones_like
-tensor scalar_tensor zeros zeros_like as_tensor """.split()
+arange as_tensor empty empty_like eye full full_like linspace new_empty new_full new_ones
+new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
+""".split()
 
-TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY) - {
-    "empty_like"
-}
+TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
 
 EXCLUDED = {
     "embedding": "an index outside the table raises (on CUDA: a device assert)",
@@ -81,7 +88,6 @@ EXCLUDED = {
     "bincount": "a negative value raises",
     "multinomial": "invalid probabilities raise, and it draws random numbers",
     "item": "reads a value back to the host",
-    "empty_like": "uninitialised memory differs from run to run",
 }
 
 
@@ -148,13 +154,6 @@ def _where(node: fx.Node) -> str | None:
     )
 
 
-def _to(node: fx.Node) -> str | None:
-    source, result = tensor_value(node.args[0]), tensor_value(node)
-    if source is not None and result is not None and source.device != result.device:
-        return "a copy between devices makes the host wait"
-    return None
-
-
 def _dropout(node: fx.Node) -> str | None:
     rate = argument(node, 1, "p", 0.5)
     return (
@@ -202,12 +201,11 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "pow": _pow,
     "pow_": _pow,
     "where": _where,
-    "to": _to,
-    "type": _to,
-    "type_as": _to,
+    "setitem": _getitem,
+    "__setitem__": _getitem,
     "dropout": _dropout,
     "tensor_split": _tensor_split,
-    **{name: _factory for name in _FACTORY if name != "empty_like"},
+    **{name: _factory for name in _FACTORY},
 }
 
 # Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it selects,

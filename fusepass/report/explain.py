@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from fusepass import torch_private
 from fusepass.errors import NoReport
 from fusepass.report import log
 from fusepass.report.report import Report, report_of
+from fusepass.report.restore import everything_restored
 
 
 def last_report(compiled: Any) -> Report:
@@ -24,8 +24,8 @@ def last_report(compiled: Any) -> Report:
     Raises:
         NoReport: it has not been called yet, or is not fusepass's.
     """
-    chain = list(torch_private.compiler_chain(torch_private.backend_of(compiled)))
-    found = log.find(chain)
+    compiled = torch_private.compiled_in_place(compiled) or compiled
+    found = log.find(_chain(compiled), torch_private.code_of(_target(compiled)))
     if found is None or not (found.graphs or found.kept or found.breaks):
         raise NoReport(getattr(compiled, "__name__", type(compiled).__name__))
     return report_of(found)
@@ -34,9 +34,10 @@ def last_report(compiled: Any) -> Report:
 def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     """Compile and run ``fn`` once with these arguments and say what was decided.
 
-    Parameters, buffers, tensor arguments, module attributes and the random state are put back. A
-    callable that came from torch.compile is explained with its own mode, options and ``dynamic``;
-    anything else with the defaults and the active ``fusepass.options`` scopes.
+    Parameters, buffers, gradients, tensor arguments, attributes, containers and the random state
+    are put back, and callables compiled before stay compiled. A callable that came from
+    torch.compile is explained with its own mode, options and ``dynamic``; anything else with the
+    defaults and the active ``fusepass.options`` scopes. What the program raises is raised.
 
     Args:
         fn: a function, an nn.Module, or either of them compiled.
@@ -48,37 +49,50 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     """
     from fusepass.backend import fusepass
 
-    wrapper = next(iter(_wrappers(fn)), None)
-    mode, options, dynamic = torch_private.compile_wrapper_arguments(wrapper)
-    target = torch_private.original_callable(fn)
+    target, (mode, options, dynamic) = _target(fn), _arguments(fn)
     backend = _once(functools.partial(fusepass, mode=mode, options=options))
-    compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+    torch_private.trace_skipped_again()
     with (
-        _restored(target, args, kwargs),
+        everything_restored(target, args, kwargs),
+        torch_private.without_compile_in_place(target),
+        torch_private.dynamic_shapes_unlearned(),
         torch_private.room_for_recompiles(),
         log.count_entries() as entries,
     ):
-        compiled(*args, **kwargs)
-    found = log.find(list(torch_private.compiler_chain(torch_private.backend_of(compiled))))
-    found = found if found is not None else log.CompileLog()
-    torch_private.forget_code_compiled_for(
-        backend, [g.code for g in found.graphs if g.code is not None]
-    )
+        compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+        try:
+            compiled(*args, **kwargs)
+            found = log.find(_chain(compiled)) or log.CompileLog()
+        finally:
+            log.forget(_chain(compiled))
+            torch_private.forget_compiled_for(backend)
     return report_of(found, len(entries))
 
 
 def reset() -> None:
     """Forget every compiled graph and report; callables compile again on their next call."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     from fusepass import backend
 
     backend.reset()
 
 
-def _wrappers(fn: Any) -> Iterator[Any]:
-    for link in torch_private.compiler_chain(torch_private.backend_of(fn)):
-        if torch_private.compile_wrapper_arguments(link)[:2] != (None, {}):
-            yield link
+def _target(fn: Any) -> Any:
+    """The function or module the user wrote."""
+    return torch_private.original_callable(fn)
+
+
+def _chain(compiled: Any) -> list[Any]:
+    return list(torch_private.compiler_chain(torch_private.backend_of(compiled)))
+
+
+def _arguments(fn: Any) -> tuple[str | None, dict[str, Any], bool | None]:
+    """``mode``, ``options`` and ``dynamic`` a callable was compiled with."""
+    compiled = torch_private.compiled_in_place(fn) or fn
+    given = [torch_private.compile_wrapper_arguments(link) for link in _chain(compiled)]
+    mode = next((m for m, _, _ in given if m is not None), None)
+    options = next((o for _, o, _ in given if o), {})
+    return mode, options, next((d for _, _, d in given if d is not None), None)
 
 
 def _once(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,29 +103,3 @@ def _once(call: Callable[..., Any]) -> Callable[..., Any]:
 
     backend.compiler_fn = call  # type: ignore[attr-defined]
     return backend
-
-
-@contextlib.contextmanager
-def _restored(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Put back everything a call may change."""
-    modules = list(target.modules()) if isinstance(target, torch.nn.Module) else []
-    tensors = list(target.parameters()) + list(target.buffers()) if modules else []
-    tensors += [
-        t for t in torch_private.tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)
-    ]
-    copies = [(t, t.detach().clone()) for t in tensors if not t.is_inference()]
-    attributes = [(m, dict(m.__dict__), dict(m._buffers)) for m in modules]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            for module, plain, buffers in attributes:
-                module.__dict__.clear()
-                module.__dict__.update(plain)
-                module._buffers.clear()
-                module._buffers.update(buffers)
-            with torch.no_grad():
-                for tensor, copy in copies:
-                    if not torch.equal(tensor, copy):
-                        tensor.copy_(copy)

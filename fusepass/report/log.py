@@ -79,17 +79,44 @@ def log_of(compiler: Any) -> CompileLog:
         return entry[1]
 
 
-def find(compilers: list[Any]) -> CompileLog | None:
-    """The log of the first of ``compilers`` that has one; an equal callback counts (torch shares code)."""
+def find(compilers: list[Any], code: Any = None) -> CompileLog | None:
+    """The log of the first of ``compilers`` that has one.
+
+    Args:
+        compilers: the callback torch.compile made and what it wraps.
+        code: code object of what was compiled. Torch runs one compiled version for all callbacks
+            that are equal, so the log of an equal callback counts if it is about this code.
+    """
+    _settle()
     with _lock:
         for compiler in compilers:
             if id(compiler) in _logs:
                 return _logs[id(compiler)][1]
         for ref, found in _logs.values():
             held = ref() if isinstance(ref, weakref.ref) else ref
-            if held is not None and any(type(held) is type(c) and held == c for c in compilers):
+            equal = any(type(held) is type(c) and held == c for c in compilers)
+            if held is not None and equal and _is_about(found, code):
                 return found
     return None
+
+
+def _is_about(log: CompileLog, code: Any) -> bool:
+    """Whether a log holds a graph, a branch or a graph break of a code object."""
+    if code is None:
+        return False
+    if any(graph.code is code for graph in log.graphs):
+        return True
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    first, last = min(lines, default=0), max(lines, default=0)
+    places = [(d.file, d.line) for d in log.kept.values()] + [(f, n) for _, f, n in log.breaks]
+    return any(file == code.co_filename and first <= line <= last for file, line in places)
+
+
+def forget(compilers: list[Any]) -> None:
+    """Drop the logs of these callbacks."""
+    with _lock:
+        for compiler in compilers:
+            _logs.pop(id(compiler), None)
 
 
 def anything_compiled() -> bool:
@@ -99,10 +126,11 @@ def anything_compiled() -> bool:
 
 def clear() -> None:
     """Forget everything (torch._dynamo.reset makes compiled callables compile again)."""
-    global _compiled
+    global _compiled, _open
     with _lock:
         _logs.clear()
         _compiled = 0
+        _open = None
 
 
 def kept(compiler: Any, decision: Decision, position: tuple[Any, ...]) -> None:
@@ -131,12 +159,12 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
     )
     record.decisions = [site.decision for site in frame.sites]
     record.positions = {site.position for site in frame.sites}
-    outer = getattr(_current, "record", None)
+    outer = current()
     _current.record = record
-    before = _counter_snapshot()
+    _listen(record)
     try:
         yield record
-        record.decisions += _decisions_since(before)
+        _settle()
         with _lock:
             log = log_of(frame.compiler)
             log.graphs.append(record)
@@ -182,10 +210,42 @@ def current() -> GraphRecord | None:
     return getattr(_current, "record", None)
 
 
+def compiling_later(record: GraphRecord | None) -> None:
+    """Inductor starts on a graph of ``record`` after its compile: the backward, at its first call.
+
+    Nothing tells us when it ends, so what arrives until the next compile or the next reading of a
+    report is taken to be about it. Torch compiles one graph at a time.
+    """
+    if record is not None and current() is None:
+        _listen(record)
+
+
 def note_in_artifact(decisions: list[Decision]) -> None:
     """Put decisions of a pass inside Inductor where they are stored with, and come back from, its caches."""
     payload = json.dumps([d.to_dict() for d in decisions], sort_keys=True)
     torch_private.inductor_counters()[COUNTER_PREFIX + payload] += 1
+
+
+_open: tuple[GraphRecord, dict[str, int]] | None = None  # who listens, and the counters before it
+
+
+def _listen(record: GraphRecord) -> None:
+    """From now on what passes inside Inductor say is about ``record``."""
+    global _open
+    with _lock:
+        if _open is None or _open[0] is not record:
+            _settle()
+            _open = (record, _counter_snapshot())
+
+
+def _settle() -> None:
+    """Hand what has arrived since :func:`_listen` to the one who listens."""
+    global _open
+    with _lock:
+        if _open is not None:
+            record, before = _open
+            _open = None
+            record.decisions += _decisions_since(before)
 
 
 def _counter_snapshot() -> dict[str, int]:

@@ -21,8 +21,8 @@ class Report:
     Attributes:
         operations: calls in each compiled graph, in the order they were compiled.
         graph_breaks: ``{"reason", "file", "line"}`` of each remaining break.
-        regions_per_call: compiled graphs entered by one call; graphs compiled where it was not
-        counted.
+        regions_per_call: compiled graphs entered by one call; where it was not counted, the
+            pieces of code compiled, each once however often it was recompiled.
         decisions: every site looked at.
     """
 
@@ -54,7 +54,7 @@ def report_of(log: CompileLog, regions: int | None = None) -> Report:
     return Report(
         tuple(graph.operations for graph in log.graphs),
         breaks,
-        len(log.graphs) if regions is None else regions,
+        len({graph.code for graph in log.graphs}) if regions is None else regions,
         tuple(decisions),
         versions(),
     )

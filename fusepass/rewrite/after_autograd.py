@@ -7,7 +7,6 @@ artifact, because on a cache hit they do not run at all.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from typing import Any
 
@@ -25,10 +24,19 @@ from fusepass.rewrite.default_rules import default_rules
 
 def inductor_passes(options: Options) -> dict[str, Any]:
     """Inductor config key to the pass we put there."""
-    identity = functools.partial(pass_identity, options)
+    record = log.current()
+
+    def identity() -> str | None:
+        log.compiling_later(record)  # asked for at the start of each graph, also of a cached one
+        return pass_identity(options)
+
+    def after_autograd(graph: fx.Graph) -> None:
+        log.compiling_later(record)  # where caches are off nobody asks for the identity
+        _after_autograd(graph)
+
     return {
         "joint_custom_pre_pass": torch_private.graph_pass(gate_folding.fold_gates, identity),
-        "post_grad_custom_post_pass": torch_private.graph_pass(_after_autograd, identity),
+        "post_grad_custom_post_pass": torch_private.graph_pass(after_autograd, identity),
     }
 
 

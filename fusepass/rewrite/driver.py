@@ -1,16 +1,23 @@
-"""Applies rules to a graph before autograd and checks what they did."""
+"""Applies rules to a graph before autograd, checks what they did, and undoes what they must not do.
+
+A rule that fails, or changes what the graph hands out, costs the user that rule on that graph and
+a warning, never the program.
+"""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator
 
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import tensor_value
+from fusepass.errors import RewriteFault, RuleError
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.verify import Facts
 
 
 def rewrite(gm: fx.GraphModule, rules: tuple[Rule, ...], options: Options) -> list[Decision]:
@@ -18,71 +25,89 @@ def rewrite(gm: fx.GraphModule, rules: tuple[Rule, ...], options: Options) -> li
 
     Returns:
         One decision per site a rule looked at and did not settle silently.
+
+    Raises:
+        RuleError: a rule settled by capture failed; the graph cannot do without it.
     """
     decisions: list[Decision] = []
     for module in _innermost_first(gm):
         for rule in rules:
             if rule.place == "before":
-                decisions += _apply(module, rule, options)
+                decisions += _Attempt(module, rule, options).run()
     return decisions
 
 
-def _apply(gm: fx.GraphModule, rule: Rule, options: Options) -> list[Decision]:
-    anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
-    if not anchors:
-        return []
-    decisions: list[Decision] = []
-    fake_mode = torch_private.fake_mode_of(gm)
-    changed = False
-    for node in anchors:
-        match = Match(gm, node, options, fake_mode)
-        on = rule.settled_by_capture or options.rule_on(rule.name)
-        reject = (
-            rule.check(match) if on else Reject(Reason.RULE_OFF, "switched off in options", node)
-        )
-        if reject is not None:
+class _Attempt:
+    """One rule on one graph: all of its sites, or none when it fails at one of them."""
+
+    def __init__(self, gm: fx.GraphModule, rule: Rule, options: Options) -> None:
+        self.gm, self.rule, self.options = gm, rule, options
+        self.before: fx.Graph | None = None  # the graph before the first replacement
+        self.children = {name for name, _ in gm.named_children()}
+        self.site: fx.Node | None = None
+
+    def run(self) -> list[Decision]:
+        try:
+            return self._apply()
+        except Exception as fault:  # noqa: BLE001 - rules are anybody's code
+            return [self._undo(fault)]
+
+    def _apply(self) -> list[Decision]:
+        gm, rule, options = self.gm, self.rule, self.options
+        anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
+        decisions: list[Decision] = []
+        facts: Facts | None = None
+        fake_mode = torch_private.fake_mode_of(gm) if anchors else None
+        for node in anchors:
+            self.site = node
+            match = Match(gm, node, options, fake_mode)
+            reject = self._reject(match)
+            place = torch_private.source_of(node)
+            if reject is not None:
+                if not rule.settled_by_capture:
+                    why = reject.reason_code, reject.text
+                    decisions.append(self._decision(Outcome.REJECTED, *why, place))
+                continue
+            if self.before is None:
+                self.before = copy.deepcopy(gm.graph)
+                if options.verify and not rule.settled_by_capture:  # capture has proved its own
+                    facts = Facts(gm.graph, fake_mode)
+            rule.replace(match)
             if not rule.settled_by_capture:
                 decisions.append(
-                    _decision(rule, node, Outcome.REJECTED, reject.reason_code, reject.text)
+                    self._decision(Outcome.APPLIED, Reason.PROVED, rule.summary, place)
                 )
-            continue
-        expected = _outputs(gm)
-        rule.replace(match)
-        changed = True
-        if not rule.settled_by_capture:
-            decisions.append(_decision(rule, node, Outcome.APPLIED, Reason.PROVED, rule.summary))
-        if options.verify:
-            _verify(rule, gm, expected)
-    if changed:
-        gm.graph.lint()
-        gm.recompile()
-    return decisions
+        if self.before is not None:
+            if facts is not None:
+                facts.check(gm.graph)
+            gm.graph.lint()
+            gm.recompile()
+        return decisions
 
+    def _reject(self, match: Match) -> Reject | None:
+        if not self.rule.settled_by_capture and not self.options.rule_on(self.rule.name):
+            return Reject(Reason.RULE_OFF, "switched off in options", match.anchor)
+        return self.rule.check(match)
 
-def _outputs(gm: fx.GraphModule) -> list[tuple[object, ...] | None]:
-    output = next(n for n in iter(reversed(gm.graph.nodes)) if n.op == "output")
-    return [_facts(node) for node in output.all_input_nodes]
+    def _undo(self, fault: Exception) -> Decision:
+        """Put the graph back; a branch whose arms are not gated yet would have wrong gradients."""
+        rule, problem = self.rule, f"{type(fault).__name__}: {fault}"
+        place = ("", 0) if self.site is None else torch_private.source_of(self.site)
+        if rule.settled_by_capture:
+            raise torch_private.transparent(
+                RuleError(rule.name, rule.location, f"{problem}. Please report this")
+            ) from fault
+        if self.before is not None:
+            self.gm.graph = self.before
+            for name in {name for name, _ in self.gm.named_children()} - self.children:
+                delattr(self.gm, name)
+        warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
+        return self._decision(Outcome.REJECTED, Reason.INTERNAL, f"undone: {problem}", place)
 
-
-def _facts(node: fx.Node) -> tuple[object, ...] | None:
-    value = tensor_value(node)
-    return (
-        None if value is None else (value.dtype, value.device, tuple(value.shape), value.stride())
-    )
-
-
-def _verify(rule: Rule, gm: fx.GraphModule, expected: list[tuple[object, ...] | None]) -> None:
-    found = _outputs(gm)
-    for before, after in zip(expected, found, strict=False):
-        if before is not None and after is not None and repr(before) != repr(after):
-            raise RuntimeError(
-                f"rule {rule.name!r} ({rule.location}) changed an output from {before} to {after}"
-            )
-
-
-def _decision(rule: Rule, node: fx.Node, outcome: Outcome, code: Reason, text: str) -> Decision:
-    file, line = torch_private.source_of(node)
-    return Decision(Station.BEFORE, rule.name, outcome, code, text, "", file, line)
+    def _decision(
+        self, outcome: Outcome, code: Reason, text: str, place: tuple[str, int]
+    ) -> Decision:
+        return Decision(Station.BEFORE, self.rule.name, outcome, code, text, "", *place)
 
 
 def _innermost_first(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:

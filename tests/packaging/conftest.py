@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ def package_dirs(pyproject: dict[str, Any]) -> dict[str, Path]:
     tool = pyproject["tool"]["setuptools"]
     mapped = tool["package-dir"]
     return {name: ROOT / mapped.get(name, name.replace(".", "/")) for name in tool["packages"]}
+
+
+@pytest.fixture(scope="session")
+def sources() -> Callable[..., dict[str, str]]:
+    """A function from folders to the Python files in them: path below the root to text."""
+
+    def read(*folders: str) -> dict[str, str]:
+        paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+        return {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,141 @@
+"""Puts back what one call of a program changed, so that looking at it leaves no trace.
+
+What can be reached from the callable and its arguments is noted before the call: tensors with
+their gradients, attributes of modules and other objects, lists, dicts and sets, closure variables
+and the globals a function names. Files, printed text and objects of the standard library are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import CellType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def everything_restored(*roots: Any) -> Iterator[None]:
+    """Put back, on leaving, whatever can be reached from ``roots``, and the random generators.
+
+    Args:
+        *roots: functions, modules, tensors, containers, other objects.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    numpy = sys.modules.get("numpy")
+    others = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    before = _Snapshot(roots)
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            before.restore()
+            random.setstate(others[0])
+            if numpy is not None:
+                numpy.random.set_state(others[1])
+
+
+class _Snapshot:
+    """Copies of everything mutable below some roots, each object once."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.tensors: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
+        self.dicts: list[tuple[dict[Any, Any], list[tuple[Any, Any]]]] = []
+        self.sequences: list[tuple[Any, list[Any]]] = []
+        self.bindings: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.cells: list[tuple[CellType, Any]] = []
+        todo = list(roots)
+        seen: dict[int, Any] = {}  # holds what it has seen, so that no id is used twice
+        while todo:
+            value = todo.pop()
+            if id(value) not in seen:
+                seen[id(value)] = value
+                todo.extend(self._note(value))
+
+    def _note(self, value: Any) -> Iterable[Any]:
+        """Copy one object; what hangs below it is returned."""
+        if isinstance(value, torch.Tensor):
+            grad = value.grad if value.is_leaf else None
+            if value.device.type != "meta":
+                self.tensors.append((value, value.detach().clone(), grad))
+            below = [] if grad is None else [grad]
+        elif isinstance(value, dict):
+            self.dicts.append((value, list(value.items())))
+            below = list(value.values())
+        elif isinstance(value, (list, deque, set)):
+            self.sequences.append((value, list(value)))
+            below = list(value)
+        elif isinstance(value, (tuple, frozenset)):
+            below = list(value)
+        elif isinstance(value, FunctionType):
+            return self._note_function(value)
+        elif isinstance(value, MethodType):
+            return [value.__self__, value.__func__]
+        elif isinstance(value, partial):
+            return [value.func, value.args, value.keywords]
+        else:
+            return [vars(value)] if _is_users(value) else []
+        if type(value).__module__ != "builtins" and hasattr(value, "__dict__"):
+            below.append(vars(value))  # subclasses of tensor and container types
+        return below
+
+    def _note_function(self, function: FunctionType) -> list[Any]:
+        below: list[Any] = [function.__defaults__, function.__kwdefaults__]
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                self.cells.append((cell, cell.cell_contents))
+                below.append(cell.cell_contents)
+        scope = function.__globals__
+        named = {n: scope[n] for n in function.__code__.co_names if n in scope}
+        self.bindings.append((scope, named))
+        # Helpers beside the function are part of the program, imported libraries are not.
+        below += [
+            v for v in named.values() if not isinstance(v, FunctionType) or v.__globals__ is scope
+        ]
+        return below
+
+    def restore(self) -> None:
+        """Undo every change since the snapshot; what did not change is not touched."""
+        for mapping, items in self.dicts:
+            if not _same(mapping.items(), items):
+                kind = OrderedDict if isinstance(mapping, OrderedDict) else dict
+                kind.clear(mapping)
+                kind.update(mapping, items)
+        for sequence, items in self.sequences:
+            if not _same(enumerate(sequence), enumerate(items)):
+                sequence.clear()
+                (sequence.update if isinstance(sequence, set) else sequence.extend)(items)
+        for scope, named in self.bindings:
+            scope.update({n: v for n, v in named.items() if scope.get(n) is not v})
+        for cell, content in self.cells:
+            cell.cell_contents = content
+        for tensor, copy, grad in self.tensors:
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                if not torch.equal(tensor, copy):
+                    tensor.copy_(copy)
+            if tensor.is_leaf and tensor.grad is not grad:
+                tensor.grad = grad
+
+
+def _same(found: Iterable[tuple[Any, Any]], expected: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether two runs of pairs have equal keys and the very same values."""
+    left, right = list(found), list(expected)
+    pairs = zip(left, right, strict=False)
+    return len(left) == len(right) and all(
+        a[1] is b[1] and (a[0] is b[0] or a[0] == b[0]) for a, b in pairs
+    )
+
+
+def _is_users(value: Any) -> bool:
+    """Whether an object is one whose attributes a program may keep state in."""
+    if isinstance(value, (torch.nn.Module, SimpleNamespace)):
+        return True
+    home = type(value).__module__.split(".")
+    ours = home[0] in sys.stdlib_module_names or home[0] == "fusepass"
+    inner = home[0] == "torch" and len(home) > 1 and home[1].startswith("_")
+    return hasattr(value, "__dict__") and not (isinstance(value, type) or ours or inner)

@@ -1,0 +1,1 @@
+"""Branch programs, and the harness that holds fusepass to what eager PyTorch does with them."""

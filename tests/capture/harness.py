@@ -1,0 +1,243 @@
+"""Run a program in eager and compiled, side by side, and compare everything that can be seen.
+
+Both sides get their own callable and their own inputs, built by the same factories. After every call
+the two are compared: result or exception, inputs, module state, aliasing, printed text, the state of
+the random generator and, when asked, all gradients. Then the report is held against the verdicts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .compare import assert_same, same_bits, sharing, tensors
+from .program import Program, Verdict
+
+# Running the corpus with FUSEPASS_CORPUS_BACKEND=eager tells what plain Dynamo itself gets wrong.
+BACKEND = os.environ.get("FUSEPASS_CORPUS_BACKEND", "fusepass")
+PROGRAMS = Path(__file__).parent / "programs"
+CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "plain": contextlib.nullcontext,
+    "grad": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@dataclass
+class Seen:
+    """What one call did."""
+
+    args: tuple[Any, ...]
+    result: Any = None
+    error: tuple[type[BaseException], str] | None = None
+    printed: str = ""
+    rng: Tensor = field(default_factory=torch.get_rng_state)
+    grads: list[Tensor | None] = field(default_factory=list)
+    state: Any = None
+
+
+def prepare(program: Program, seed: int, *, grad: bool) -> list[tuple[Any, ...]]:
+    """Fresh input sets; with ``grad`` every floating leaf that is not frozen requires grad."""
+    sets = program.inputs(seed)
+    for args in sets if grad else ():
+        for position, arg in enumerate(args):
+            for tensor in tensors(arg) if position not in program.frozen else ():
+                if tensor.is_floating_point() and tensor.is_leaf:
+                    tensor.requires_grad_()
+                elif tensor.grad_fn is not None:
+                    tensor.retain_grad()
+    return sets
+
+
+def build(program: Program, context: str) -> Callable[..., Any]:
+    """The program's callable; without gradients its parameters are frozen."""
+    target = program.make()
+    if isinstance(target, nn.Module) and context == "plain":
+        target.requires_grad_(False)
+    return target
+
+
+def call(
+    target: Any,
+    args: tuple[Any, ...],
+    owner: Any,
+    context: str,
+    state: Callable[[Any], Any] | None = None,
+) -> Seen:
+    """One call, with its gradients when the context is ``grad``; ``owner`` holds all state."""
+    seen = Seen(args)
+    leaves = [*tensors(args), *tensors(owner)]
+    for leaf in leaves:
+        leaf.grad = None
+    torch.manual_seed(7)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), CONTEXTS[context]():
+        try:
+            seen.result = target(*args)
+        except Exception as error:
+            if type(error).__name__ == "RecompileError":
+                raise
+            seen.error = (type(error), str(error))
+    seen.printed = printed.getvalue()
+    seen.rng = torch.get_rng_state()
+    # At once: a program that writes a global shares it with the other side, and resets it here.
+    seen.state = state(owner) if state else None
+    if context == "grad" and seen.error is None:
+        _backward(seen.result)
+        seen.grads = [leaf.grad for leaf in leaves if leaf.requires_grad]
+    return seen
+
+
+def _backward(result: Any) -> None:
+    outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
+    generator = torch.Generator().manual_seed(11)
+    cotangents = [
+        torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+        for out in outputs
+    ]
+    if outputs:
+        torch.autograd.backward(outputs, cotangents)
+
+
+def assert_same_call(eager: Seen, compiled: Seen, owners: tuple[Any, Any], where: str) -> None:
+    """Compare all that two calls left behind."""
+    assert eager.error == compiled.error, (
+        f"{where}: eager raised {eager.error}, compiled {compiled.error}"
+    )
+    assert_same(eager.result, compiled.result, f"{where}: result")
+    assert_same(eager.args, compiled.args, f"{where}: inputs after the call")
+    assert_same(eager.state, compiled.state, f"{where}: state")
+    states = [list(tensors(owner)) for owner in owners]
+    assert_same(states[0], states[1], f"{where}: parameters and buffers")
+    assert eager.printed == compiled.printed, f"{where}: printed text differs"
+    assert torch.equal(eager.rng, compiled.rng), f"{where}: random generator left in another state"
+    everything = [
+        [*tensors(seen.args), *state, *tensors(seen.state), *tensors(seen.result)]
+        for seen, state in zip((eager, compiled), states, strict=True)
+    ]
+    for kind, one, other in zip(
+        ("objects", "storages"), sharing(everything[0]), sharing(everything[1]), strict=True
+    ):
+        assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
+    for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
+        assert (one is None) == (other is None), (
+            f"{where}: gradient {index} is {one} in eager, {other} compiled"
+        )
+        if one is not None and other is not None:
+            # A zero from the arm not taken may be added: that turns -0.0 into 0.0 and nothing else.
+            assert same_bits(one, other, zero_signs=False), (
+                f"{where}: gradient {index}\neager    {one}\ncompiled {other}"
+            )
+
+
+class _Tests(TorchFunctionMode):
+    """Records at which lines of the corpus a tensor was tested, and how it came out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[tuple[str, int, int], set[bool]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not torch.Tensor.__bool__:
+            return func(*args, **(kwargs or {}))
+        frame = sys._getframe(1)
+        while frame.f_back and Path(frame.f_code.co_filename).parent != PROGRAMS:
+            frame = frame.f_back
+        key = (frame.f_code.co_filename, frame.f_lineno, frame.f_lasti)
+        outcomes = self.sites.setdefault(key, set())
+        outcome = func(*args, **(kwargs or {}))
+        outcomes.add(outcome)
+        return outcome
+
+
+def tensor_tests(program: Program, seed: int = 0) -> dict[tuple[str, int, int], set[bool]]:
+    """(file, line, instruction) of every tensor test in eager, with the outcomes met."""
+    target = build(program, "plain")
+    recorder = _Tests()
+    for args in prepare(program, seed, grad=False):
+        with recorder, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+            target(*args)
+    return recorder.sites
+
+
+@contextlib.contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Nothing compiled before, nothing kept after."""
+    torch._dynamo.reset()
+    try:
+        yield
+    finally:
+        torch._dynamo.reset()
+
+
+def compile_for(program: Program, target: Any, **kwargs: Any) -> Any:
+    """torch.compile with the options of the corpus."""
+    if BACKEND != "fusepass":
+        return torch.compile(target, backend=BACKEND, **kwargs)
+    options = {"codegen": "eager", **program.options}
+    return torch.compile(target, backend="fusepass", options=options, **kwargs)
+
+
+def check(program: Program, context: str = "plain", seed: int = 0) -> None:
+    """Hold one program, compiled once, to eager over all its input sets."""
+    grad = context == "grad"
+    with fresh_compiler():
+        eager, module = build(program, context), build(program, context)
+        compiled = compile_for(program, module)
+        if program.state:
+            program.state(eager), program.state(module)  # resets what an earlier run left behind
+        eager_sets = prepare(program, seed, grad=grad)
+        strict = program.captured(grad=grad) and not program.recompiles
+        for index, args in enumerate(prepare(program, seed, grad=grad)):
+            where = f"{program.name} ({context}), input set {index}"
+            wanted = call(eager, eager_sets[index], eager, context, program.state)
+            once = strict and index > 0 and BACKEND == "fusepass"
+            with torch._dynamo.config.patch(error_on_recompile=once):
+                got = call(compiled, args, module, context, program.state)
+            assert_same_call(wanted, got, (eager, module), where)
+        if BACKEND == "fusepass" and context != "autocast":
+            check_report(program, compiled, program.verdicts(grad=grad), grad=grad)
+
+
+def check_report(
+    program: Program, compiled: Any, verdicts: tuple[Verdict, ...], *, grad: bool = False
+) -> None:
+    """Every line that tests a tensor has the decision the contract asks for, and no other has one."""
+    import fusepass
+
+    report = fusepass.last_report(compiled).to_dict()
+    decided: dict[tuple[str, int], set[tuple[str, str]]] = {}
+    for decision in report["decisions"]:
+        if decision["station"] == "capture":
+            assert decision["reason"], f"{program.name}: a decision without a sentence: {decision}"
+            applied = decision["outcome"] == "applied"
+            assert applied == (decision["treatment"] in {"where", "cond"}), decision
+            key = (decision["file"], decision["line"])
+            decided.setdefault(key, set()).add((decision["treatment"], decision["reason_code"]))
+    lines = sorted({(file, line) for file, line, _ in tensor_tests(program)})
+    for (file, line), verdict in zip(lines, verdicts, strict=True):
+        found = decided.pop((file, line), set())
+        assert found or verdict.absent, f"{program.name}: no decision for {file}:{line}"
+        for treatment, code in found:
+            assert verdict.accepts(treatment, code), (
+                f"{program.name}: {treatment} ({code}) at {file}:{line}, "
+                f"expected {sorted(verdict.allowed) or 'no capture'}"
+            )
+    assert program.extra or not decided, f"{program.name}: decisions elsewhere: {decided}"
+    if program.captured(grad=grad):
+        assert report["graphs"] == 1, f"{program.name}: {report['graphs']} graphs"
+        assert report["graph_breaks"] == [], f"{program.name}: {report['graph_breaks']}"

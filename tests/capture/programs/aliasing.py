@@ -1,0 +1,383 @@
+"""Arms that hand back a tensor, or a view of one, that existed before the branch.
+
+Eager returns that very tensor; a select returns a fresh one. Where anybody could tell, the branch
+stays; where the value is only consumed, it does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..inputs import B, InputSets, signs
+from ..program import FREE, WHERE, Family, keep
+
+FAMILY = Family("aliasing")
+ONE = signs((B, 4))
+TWO = signs((B, 4), (B, 4))
+ALIAS = keep("alias")
+
+
+@FAMILY.program(ONE, ALIAS, grad=True, tags="contexts inductor")
+def input_returned(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x = x.clamp(max=1)
+    return x
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def input_returned_by_else(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def input_inside_tuple(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x
+    if x.sum() > 0:
+        y = x * 2
+    return x + 1, y
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def input_inside_dict(x: Tensor) -> dict[str, Tensor]:
+    return {"h": x.sin() if x.sum() > 0 else x}
+
+
+@FAMILY.program(TWO, ALIAS, expect_grad=(keep("none_grad"),), grad=True, tags="contexts")
+def one_of_two_inputs(x: Tensor, y: Tensor) -> Tensor:
+    return x if x.sum() > 0 else y
+
+
+IDENTITY = nn.Identity()
+# name: what one arm does to the input; the other arm computes the same shape afresh.
+RETURNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "view": lambda x: x.view(2, 8),
+    "reshape": lambda x: x.reshape(-1),
+    "contiguous": lambda x: x.contiguous(),
+    "to_same_dtype": lambda x: x.to(torch.float32),
+    "float": lambda x: x.float(),
+    "unsqueeze": lambda x: x.unsqueeze(0),
+    "row": lambda x: x[1],
+    "rows": lambda x: x[1:3],
+    "chunk": lambda x: x.chunk(2)[1],
+    "unbind": lambda x: x.unbind(0)[2],
+    "identity_module": lambda x: IDENTITY(x),
+    "dropout_in_eval": lambda x: F.dropout(x, 0.5, training=False),
+    "dropout_of_zero": lambda x: F.dropout(x, 0.0, training=True),
+    "flatten": lambda x: x.flatten(),
+    "view_as_other_dtype": lambda x: x.view(torch.int32),
+    "expand_to_same_shape": lambda x: x.expand(4, 4),
+    "view_of_view": lambda x: x.view(-1).view(4, 4),
+    "narrow_all": lambda x: x.narrow(0, 0, 4),
+}
+
+
+def handed_back(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = of(x)
+    else:
+        y = of(x * 2) + 1
+    return y
+
+
+def consumed(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = of(x)
+    else:
+        y = of(x * 2) + 1
+    return y * 2
+
+
+for name, of in RETURNED.items():
+    FAMILY.add(f"returned_{name}", lambda of=of: partial(handed_back, of), signs((4, 4)), ALIAS)
+for name in ("view", "contiguous", "row", "rows", "dropout_in_eval", "view_as_other_dtype", "flatten"):
+    FAMILY.add(
+        f"consumed_{name}",
+        lambda of=RETURNED[name]: partial(consumed, of),
+        signs((4, 4)),
+        WHERE,
+        grad=name != "view_as_other_dtype",
+    )
+
+
+@FAMILY.program(ONE, ALIAS, expect_grad=(keep("none_grad"),), grad=True)
+def detached_input_returned(x: Tensor) -> Tensor:
+    return x.detach() if x.sum() > 0 else x * 2
+
+
+@FAMILY.program(ONE, ALIAS)
+class ParameterReturned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight if x.sum() > 0 else self.weight * 2
+
+
+@FAMILY.program(ONE, ALIAS)
+class BufferReturned(nn.Module):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        m = self.mean
+        if x.sum() > 0:
+            m = m * 2
+        return m
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+class ParameterConsumed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.weight
+        if x.sum() > 0:
+            w = w * 2
+        return x @ w
+
+
+@FAMILY.program(ONE, WHERE, grad=True, tags="inductor contexts")
+def input_consumed(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x = x.clamp(max=1)
+    return x * 2
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def input_consumed_by_cat(x: Tensor) -> Tensor:
+    y = x
+    if x.sum() > 0:
+        y = x.exp()
+    return torch.cat([x, y])
+
+
+@FAMILY.program(TWO, WHERE, expect_grad=(keep("none_grad"),), grad=True)
+def one_of_two_inputs_consumed(x: Tensor, y: Tensor) -> Tensor:
+    return (x if x.sum() > 0 else y) + 1
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def intermediate_returned_once(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    return h
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def view_of_intermediate_returned_once(x: Tensor) -> Tensor:
+    h = x * 2
+    return h.view(-1) if x.sum() > 0 else h.view(-1) * 3
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def intermediate_returned_twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    h = before = x * 2
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    return before, h
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def view_of_intermediate_returned_too(x: Tensor) -> tuple[Tensor, Tensor]:
+    h = x * 2
+    flat = h.view(-1)
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    return flat, h
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def intermediate_read_later(x: Tensor) -> Tensor:
+    h = before = x * 2
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    return h * before
+
+
+@FAMILY.program(ONE, ALIAS)
+def intermediate_written_later(x: Tensor) -> Tensor:
+    h = before = x * 2
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    h.add_(1)
+    return h * before
+
+
+@FAMILY.program(ONE, WHERE | ALIAS, grad=True)
+def written_later_but_dropped(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    h.add_(1)
+    return h
+
+
+@FAMILY.program(ONE, ALIAS)
+def view_sees_later_write(x: Tensor) -> Tensor:
+    h = x * 2
+    flat = h.view(-1)
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    h.mul_(3)
+    return flat + 0
+
+
+@FAMILY.program(ONE, ALIAS)
+def input_written_later(x: Tensor) -> Tensor:
+    # The caller's tensor changes, or not.
+    if x.sum() > 0:
+        x = x * 2
+    x.add_(1)
+    return x.sum()
+
+
+@FAMILY.program(ONE, ALIAS)
+def view_of_input_written_later(x: Tensor) -> Tensor:
+    flat = x.view(-1)
+    if x.sum() > 0:
+        flat = flat * 2
+    flat[0] = 9.0
+    return flat.sum()
+
+
+@FAMILY.program(ONE, ALIAS)
+def source_written_after_the_choice(x: Tensor) -> Tensor:
+    # When y is x, the later write shows through it.
+    y = x if x.sum() > 0 else x * 2
+    x.add_(1)
+    return y * 1
+
+
+@FAMILY.program(ONE, ALIAS)
+def intermediate_source_written_after(x: Tensor) -> Tensor:
+    h = x * 2
+    y = h if x.sum() > 0 else h * 3
+    h.add_(1)
+    return y + h
+
+
+@FAMILY.program(ONE, ALIAS)
+def view_source_written_after(x: Tensor) -> Tensor:
+    h = x * 2
+    y = h[0] if x.sum() > 0 else h[1] * 3
+    h.zero_()
+    return y + 1
+
+
+@FAMILY.program(ONE, WHERE)
+def fresh_result_then_input_written(x: Tensor) -> Tensor:
+    y = x * 2 if x.sum() > 0 else x * 3
+    x.add_(1)
+    return y
+
+
+@FAMILY.program(ONE, WHERE)
+def input_written_before(x: Tensor) -> Tensor:
+    x.mul_(2)
+    return x * 2 if x.sum() > 0 else x * 3
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def fresh_result_written_later(x: Tensor) -> Tensor:
+    y = x * 2 if x.sum() > 0 else x * 3
+    y.add_(1)
+    y[0] = 0
+    return y
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def result_returned_with_its_view(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x * 2 if x.sum() > 0 else x * 3
+    return y, y.view(-1), y
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def fresh_result_beside_input(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x, (x * 2 if x.sum() > 0 else x * 3)
+
+
+@FAMILY.program(ONE, FREE)
+def asks_whether_it_is_the_same(x: Tensor) -> Tensor:
+    y = x if x.sum() > 0 else x * 2
+    return y * 10 if y is x else y * 20
+
+
+@FAMILY.program(ONE, ALIAS, state=lambda module: module.last)
+class IntermediateRemembered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 2
+        self.last = h
+        if x.sum() > 0:
+            h = h.clamp(max=1)
+        return h
+
+
+@FAMILY.program(ONE, ALIAS, grad=True)
+def collected_before_and_after(x: Tensor) -> list[Tensor]:
+    states = []
+    h = x * 2
+    states.append(h)
+    if x.sum() > 0:
+        h = h.clamp(max=1)
+    states.append(h)
+    return states
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def collected_after_each_step(x: Tensor) -> tuple[Tensor, ...]:
+    states: tuple[Tensor, ...] = ()
+    h = x
+    for _ in range(3):
+        h = h * 1.5
+        if h.sum() > 0:
+            h = h.clamp(max=2)
+        states = (*states, h)
+    return states
+
+
+def overlapping(seed: int) -> InputSets:
+    sets: InputSets = []
+    for sign in (1.0, -1.0):
+        base = torch.arange(1.0, 7.0) * sign
+        sets.append((base, base[2:]))
+    return sets
+
+
+@FAMILY.program(overlapping, WHERE)
+def inputs_share_storage(x: Tensor, tail: Tensor) -> Tensor:
+    y = x[2:] * tail if x.sum() > 0 else x[2:] - tail
+    tail.add_(1)
+    return y + x[2:]
+
+
+@FAMILY.program(overlapping, ALIAS)
+def result_overlaps_other_input(x: Tensor, tail: Tensor) -> Tensor:
+    y = x[:4] if x.sum() > 0 else x[:4] * 2
+    tail.mul_(10)
+    return y + 0
+
+
+def same_twice(seed: int) -> InputSets:
+    pairs = [torch.tensor([1.0, 2.0]), torch.tensor([-1.0, -2.0])]
+    return [(pair, pair) for pair in pairs]
+
+
+@FAMILY.program(same_twice, WHERE)
+def same_input_twice(x: Tensor, y: Tensor) -> Tensor:
+    return x * 2 + y if x.sum() > 0 else y * 3 - x

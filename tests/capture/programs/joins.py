@@ -1,0 +1,136 @@
+"""Arms that leave tensors of another dtype, device, shape or strides: a select would change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..inputs import B, signs
+from ..program import WHERE, Family, Verdict, keep
+
+FAMILY = Family("joins")
+ONE = signs((B, 4))
+SQUARE = signs((3, 3))
+Op = Callable[[Tensor], Tensor]
+
+
+def joined(arm: Op, other: Op, x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = arm(x)
+    else:
+        y = other(x)
+    return y
+
+
+DTYPE, SHAPE, STRIDE = keep("dtype_mismatch"), keep("shape_mismatch"), keep("stride_mismatch")
+
+# name: arm, other arm, verdict. The input is (3, 3), float32.
+PAIRS: dict[str, tuple[Op, Op, Verdict]] = {
+    "half_or_float": (lambda x: x.half(), lambda x: x * 2, DTYPE),
+    "bfloat16_or_float": (lambda x: x.bfloat16() * 2, lambda x: x * 2, DTYPE),
+    "double_or_float": (lambda x: x.double(), lambda x: x * 2, DTYPE),
+    "half_or_bfloat16": (lambda x: x.half(), lambda x: x.bfloat16(), DTYPE),
+    "long_or_float": (lambda x: x.long() + 1, lambda x: x * 2, DTYPE),
+    "int_or_long": (lambda x: x.int() + 1, lambda x: x.long(), DTYPE),
+    "bool_or_float": (lambda x: x > 0, lambda x: x * 2, DTYPE),
+    "bool_or_uint8": (lambda x: x > 0, lambda x: (x > 0).to(torch.uint8), DTYPE),
+    "complex_or_float": (lambda x: torch.complex(x, x), lambda x: x * 2, DTYPE),
+    "zero_dim_double_or_float": (lambda x: x.sum().double(), lambda x: x.sum(), DTYPE),
+    "count_or_sum": (lambda x: (x > 0).sum(), lambda x: x.sum(), DTYPE),
+    "argmax_or_max": (lambda x: x.argmax(), lambda x: x.max(), DTYPE),
+    "dtype_and_shape": (lambda x: x.half().sum(), lambda x: x * 2, DTYPE),
+    "same_half": (lambda x: x.half() * 2, lambda x: x.half() * 3, WHERE),
+    "same_bool": (lambda x: x > 0, lambda x: x < 1, WHERE),
+    "same_long": (lambda x: x.long(), lambda x: (x * 2).long(), WHERE),
+    "same_complex": (lambda x: torch.complex(x, x), lambda x: torch.complex(x, -x), WHERE),
+    "scalar_or_vector": (lambda x: x.sum(), lambda x: x.sum(0), SHAPE),
+    "scalar_or_one_element": (lambda x: x.sum(), lambda x: x.sum().view(1), SHAPE),
+    "broadcastable": (lambda x: x[:, :1] * 2, lambda x: x * 2, SHAPE),
+    "leading_one": (lambda x: (x * 2)[None] + 0, lambda x: x * 3, SHAPE),
+    "row_or_column": (lambda x: x.sum(0, keepdim=True), lambda x: x.sum(1, keepdim=True), SHAPE),
+    "narrowed": (lambda x: x[:2] * 2, lambda x: x * 2, SHAPE),
+    "empty_or_full": (lambda x: x[:0] * 2, lambda x: x * 2, SHAPE),
+    "concatenated": (lambda x: torch.cat([x, x]), lambda x: x * 2, SHAPE),
+    "transposed_or_not": (lambda x: (x * 2).t(), lambda x: x * 3, STRIDE),
+    "both_transposed": (lambda x: (x * 2).t(), lambda x: (x * 3).t(), WHERE),
+    "pointwise_of_transposed": (lambda x: x.t() * 2, lambda x: x * 3, STRIDE),
+    "expanded_or_dense": (lambda x: x.sum(0).expand(3, 3), lambda x: x * 3, STRIDE),
+    "both_expanded": (lambda x: x.sum(0).expand(3, 3), lambda x: x.mean(0).expand(3, 3), STRIDE),
+    "both_gappy": (lambda x: (x * 2)[:, ::2], lambda x: (x * 3)[:, ::2], STRIDE),
+    "gappy_or_dense": (lambda x: (x * 2)[:, :2], lambda x: x[:, :2] * 3, STRIDE),
+    "one_row_of_other_strides": (lambda x: (x[:, :1] * 2).t(), lambda x: x[:1] * 3, STRIDE),
+    "contiguous_again": (lambda x: (x * 2).t().contiguous(), lambda x: x * 3, WHERE),
+    "diagonal_or_row": (lambda x: (x * 2).diagonal(), lambda x: x[0] * 2, STRIDE),
+}
+for name, (arm, other, verdict) in PAIRS.items():
+    FAMILY.add(
+        name,
+        lambda arm=arm, other=other: partial(joined, arm, other),
+        SQUARE,
+        verdict,
+        grad=verdict == WHERE and name != "same_long" and name != "same_bool",
+    )
+
+
+@FAMILY.program(signs((2, 3, 4, 4)), STRIDE)
+def channels_last_in_one_arm(x: Tensor) -> Tensor:
+    return x.to(memory_format=torch.channels_last) * 2 if x.sum() > 0 else x * 3
+
+
+@FAMILY.program(signs((2, 3, 4, 4)), WHERE, grad=True)
+def channels_last_in_both_arms(x: Tensor) -> Tensor:
+    h = x.to(memory_format=torch.channels_last)
+    return h * 2 if x.sum() > 0 else F.relu(h)
+
+
+@FAMILY.program(ONE, keep("device_mismatch"))
+def other_device(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else torch.zeros(x.shape, device="meta")
+
+
+@FAMILY.program(ONE, keep("device_mismatch"))
+def other_device_inside_a_list(x: Tensor) -> list[Tensor]:
+    return [x * 2, x * 3] if x.sum() > 0 else [x * 2, torch.zeros_like(x, device="meta")]
+
+
+@FAMILY.program(ONE, DTYPE)
+def second_of_two_mismatches(x: Tensor) -> tuple[Tensor, Tensor]:
+    if x.sum() > 0:
+        a, b = x * 2, x.sum()
+    else:
+        a, b = x * 3, x.sum().double()
+    return a, b
+
+
+@FAMILY.program(ONE, WHERE, grad=True)
+def mismatch_that_nobody_needs(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        temp = x.double()
+        y = temp.float() * 2
+    else:
+        temp = x.sum()
+        y = temp * x
+    return y
+
+
+@FAMILY.program(ONE, DTYPE)
+def input_or_converted(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x = x.half()
+    return x + 1
+
+
+@FAMILY.program(ONE, DTYPE, WHERE)
+def mismatch_then_capture(x: Tensor) -> Tensor:
+    h = x.half() * 2 if x.sum() > 0 else x * 2
+    return h + 1 if x.mean() > 0 else h - 1
+
+
+@FAMILY.program(ONE, WHERE, DTYPE)
+def capture_then_mismatch(x: Tensor) -> Tensor:
+    h = x * 3 if x.sum() > 0 else x * 2
+    return h.half() if x.mean() > 0 else h - 1

@@ -1,0 +1,356 @@
+"""Arms that write something that existed before: tensors, containers, attributes, globals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..inputs import B, signs
+from ..program import Family, keep
+
+FAMILY = Family("side_effects")
+ONE = signs((B, 4))
+TWO = signs((B, 4), (B, 4))
+WRITES = keep("side_effect")
+
+
+@FAMILY.program(ONE, WRITES, tags="contexts")
+def add_to_input(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x.add_(1)
+    return x * 2
+
+
+@FAMILY.program(ONE, WRITES)
+def augmented_assignment_to_input(x: Tensor) -> Tensor:
+    # On tensors += writes in place.
+    if x.sum() > 0:
+        x *= 2
+    return x + 1
+
+
+@FAMILY.program(ONE, WRITES, grad=True, tags="inductor")
+def add_to_intermediate(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h.add_(1)
+    else:
+        h.mul_(3)
+    return h
+
+
+@FAMILY.program(ONE, WRITES, grad=True)
+def augmented_assignment_to_intermediate(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h += 1
+    return h.sin()
+
+
+@FAMILY.program(ONE, WRITES)
+def set_item(x: Tensor) -> Tensor:
+    h = x + 0
+    if x.sum() > 0:
+        h[0] = 5.0
+    return h
+
+
+@FAMILY.program(ONE, WRITES)
+def set_slice_of_input(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x[:, 1:3] = 0
+    return x.sum()
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_a_view(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        flat = h.view(-1)
+        flat.zero_()
+    return h
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_contiguous(x: Tensor) -> Tensor:
+    # x is contiguous already, so this is x.
+    if x.sum() > 0:
+        y = x.contiguous()
+        y.add_(1)
+    else:
+        y = x * 2
+    return y.sum() + x.sum()
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_to_same_dtype(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = x.to(torch.float32).mul_(2)
+    else:
+        y = x * 3
+    return y.sum() * x.sum()
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_reshape(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x.reshape(-1)[0] = 7
+    return x + 1
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_eval_dropout(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y = F.dropout(x, 0.5, training=False).neg_()
+    else:
+        y = x * 3
+    return y + x
+
+
+@FAMILY.program(ONE, WRITES)
+def write_through_unpacked_rows(x: Tensor) -> Tensor:
+    first, second = x[0], x[1]
+    if x.sum() > 0:
+        first.copy_(second)
+    return x * 1
+
+
+@FAMILY.program(ONE, WRITES)
+def relu_in_place(x: Tensor) -> Tensor:
+    h = x - 0.5
+    if x.sum() > 0:
+        F.relu(h, inplace=True)
+    return h
+
+
+@FAMILY.program(TWO, WRITES)
+def out_argument(x: Tensor, buffer: Tensor) -> Tensor:
+    if x.sum() > 0:
+        torch.add(x, 1, out=buffer)
+    return buffer * 2
+
+
+@FAMILY.program(TWO, WRITES)
+def copy_into_other_input(x: Tensor, y: Tensor) -> Tensor:
+    if x.sum() > 0:
+        y.copy_(x)
+    else:
+        y.fill_(2)
+    return x + y
+
+
+@FAMILY.program(ONE, WRITES)
+def index_fill_in_place(x: Tensor) -> Tensor:
+    h = x.clone()
+    if x.sum() > 0:
+        h.masked_fill_(h > 0, 0)
+    return h
+
+
+@FAMILY.program(ONE, WRITES, grad=True)
+def list_append(x: Tensor) -> list[Tensor]:
+    out: list[Tensor] = []
+    if x.sum() > 0:
+        out.append(x * 2)
+    else:
+        out.append(x * 3)
+    return out
+
+
+@FAMILY.program(ONE, WRITES)
+def list_extend_and_pop(x: Tensor) -> list[Tensor]:
+    out = [x + 1, x + 2]
+    if x.sum() > 0:
+        out.extend([x * 2])
+    else:
+        out.pop()
+    return out
+
+
+@FAMILY.program(ONE, WRITES)
+def dict_item(x: Tensor) -> dict[str, Tensor]:
+    out = {"a": x + 1}
+    if x.sum() > 0:
+        out["a"] = x * 2
+    return out
+
+
+@FAMILY.program(ONE, WRITES)
+def dict_update_of_two(x: Tensor) -> dict[str, Tensor]:
+    out: dict[str, Tensor] = {}
+    if x.sum() > 0:
+        out.update(a=x * 2)
+    else:
+        out.update(b=x * 2)
+    return out
+
+
+@FAMILY.program(
+    signs((B, 4)), WRITES, built=True, state=lambda run: list(run.__closure__[0].cell_contents)
+)
+def append_to_closure() -> Callable[[Tensor], Tensor]:
+    log: list[Tensor] = []
+
+    def run(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            log.append(x.sum())
+        return x * 2
+
+    return run
+
+
+@FAMILY.program(ONE, WRITES, built=True, state=lambda run: run.__closure__[0].cell_contents)
+def nonlocal_counter() -> Callable[[Tensor], Tensor]:
+    count = 0
+
+    def run(x: Tensor) -> Tensor:
+        nonlocal count
+        if x.sum() > 0:
+            count += 1
+        return x * 2
+
+    return run
+
+
+LAST: dict[str, Any] = {"stale": 0}
+MODE = "start"
+
+
+def read_and_reset(run: object) -> tuple[str, list[str]]:
+    global MODE  # noqa: PLW0603
+    found = (MODE, sorted(LAST))
+    MODE = "start"
+    LAST.clear()
+    LAST["stale"] = 0
+    return found
+
+
+@FAMILY.program(ONE, WRITES, state=read_and_reset)
+def global_written(x: Tensor) -> Tensor:
+    global MODE  # noqa: PLW0603  # writing a global is the program
+    if x.sum() > 0:
+        MODE = "positive"
+    else:
+        MODE = "negative"
+    return x * 2
+
+
+@FAMILY.program(ONE, WRITES, state=read_and_reset)
+def global_dict_written(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        LAST["positive"] = 1
+    else:
+        LAST.clear()
+    return x * 2
+
+
+@FAMILY.program(ONE, WRITES, state=lambda module: module.steps)
+class CountsSteps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.steps += 1
+        return x * 2
+
+
+@FAMILY.program(ONE, WRITES, state=lambda module: module.last)
+class RemembersTensor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 2
+        if x.sum() > 0:
+            self.last = h
+        return h + 1
+
+
+@FAMILY.program(ONE, WRITES)
+class BufferUpdatedInPlace(nn.Module):
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.seen.add_(x.mean(0))
+        return x - self.seen
+
+
+@FAMILY.program(ONE, WRITES)
+class BufferRebound(nn.Module):
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.scale = self.scale * 2
+        return x * self.scale
+
+
+@FAMILY.program(signs((4, 3, 2, 2)), WRITES)
+class BatchNormInTraining(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return self.norm(x)
+        return x * 2
+
+
+@FAMILY.program(ONE, WRITES)
+class InPlaceActivation(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x - 0.25
+        if x.sum() > 0:
+            h = self.act(h)
+        return h
+
+
+def fill_first(h: Tensor) -> None:
+    h[0].fill_(3)
+
+
+@FAMILY.program(ONE, WRITES)
+def written_by_a_helper(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        fill_first(h)
+    return h
+
+
+@FAMILY.program(ONE, WRITES)
+def moving_average(x: Tensor) -> Tensor:
+    average = torch.zeros(4)
+    if x.sum() > 0:
+        average.mul_(0.9).add_(x.mean(0), alpha=0.1)
+    else:
+        average.copy_(x.mean(0))
+    return average
+
+
+@FAMILY.program(ONE, WRITES)
+def written_then_returned_early(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x.zero_()
+        return x + 1
+    return x * 3

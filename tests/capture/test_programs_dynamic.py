@@ -1,0 +1,62 @@
+"""Dynamic batch: one compile serves every batch size and both outcomes, without a recompile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .compare import tensors
+from .corpus import CORPUS
+from .harness import BACKEND, assert_same_call, build, call, check_report, compile_for, prepare
+from .inputs import B, Signs
+from .program import Program
+
+# Everything with a batch dimension whose every site must be captured; every third, for time.
+QUALIFIED = [
+    program
+    for program in CORPUS
+    if isinstance(program.inputs, Signs) and program.inputs.dynamic and program.captured(grad=False)
+]
+CHOSEN = QUALIFIED[::3]
+# Two marked dimensions that turn out equal are an error in torch itself.
+MARKED = [program for program in QUALIFIED[1::5] if len(program.inputs.shapes) == 1]
+BATCHES = (5, 3, 8)
+
+
+def check_batches(program: Program, *, grad: bool, marked: bool) -> None:
+    """Hold one compiled callable to eager over three batch sizes."""
+    context = "grad" if grad else "plain"
+    eager, module = build(program, context), build(program, context)
+    compiled = compile_for(program, module, **({} if marked else {"dynamic": True}))
+    shapes = program.inputs.shapes  # type: ignore[attr-defined]  # chosen for being Signs
+    first = True
+    for batch in BATCHES:
+        sized = _sized(program, batch)
+        eager_sets = prepare(sized, 0, grad=grad)
+        for index, args in enumerate(prepare(sized, 0, grad=grad)):
+            for tensor, shape in zip(tensors(args), shapes, strict=True) if marked else ():
+                if shape[:1] == (B,):
+                    torch._dynamo.mark_dynamic(tensor, 0)
+            wanted = call(eager, eager_sets[index], eager, context)
+            strict = not first and BACKEND == "fusepass"
+            with torch._dynamo.config.patch(error_on_recompile=strict):
+                got = call(compiled, args, module, context)
+            assert_same_call(wanted, got, (eager, module), f"{program.name}, batch {batch}, {index}")
+            first = False
+    if BACKEND == "fusepass":
+        check_report(program, compiled, program.verdicts(grad=grad), grad=grad)
+
+
+def _sized(program: Program, batch: int) -> Program:
+    inputs = program.inputs.with_batch(batch)  # type: ignore[attr-defined]
+    return Program(**{**program.__dict__, "inputs": inputs})
+
+
+@pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
+def test_dynamic_true(program: Program) -> None:
+    check_batches(program, grad=program.grad and program.captured(grad=True), marked=False)
+
+
+@pytest.mark.parametrize("program", MARKED, ids=lambda program: program.name)
+def test_mark_dynamic(program: Program) -> None:
+    check_batches(program, grad=False, marked=True)
