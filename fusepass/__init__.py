@@ -15,7 +15,8 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 from fusepass.errors import FusepassError, FusepassWarning
 from fusepass.options import Options, options
-from fusepass.report.explain import Report, explain, last_report, reset
+from fusepass.report.explain import explain, last_report, reset
+from fusepass.report.report import Report
 
 __all__ = [
     "FusepassError",

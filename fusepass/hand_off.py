@@ -18,7 +18,7 @@ def hand_off(
 ) -> Callable[..., Any]:
     """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run."""
     if options.codegen == "eager":
-        return gm.forward  # type: ignore[no-any-return]
+        return gm.forward
     if options.codegen == "eager-decomposed":
         return torch_private.compile_decomposed_eager(gm, inputs)
     patches = {**torch_private.mode_config(options.mode), **options.inductor}

@@ -58,7 +58,7 @@ def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
 
     from fusepass.errors import OptionType, UnknownOption
 
-    known = config.get_config_copy()  # type: ignore[attr-defined]
+    known = config.get_config_copy()
     if name not in known:
         raise UnknownOption(given_as, [f"inductor.{key}" for key in known])
     expected = config.get_type(name)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def inductor_config_value(name: str) -> Any:
     """Current value of one Inductor config key, or None where this torch lacks it."""
     from torch._inductor import config
 
-    return config.get_config_copy().get(name)  # type: ignore[attr-defined]
+    return config.get_config_copy().get(name)
 
 
 def compile_with_inductor(
@@ -121,7 +121,7 @@ def compile_decomposed_eager(gm: fx.GraphModule, inputs: Sequence[Any]) -> Calla
     from torch._inductor.decomposition import select_decomp_table
 
     compiler = aot_autograd(fw_compiler=boxed_nop, decompositions=select_decomp_table())
-    return compiler(gm, inputs)  # type: ignore[no-any-return]
+    return compiler(gm, inputs)
 
 
 def graph_pass(
@@ -189,6 +189,27 @@ def dynamo_counters() -> Any:
     return counters
 
 
+def clear_inductor_caches() -> None:
+    """Drop Inductor's in-memory caches, so that a compile reads (or misses) those on disk."""
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+
+
+def clear_compilation_metrics() -> None:
+    """Forget the frames Dynamo has compiled so far."""
+    from torch._dynamo.utils import clear_compilation_metrics as clear
+
+    clear()
+
+
+def compilation_metrics() -> list[Any]:
+    """One record per frame Dynamo compiled or gave up (the last 64), with ``graph_op_count``."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return list(get_compilation_metrics())
+
+
 # --- Dynamo: who compiles, and hooks into the trace (2.11, 2.13, 2.15) ---------------------------
 
 
@@ -198,7 +219,7 @@ def transparent(error: Exception) -> Exception:
 
     kind = type(error)
     both = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
-    clone = both.__new__(both, *error.args)  # type: ignore[attr-defined]
+    clone = both.__new__(both, *error.args)
     clone.args = error.args
     clone.first_useful_frame = None
     return clone  # type: ignore[no-any-return]
@@ -268,8 +289,9 @@ def trace_skipped_again() -> None:
     The mark is on the code object: a frame that one backend met with a graph break inside a loop is
     skipped for every backend from then on.
     """
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
     from torch._C._dynamo.eval_frame import set_code_exec_strategy
-    from torch._dynamo.types import FrameAction, FrameExecStrategy
 
     again = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
     for code in _traced_codes():
@@ -298,8 +320,8 @@ def forget_compiled_for(backend: Any) -> None:
     Where a code object has both, ours are invalidated in place, as Dynamo does when something they
     guard on dies, and marked so that they do not count towards the user's recompile limit.
     """
-    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-    from torch._dynamo.eval_frame import cached_backends, reset_code
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+    from torch._dynamo.eval_frame import cached_backends
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
     def is_ours(compiler: Any) -> bool:
@@ -314,7 +336,7 @@ def forget_compiled_for(backend: Any) -> None:
         for entry in ours:
             dead = DeletedGuardManagerWrapper("compiled to be explained")
             # Entries for another object do not count; `dead` is never a local of that name.
-            dead.id_matched_objs = {"": lambda: backend}
+            dead.id_matched_objs = {"": lambda: backend}  # type: ignore[dict-item]
             extra_state = entry.guard_manager.extra_state
             if extra_state is not None:
                 extra_state.invalidate(entry, dead)
@@ -441,7 +463,7 @@ def install_hooks(
 
 
 def _all_subclasses(kind: type) -> list[Any]:
-    direct = kind.__subclasses__()
+    direct: list[Any] = kind.__subclasses__()
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
 
 

@@ -86,7 +86,7 @@ def _carve(
         env[operand].meta = {k: v for k, v in operand.meta.items() if k == "example_value"}
     for node in nodes:
         env[node] = body.node_copy(node, env.__getitem__)
-    handed = []
+    handed: list[fx.Node] = []
     for result in results:
         out = env[result]
         if result in operands or any(out is earlier for earlier in handed):

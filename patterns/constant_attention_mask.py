@@ -1,5 +1,4 @@
-"""An attention mask that is known when the graph is compiled, and masks nothing or only the
-future.
+"""An attention mask known at compile time that masks nothing, or only the future.
 
     ``sdpa(q, k, v, attn_mask=all True)``            ``->  sdpa(q, k, v)``
     ``sdpa(q, k, v, attn_mask=tril(ones(L, L)))``    ``->  sdpa(q, k, v, is_causal=True)``

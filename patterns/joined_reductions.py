@@ -3,10 +3,10 @@
     ``any(x) | any(y)  ->  any(x | y)``
     ``all(x) & all(y)  ->  all(x & y)``
 
-Exact, because ``any`` is a repeated ``or`` and ``all`` a repeated ``and``, both associative and commutative.
-The elementwise connective is fused into the reduction that reads ``x`` and ``y`` anyway, so a kernel and its
-launch go away: the guard ``isinf(h).any() or isnan(h).any()`` of fp16 encoders, once its two branches are
-one, has exactly this form.
+Exact, because ``any`` is a repeated ``or`` and ``all`` a repeated ``and``, both associative and
+commutative. The elementwise connective is fused into the reduction that reads ``x`` and ``y``
+anyway, so a kernel and its launch go away: the guard ``isinf(h).any() or isnan(h).any()`` of fp16
+encoders, once its two branches are one, has exactly this form.
 """
 
 from __future__ import annotations

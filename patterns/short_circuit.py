@@ -1,13 +1,13 @@
-"""Nested branches with one arm in common, as ``and``, ``or`` and ``not`` leave them, become one branch.
+"""Nested branches with one arm in common, as ``and`` and ``or`` leave them, become one branch.
 
     ``cond(a, f, cond(b, f, g))  ->  cond(a | b, f, g)``
     ``cond(a, cond(b, f, g), g)  ->  cond(a & b, f, g)``
     ``cond(a, g, cond(b, f, g))  ->  cond(~a & b, f, g)``
     ``cond(a, cond(b, f, g), f)  ->  cond(~a | b, f, g)``
 
-By the truth table of the connectives, whenever evaluating ``b`` has no effect and cannot fail, which
-capture has made sure of for everything that stands in an arm. Python compiles ``if a or b: f`` into
-two jumps, so ``f`` is traced twice; this gives the copy back.
+By the truth table of the connectives, whenever evaluating ``b`` has no effect and cannot fail,
+which capture has made sure of for everything that stands in an arm. Python compiles
+``if a or b: f`` into two jumps, so ``f`` is traced twice; this gives the copy back.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def _replace(match: Match) -> None:
     branches = known_branches(graph)
     doubled = [n for n in graph.nodes if arm_of(n, branch.site, branches) is not inner_in]
     doubled = [n for n in doubled if arm_of(n, branch.site, branches) is not None]
-    with graph.inserting_before(_where_both_exist(graph, outer.args[0], inner.args[0])):  # type: ignore[arg-type]
-        predicate = _combined(graph, outer.args[0], inner.args[0], inner_in, shared)  # type: ignore[arg-type]
+    first, second = outer.args[0], inner.args[0]
+    with graph.inserting_before(_where_both_exist(graph, first, second)):  # type: ignore[arg-type]
+        predicate = _combined(graph, first, second, inner_in, shared)  # type: ignore[arg-type]
     inner.update_arg(0, predicate)
     for user in list(outer.users):
         kept = next(u for u in inner.users if u.args[1] == user.args[1])
@@ -59,7 +60,7 @@ def _replace(match: Match) -> None:
 
 
 def _plan(outer: fx.Node, graph: fx.Graph) -> tuple[fx.Node, fx.Node, bool, bool] | None:
-    """``(outer, inner, arm of outer that is inner, arm of inner that outer's other arm repeats)``."""
+    """``(outer, inner, arm of outer that holds inner, arm of inner that outer repeats)``."""
     if not outer.users:
         return None
     for inner_in in (True, False):
@@ -83,14 +84,15 @@ def _whole_select(results: tuple[fx.Node, ...]) -> fx.Node | None:
     source = sources.pop()
     if not isinstance(source, fx.Node) or not _is_branch(source):
         return None
-    in_order = [r.args[1] for r in results] == list(range(len(source.args[1])))  # type: ignore[arg-type]
+    width = len(source.args[1])  # type: ignore[arg-type]
+    in_order = [r.args[1] for r in results] == list(range(width))
     only_here = all(len(r.users) == 1 for r in results)
     return source if in_order and only_here else None
 
 
 def _inside(inner: fx.Node, outer: fx.Node, arm: bool) -> bool:
     a, b = outer.meta[BRANCH], inner.meta[BRANCH]
-    return b.outer == (a.site, arm) and a.treatment == b.treatment
+    return bool(b.outer == (a.site, arm) and a.treatment == b.treatment)
 
 
 def _same_values(
@@ -158,13 +160,14 @@ def _where_both_exist(graph: fx.Graph, a: fx.Node, b: fx.Node) -> fx.Node:
     missing = {a, b}
     for node in graph.nodes:
         if not missing and node.op != "placeholder":
-            return node
+            place: fx.Node = node
+            return place
         missing.discard(node)
     raise ValueError("a predicate is not in the graph")
 
 
 def _move_out(graph: fx.Graph, branch: Branch, inner: fx.Node) -> None:
-    """What stood in the outer arm stands where the outer branch stood; the inner branch replaces it."""
+    """What stood in the outer arm now stands where the outer branch stood."""
     kept: Branch = inner.meta[BRANCH]
     merged = dataclasses.replace(kept, outer=branch.outer, gated=kept.gated or branch.gated)
     inner.meta[BRANCH] = merged

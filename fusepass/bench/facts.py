@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fusepass.bench._private_todo import compilation_metrics
 from fusepass.bench.records import GraphFacts
+from fusepass.torch_private import compilation_metrics
 
 # The name under which Dynamo's frame evaluation shows each compiled frame to the profiler.
 REGION = "Torch-Compiled Region"

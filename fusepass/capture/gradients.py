@@ -1,9 +1,10 @@
-"""Gradients that eager leaves None and a selection would make zero, found once the graph is complete.
+"""Gradients that eager leaves None and a selection would make zero.
 
-Eager gives a leaf ``grad=None`` when nothing in the loss depends on it, and optimizers then skip it; a
-zero instead lets weight decay move it. A leaf *may* reach an output through some arm, and it *must* reach it
-when every choice of arms leads there. Where the two sets differ for an output, a branch decides whether the
-leaf has a gradient at all, and that branch must stay.
+Eager gives a leaf ``grad=None`` when nothing in the loss depends on it, and optimizers then skip
+it; a zero instead lets weight decay move it. A leaf *may* reach an output through some arm, and it
+*must* reach it when every choice of arms leads there. Where the two sets differ for an output, a
+branch decides whether the leaf has a gradient at all, and that branch must stay. Asked once the
+graph is complete, because a leaf that reaches the output by another way is safe.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ def _chosen(
         return _NONE, _NONE
     source, position = item.args
     taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
-    return may[taken] | may[other], must[taken] & must[other]  # type: ignore[index]
+    may_reach = may[taken] | may[other]  # type: ignore[index]
+    return may_reach, must[taken] & must[other]  # type: ignore[index]
 
 
 def _blamed(
     result: fx.Node, doubtful: Leaves, selects: list[fx.Node], may: dict[fx.Node, Leaves]
 ) -> dict[int, str]:
-    """The selects above ``result`` one arm of which depends on a doubtful leaf and the other not."""
+    """The selects above ``result`` of which only one arm depends on a doubtful leaf."""
     above: set[fx.Node] = set()
     todo = [result]
     while todo:
@@ -75,7 +77,7 @@ def _blamed(
     lost = {}
     for node in selects:
         pairs = zip(node.args[1], node.args[2], strict=True)  # type: ignore[arg-type]
-        if node in above and any((may[a] ^ may[b]) & doubtful for a, b in pairs):  # type: ignore[index]
+        if node in above and any((may[a] ^ may[b]) & doubtful for a, b in pairs):
             lost[node.meta[BRANCH].site] = text
     return lost
 

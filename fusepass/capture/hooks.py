@@ -101,14 +101,14 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
 
 
 def _on_identity(translator: Any) -> None:
-    """``a is b`` on a tensor an arm may have handed on unchanged: eager knows, a selection does not."""
+    """``a is b`` where an arm may have handed ``a`` on unchanged: a selection cannot tell."""
     frame = frame_of(translator.output)
     if frame is None or not frame.sites:
         return
     nodes = [torch_private.node_of(value) for value in translator.stack[-2:]]
     if None in nodes:
         return
-    made = {node.args[0] for node in nodes if node.args}
+    made = {node.args[0] for node in nodes if node is not None and node.args}
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     lost = {s.branch.site: text for s in frame.sites if s.select is not None and s.select in made}
     _take_back(frame, Reason.ALIAS, lost)

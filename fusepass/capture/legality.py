@@ -105,6 +105,8 @@ def check_outputs(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",
         )
+    if tested is None:
+        raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     treatment, reason, text, estimates = _choose(options, arms, tested)
     return Verdict(treatment, reason, text, gated, tuple(fakes), estimates)
 

@@ -78,11 +78,12 @@ def op_name(node: fx.Node) -> str | None:
 
 def _function_name(target: Any) -> str | None:
     if target in IN_PLACE_OPERATORS:
-        return target.__name__[1:] + "_"
+        return str(target.__name__)[1:] + "_"
     registered = torch_private.operator_name(target)
     if registered is not None:
-        namespace, name = registered
-        return _SYNONYMS.get(name, name) if namespace in ("aten", "prims") else None
+        namespace, operator_name = registered
+        own = namespace in ("aten", "prims")
+        return _SYNONYMS.get(operator_name, operator_name) if own else None
     name = getattr(target, "__name__", None)
     module = getattr(target, "__module__", None) or ""
     if not isinstance(name, str):

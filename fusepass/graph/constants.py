@@ -1,5 +1,4 @@
-"""Values in a graph that depend on no input: found by following arguments, computed once on the
-CPU.
+"""Values in a graph that depend on no input, computed once on the CPU.
 
 Only operations whose result has the same bits on every device take part: factories of integers and
 booleans, comparisons, logic, integer arithmetic and changes of shape.
@@ -27,11 +26,11 @@ _MEMO = "fusepass_constant"  # node.meta key: the computed value, or the reason 
 
 
 class NotConstant(Exception):
-    """The value depends on an input, on an inexact operation, or is too large to compute at compile time."""
+    """The value depends on an input or an inexact operation, or is too large to compute here."""
 
 
 def constant_value(node: fx.Node, max_elements: int = 1 << 24) -> torch.Tensor:
-    """The value of a node that depends on no input, as a CPU tensor (dimensions of stride 0 kept so).
+    """The value of a node that depends on no input, as a CPU tensor; strides of 0 stay 0.
 
     Args:
         node: a node of a graph recorded by Dynamo.

@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
 
-# (dense FLOP/s in 16 bit, FLOP/s in 32 bit, bytes/s, seconds of launch per kernel, seconds of round trip)
+# dense FLOP/s in 16 and in 32 bit, bytes/s, seconds to launch a kernel, seconds of a round trip
 _CUDA = (600e12, 50e12, 3.0e12, 2e-6, 80e-6)
 _CPU = (1e11, 1e11, 1e10, 2e-6, 60e-6)
 _MATMUL = frozenset(

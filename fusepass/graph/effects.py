@@ -13,13 +13,13 @@ from fusepass import torch_private
 from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name, tensor_value
 
 RANDOM_OPS = frozenset(
-    (
-        "bernoulli binomial cauchy_ dropout alpha_dropout feature_dropout feature_alpha_dropout "
-        "dropout1d dropout2d dropout3d exponential_ geometric_ gumbel_softmax log_normal_ multinomial "
-        "native_dropout normal normal_ poisson rand rand_like randint randint_like randn randn_like "
-        "random_ randperm rrelu uniform_ bernoulli_ seed manual_seed initial_seed set_rng_state "
-        "fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention"
-    ).split()
+    """
+    bernoulli bernoulli_ binomial cauchy_ dropout alpha_dropout feature_dropout
+    feature_alpha_dropout dropout1d dropout2d dropout3d exponential_ geometric_ gumbel_softmax
+    log_normal_ multinomial native_dropout normal normal_ poisson rand rand_like randint
+    randint_like randn randn_like random_ randperm rrelu uniform_ seed manual_seed initial_seed
+    set_rng_state fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention
+    """.split()
 )
 _TRAINING_FLAG = {
     # op: (position, name, default) of the argument that turns the randomness on
@@ -31,11 +31,12 @@ _TRAINING_FLAG = {
     "dropout3d": (2, "training", True),
     "rrelu": (3, "training", False),
 }
+_RUNNING_STATISTICS = ("running_mean", "running_var")
 _STATE_CALLS = frozenset(
-    (
-        "_set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode "
-        "_enter_dual_level _exit_dual_level set_default_dtype"
-    ).split()
+    """
+    _set_grad_enabled _enter_autocast _exit_autocast _enter_inference_mode _exit_inference_mode
+    _enter_dual_level _exit_dual_level set_default_dtype
+    """.split()
 )
 
 
@@ -46,19 +47,19 @@ def is_random(node: fx.Node) -> bool:
         return False
     if name == "scaled_dot_product_attention":
         probability = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-        return probability != 0.0
+        return bool(probability != 0.0)
     if name in _TRAINING_FLAG:
         position, keyword, default = _TRAINING_FLAG[name]
         training = (
             node.args[position] if len(node.args) > position else node.kwargs.get(keyword, default)
         )
         rate = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
-        return training is not False and rate != 0.0
+        return training is not False and bool(rate != 0.0)
     return True
 
 
 def copies_between_devices(node: fx.Node) -> bool:
-    """Whether the call copies its tensor argument to another device, which can make the host wait."""
+    """Whether the call copies a tensor to another device, which can make the host wait."""
     result = tensor_value(node)
     source = tensor_value(node.args[0]) if node.args else None
     return source is not None and result is not None and source.device != result.device
@@ -73,8 +74,8 @@ def is_state_change(node: fx.Node) -> bool:
 def written_nodes(node: fx.Node) -> list[fx.Node]:
     """The argument nodes whose memory the call may write; conservative for unknown operators."""
     if node.op == "call_method":
-        name = str(node.target)
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        method = str(node.target)
+        if method == "__setitem__" or (method.endswith("_") and not method.endswith("__")):
             return _first_node(node)
         return []
     if node.op == "call_module":
@@ -84,7 +85,7 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
     target = node.target
     if target in IN_PLACE_OPERATORS or target is operator.setitem:
         return _first_node(node)
-    written = [arg for arg in _as_nodes(node.kwargs.get("out"))]
+    written = _as_nodes(node.kwargs.get("out"))
     if _inplace_flag(node):
         written += _first_node(node)
     mutable = torch_private.schema_mutates(target)
@@ -96,15 +97,7 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
     if name == "batch_norm" and _batch_norm_trains(node):
-        written += [
-            a
-            for a in (
-                *node.args[1:3],
-                node.kwargs.get("running_mean"),
-                node.kwargs.get("running_var"),
-            )
-            if isinstance(a, fx.Node)
-        ]
+        written += _as_nodes((*node.args[1:3], *map(node.kwargs.get, _RUNNING_STATISTICS)))
     return written
 
 

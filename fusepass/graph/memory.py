@@ -1,7 +1,8 @@
 """Which memory a value lives in, as eager would have it.
 
-Fake tensors share storage exactly where real ones do, but for one thing: an operation that has nothing to do may
-return its argument itself in eager and a fresh value under a fake mode (dropout outside training).
+Fake tensors share storage exactly where real ones do, but for one thing: an operation that has
+nothing to do may return its argument itself in eager and a fresh value under a fake mode (dropout
+outside training).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Which operations are *total*: once their shapes were accepted, no input value can make them
-fail.
+"""Which operations are *total*: once shapes were accepted, no value can make them fail.
 
 Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known
 when the graph is traced, so an operation that can only fail on those is total here. Anything not
@@ -12,6 +11,7 @@ from collections.abc import Callable
 
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.effects import is_state_change
 
@@ -205,11 +205,11 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "__setitem__": _getitem,
     "dropout": _dropout,
     "tensor_split": _tensor_split,
-    **{name: _factory for name in _FACTORY},
+    **dict.fromkeys(_FACTORY, _factory),
 }
 
-# Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it selects,
-# copies, sums or negates, and never multiplies by a value of the forward (0 · inf is NaN).
+# Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it
+# selects, copies, sums or negates, and never multiplies by a value of the forward (0 · inf is NaN).
 ZERO_SAFE_BACKWARD = frozenset(
     """ add sub neg clamp clamp_max clamp_min masked_fill where relu relu6 hardtanh sum cumsum cat
     stack chunk split split_with_sizes unbind getitem __getitem__ select narrow view view_as
@@ -237,10 +237,10 @@ def zero_safe(node: fx.Node) -> bool:
         )
         return left and finite and node.kwargs.get("rounding_mode") is None
     if name == "mean":
-        return value is not None and isinstance(value.numel(), int) and _nonempty(node)
+        return value is not None and _nonempty(node)
     return name in ZERO_SAFE_BACKWARD
 
 
 def _nonempty(node: fx.Node) -> bool:
     source = tensor_value(node.args[0]) if node.args else None
-    return source is not None and all(isinstance(s, int) and s > 0 for s in source.shape)
+    return source is not None and all(torch_private.known_equal(s > 0, True) for s in source.shape)

@@ -65,15 +65,18 @@ _counter: contextvars.ContextVar[list[GraphRecord] | None] = contextvars.Context
 )
 
 
+def _forget(key: int, _reference: Any) -> None:
+    _logs.pop(key, None)
+
+
 def log_of(compiler: Any) -> CompileLog:
     """The log of one torch.compile call, made on first use."""
     with _lock:
         entry = _logs.get(id(compiler))
         if entry is None:
-            try:
-                ref: Any = weakref.ref(compiler, lambda _, key=id(compiler): _logs.pop(key, None))
-            except TypeError:
-                ref = compiler
+            ref: Any = compiler
+            with contextlib.suppress(TypeError):  # a callback that cannot be referred to weakly
+                ref = weakref.ref(compiler, functools.partial(_forget, id(compiler)))
             entry = (ref, CompileLog())
             _logs[id(compiler)] = entry
         return entry[1]
