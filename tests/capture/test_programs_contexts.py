@@ -1,17 +1,33 @@
-"""Programs under no_grad, inference_mode and autocast: the same results as eager there."""
+"""Programs under no_grad, inference_mode and autocast, and one callable used under all in turn."""
 
 from __future__ import annotations
 
 import pytest
 
 from .corpus import CORPUS
-from .harness import check
+from .harness import assert_same_call, build, call, check, compile_for, fresh_compiler, prepare
 from .program import Program
 
 CHOSEN = [program for program in CORPUS if "contexts" in program.tags]
+# What is decided differently with and without gradients: a stale decision would show.
+SWITCHED = [program for program in CORPUS if program.grad and program.expect_grad] + CHOSEN[::4]
 
 
 @pytest.mark.parametrize("context", ["no_grad", "inference", "autocast"])
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_context(program: Program, context: str) -> None:
     check(program, context)
+
+
+@pytest.mark.parametrize("program", dict.fromkeys(SWITCHED), ids=lambda program: program.name)
+def test_one_callable_in_all_contexts(program: Program) -> None:
+    with fresh_compiler():
+        eager, module = build(program, "grad"), build(program, "grad")
+        compiled = compile_for(program, module)
+        for context in ("no_grad", "grad", "inference", "autocast", "plain", "grad"):
+            sets = [prepare(program, 0, grad=context == "grad") for _ in range(2)]
+            for index, (one, other) in enumerate(zip(*sets, strict=True)):
+                wanted = call(eager, one, eager, context, program.state)
+                got = call(compiled, other, module, context, program.state)
+                where = f"{program.name} ({context}), input set {index}"
+                assert_same_call(wanted, got, (eager, module), where)
