@@ -75,10 +75,10 @@ def mode_config(mode: str) -> dict[str, Any]:
 
 
 def inductor_config_value(name: str) -> Any:
-    """Current value of one Inductor config key, or None where this torch lacks it."""
+    """Current value of one Inductor config key, the object itself; None where there is no key."""
     from torch._inductor import config
 
-    return config.get_config_copy().get(name)
+    return getattr(config, name, None)
 
 
 def compile_with_inductor(
@@ -728,6 +728,13 @@ def known_equal(left: Any, right: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(left == right))
+
+
+def has_unbacked_size(fake: torch.Tensor) -> bool:
+    """Whether a size of a fake tensor depends on data, as that of ``nonzero`` does."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(fake))
 
 
 def storage_key(fake: torch.Tensor) -> int:

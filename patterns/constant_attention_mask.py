@@ -22,6 +22,7 @@ from torch import fx
 from fusepass.graph import constants
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.constants import NotConstant, constant_value
+from fusepass.graph.effects import is_state_change
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Match, Reject, Rule
 
@@ -49,6 +50,8 @@ def _check(match: Match) -> Reject | None:
         kind = _kind(node)
     except NotConstant as reason:
         return Reject(Reason.NOT_CONSTANT, f"the mask is not known at compile time: {reason}", node)
+    if kind is not None and _moves_under_autocast(match):
+        return Reject(Reason.STRIDE_MISMATCH, "under autocast strides cannot be followed", node)
     if kind is None:
         return Reject(
             Reason.FLAVOUR,
@@ -56,6 +59,11 @@ def _check(match: Match) -> Reject | None:
             node,
         )
     return None
+
+
+def _moves_under_autocast(match: Match) -> bool:
+    """Whether the graph switches autocast: then the check of strides after the rewrite is blind."""
+    return any(is_state_change(n) and "autocast" in str(n.target) for n in match.gm.graph.nodes)
 
 
 def _kind(node: fx.Node) -> str | None:

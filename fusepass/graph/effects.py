@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 from typing import Any
@@ -121,14 +122,18 @@ def _as_nodes(value: Any) -> list[fx.Node]:
 def _inplace_flag(node: fx.Node) -> bool:
     if "inplace" in node.kwargs:
         return node.kwargs["inplace"] is not False
+    position = _inplace_position(node.target)
+    return 0 <= position < len(node.args) and node.args[position] is not False
+
+
+@functools.lru_cache(maxsize=4096)
+def _inplace_position(function: Any) -> int:
+    """Where a function takes ``inplace``, -1 if it does not; signatures are slow to read."""
     try:
-        names = list(inspect.signature(node.target).parameters)  # type: ignore[arg-type]
+        names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return False
-    if "inplace" not in names:
-        return False
-    position = names.index("inplace")
-    return len(node.args) > position and node.args[position] is not False
+        return -1
+    return names.index("inplace") if "inplace" in names else -1
 
 
 def _schema_writes(node: fx.Node) -> list[fx.Node]:

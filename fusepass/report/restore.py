@@ -116,8 +116,10 @@ class _Snapshot:
             cell.cell_contents = content
         for tensor, copy, grad in self.tensors:
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                if not torch.equal(tensor, copy):
-                    tensor.copy_(copy)
+                if tensor.shape != copy.shape:  # unsqueeze_ and its like
+                    tensor.data = copy
+                elif not _same_bits(tensor, copy):
+                    _once(tensor, tensor).copy_(_once(copy, tensor))
             if tensor.is_leaf and tensor.grad is not grad:
                 tensor.grad = grad
 
@@ -129,6 +131,22 @@ def _same(found: Iterable[tuple[Any, Any]], expected: Iterable[tuple[Any, Any]])
     return len(left) == len(right) and all(
         a[1] is b[1] and (a[0] is b[0] or a[0] == b[0]) for a, b in pairs
     )
+
+
+def _once(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``value`` without the dimensions along which ``like`` repeats one element (``expand``)."""
+    if like.layout is torch.strided:
+        for dim, stride in enumerate(like.stride()):
+            if stride == 0 and like.shape[dim] > 1:
+                value = value.narrow(dim, 0, 1)
+    return value
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided or a.is_quantized:
+        return torch.equal(a, b)
+    dense = [_once(t, a).contiguous().view(-1).view(torch.uint8) for t in (a, b)]
+    return torch.equal(*dense)  # NaN equals NaN
 
 
 def _is_users(value: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 
 from torch import fx
 
@@ -30,9 +29,9 @@ def rewrite(gm: fx.GraphModule, rules: tuple[Rule, ...], options: Options) -> li
         RuleError: a rule settled by capture failed; the graph cannot do without it.
     """
     decisions: list[Decision] = []
-    for module in _innermost_first(gm):
-        for rule in rules:
-            if rule.place == "before":
+    for rule in rules:
+        if rule.place == "before":
+            for module in _innermost_first(gm):  # a rule before this one may have made new ones
                 decisions += _Attempt(module, rule, options).run()
     return decisions
 
@@ -57,6 +56,7 @@ class _Attempt:
         anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
         decisions: list[Decision] = []
         facts: Facts | None = None
+        changed = False
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         for node in anchors:
             self.site = node
@@ -68,16 +68,16 @@ class _Attempt:
                     why = reject.reason_code, reject.text
                     decisions.append(self._decision(Outcome.REJECTED, *why, place))
                 continue
-            if self.before is None:
-                self.before = copy.deepcopy(gm.graph)
-                if options.verify and not rule.settled_by_capture:  # capture has proved its own
-                    facts = Facts(gm.graph, fake_mode)
+            if not changed and not rule.settled_by_capture:  # capture has proved its own rules
+                self.before = _copied(gm.graph)
+                facts = Facts(gm.graph, fake_mode) if options.verify else None
+            changed = True
             rule.replace(match)
             if not rule.settled_by_capture:
                 decisions.append(
                     self._decision(Outcome.APPLIED, Reason.PROVED, rule.summary, place)
                 )
-        if self.before is not None:
+        if changed:
             if facts is not None:
                 facts.check(gm.graph)
             gm.graph.lint()
@@ -110,7 +110,13 @@ class _Attempt:
         return Decision(Station.BEFORE, self.rule.name, outcome, code, text, "", *place)
 
 
-def _innermost_first(gm: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    nested = [m for name, m in gm.named_modules() if name and isinstance(m, fx.GraphModule)]
-    yield from reversed(nested)
-    yield gm
+def _copied(graph: fx.Graph) -> fx.Graph:
+    """A copy with all that others have hung on the graph and its nodes, as Dynamo does."""
+    duplicate = copy.deepcopy(graph)
+    for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
+        vars(new).update({k: v for k, v in vars(old).items() if k not in vars(new)})
+    return duplicate
+
+
+def _innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    return [m for m in gm.modules() if isinstance(m, fx.GraphModule)][::-1]

@@ -98,7 +98,7 @@ def rebinds(x):
 def reads_later(x):
     if x:
         scratch = 1
-    return [scratch, x, x, x, x]  # noqa: F821
+    return [scratch, x, x, x, x]
 
 
 @pytest.mark.parametrize(("function", "live"), [(rebinds, False), (reads_later, True)])

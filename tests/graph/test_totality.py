@@ -41,7 +41,7 @@ def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         call("add", X, X),
         call(torch.ops.aten.add.Tensor, X, X),
     ],
-    ids=lambda n: str(n.target),
+    ids=lambda n: getattr(n.target, "__name__", str(n.target)),
 )
 def test_spellings_of_one_operation_have_one_name(spelled: fx.Node) -> None:
     assert op_name(spelled) == "add"
@@ -82,7 +82,7 @@ PARTIAL = [
 ]
 
 
-@pytest.mark.parametrize("node", PARTIAL, ids=lambda n: str(n.target))
+@pytest.mark.parametrize("node", PARTIAL, ids=lambda n: getattr(n.target, "__name__", str(n.target)))
 def test_what_can_fail_for_some_values_is_partial(node: fx.Node) -> None:
     assert partial_reason(node)
 
@@ -103,7 +103,7 @@ ALWAYS_FINE = [
 ]
 
 
-@pytest.mark.parametrize("node", ALWAYS_FINE, ids=lambda n: str(n.target))
+@pytest.mark.parametrize("node", ALWAYS_FINE, ids=lambda n: getattr(n.target, "__name__", str(n.target)))
 def test_what_depends_only_on_shapes_is_total(node: fx.Node) -> None:
     assert partial_reason(node) is None
 
@@ -149,7 +149,7 @@ def test_random_draws(node: fx.Node, random: bool) -> None:
         (call(torch.nn.functional.batch_norm, X, X, X), False),
         (call("__and__", X, X), False),
     ],
-    ids=str,
+    ids=lambda v: getattr(getattr(v, "target", v), "__name__", str(getattr(v, "target", v))),
 )
 def test_writes(node: fx.Node, writes: bool) -> None:
     assert bool(written_nodes(node)) is writes

@@ -56,7 +56,7 @@ def nested_in_else(x: Tensor, y: Tensor) -> Tensor:
     return z
 
 
-@FAMILY.program(PAIR, CHAINED, ALIAS, grad=True, frozen=(1,))
+@FAMILY.program(PAIR, CHAINED, CHAINED, grad=True, frozen=(1,))
 def two_in_a_row(x: Tensor, y: Tensor) -> Tensor:
     h = x if x.sum() > 0 else x * 2
     h = h if y.sum() > 0 else h * 3
@@ -215,6 +215,39 @@ def identity_as_dictionary_key(x: Tensor) -> Tensor:
     y = h if x.sum() > 0 else h * 1
     names = {h: "old"}
     return h * 2 if y in names else h * 7
+
+
+@FAMILY.program(ONE, FREE)
+def id_compared(x: Tensor) -> Tensor:
+    h = x + 1
+    y = h if x.sum() > 0 else h * 1
+    return h * 2 if id(y) == id(h) else h * 7
+
+
+@FAMILY.program(ONE, FREE)
+def member_of_a_set(x: Tensor) -> Tensor:
+    h = x + 1
+    y = h if x.sum() > 0 else h * 1
+    return h * 2 if y in {h, x} else h * 7
+
+
+@FAMILY.program(ONE, FREE)
+def counted_as_keys(x: Tensor) -> tuple[Tensor, int]:
+    h = x + 1
+    y = h if x.sum() > 0 else h * 1
+    return y * 2, len({h: 1, y: 2})
+
+
+@FAMILY.program(ONE, FREE, FREE, one_sided=True)
+def compared_inside_tuples(x: Tensor) -> tuple[Tensor, bool]:
+    # Tuples compare their items by identity first; only then would == on tensors raise.
+    h = x + 1
+    y = h if x.sum() > 0 else h * 0 + 9
+    try:
+        same = (1, h) == (1, y)
+    except RuntimeError:
+        same = False
+    return y * 2, same
 
 
 @FAMILY.program(rows([1.0, 2.0], [-1.0, -2.0]), FREE)
