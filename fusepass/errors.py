@@ -53,7 +53,7 @@ class RuleError(FusepassError, ValueError):
     """A rule that is malformed, or whose rewrite changed what it must not change."""
 
     def __init__(self, rule: str, location: str, problem: str) -> None:
-        super().__init__(f"fusepass: rule {rule!r} ({location}): {problem}")
+        super().__init__(f"fusepass: rule {rule!r} ({location}): {problem}.")
 
 
 class NoReport(FusepassError, LookupError):

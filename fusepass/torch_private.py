@@ -369,6 +369,11 @@ def code_of(target: Any) -> Any:
     return getattr(forward, "__code__", None)
 
 
+def input_count(translator: Any) -> int:
+    """How many inputs the graph being recorded has so far."""
+    return len(translator.output.current_tracer.input_name_to_proxy)
+
+
 def is_internal_file(path: str) -> bool:
     """Whether a source file is part of Dynamo (its Python stand-ins for builtins), not of a program."""
     return "/torch/_dynamo/" in path.replace("\\", "/")
@@ -391,6 +396,8 @@ def jump_kind(opname: str) -> tuple[bool, bool]:
     return _JUMPS[opname], opname.endswith("_OR_POP")
 
 
+_IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP")
+
 JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
 BreakHandler = Callable[[Any, str, Any], None]
@@ -398,7 +405,7 @@ BreakHandler = Callable[[Any, str, Any], None]
 
 def install_hooks(
     on_jump: JumpHandler,
-    on_identity: Callable[[Any], None],
+    on_identity: Callable[[Any, list[Any]], None],
     on_graph: GraphHandler,
     on_break: BreakHandler,
 ) -> Callable[[], None]:
@@ -406,7 +413,8 @@ def install_hooks(
 
     Args:
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
-        on_identity: called with the translator before each ``is`` test.
+        on_identity: called as ``(translator, values)`` before an operation that looks at which
+            object a value is: ``is``, a lookup in or the making of a dict, ``in``.
         on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
@@ -427,11 +435,13 @@ def install_hooks(
             table[opcode] = _jump_hook(on_jump, original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
 
-        identity = dis.opmap["IS_OP"]
-        if table[identity] is not None:
-            original = table[identity]
-            table[identity] = _identity_hook(on_identity, original)
-            undo.append(functools.partial(table.__setitem__, identity, original))
+        for opname in _IDENTITY_TESTS:
+            opcode = dis.opmap.get(opname)
+            if opcode is None or table[opcode] is None:
+                continue
+            original = table[opcode]
+            table[opcode] = _identity_hook(on_identity, original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
 
     call_user_compiler = OutputGraph.call_user_compiler
 
@@ -476,11 +486,23 @@ def _jump_hook(
     return handler
 
 
+def _compared(translator: Any, instruction: Any) -> list[Any]:
+    """Values on the stack whose identity an instruction may look at."""
+    stack, name = translator.stack, instruction.opname
+    if name == "IS_OP":
+        pair = list(stack[-2:])
+        return pair if all(is_any_tensor(realized(value)) for value in pair) else []
+    if name == "BUILD_MAP":
+        return list(stack[len(stack) - 2 * instruction.arg :: 2]) if instruction.arg else []
+    value, container = (stack[-2], stack[-1]) if name == "CONTAINS_OP" else (stack[-1], stack[-2])
+    return [] if is_any_tensor(realized(container)) else [value]
+
+
 def _identity_hook(
-    on_identity: Callable[[Any], None], original: Callable[[Any, Any], None]
+    on_identity: Callable[[Any, list[Any]], None], original: Callable[[Any, Any], None]
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
-        on_identity(translator)
+        on_identity(translator, _compared(translator, instruction))
         original(translator, instruction)
 
     return handler
@@ -554,6 +576,22 @@ def constant_of(value: Any) -> tuple[bool, Any]:
     if plain and value.is_python_constant():
         return True, value.as_python_constant()
     return False, None
+
+
+def same_symbol(a: Any, b: Any) -> bool:
+    """Whether two tracked sizes, or tuples of sizes, are equal for every input."""
+    from torch._dynamo.variables import ConstantVariable, SymNodeVariable
+    from torch._dynamo.variables.lists import SizeVariable
+
+    if isinstance(a, SizeVariable) and isinstance(b, SizeVariable):
+        pairs = list(zip(a.items, b.items, strict=False))
+        return len(a.items) == len(b.items) and all(same_symbol(x, y) for x, y in pairs)
+    if isinstance(a, SymNodeVariable) and isinstance(b, SymNodeVariable):
+        return known_equal(a.sym_num, b.sym_num)
+    if isinstance(a, ConstantVariable) and isinstance(b, ConstantVariable):
+        x, y = a.as_python_constant(), b.as_python_constant()
+        return type(x) is type(y) and bool(x == y)
+    return False
 
 
 def sequence_items(value: Any) -> tuple[str, Any] | None:
@@ -738,8 +776,14 @@ def has_unbacked_size(fake: torch.Tensor) -> bool:
 
 
 def storage_key(fake: torch.Tensor) -> int:
-    """Identity of the memory behind a (fake) tensor: equal for views of one another."""
-    return int(fake.untyped_storage()._cdata)
+    """Identity of the memory behind a (fake) tensor: equal for views of one another.
+
+    A tensor inside a functorch transform has no storage to ask for and gets an identity of its own.
+    """
+    try:
+        return int(fake.untyped_storage()._cdata)
+    except NotImplementedError:
+        return id(fake)
 
 
 def cond_operator() -> Any:

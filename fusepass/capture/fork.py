@@ -92,6 +92,7 @@ def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterato
 def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join: int) -> Arm:
     graph = translator.output.graph
     last = next(iter(reversed(graph.nodes)), None)
+    calls_before = len(graph.nodes) - torch_private.input_count(translator)
     translator.stack = stack
     translator.instruction_pointer = translator.start_point = start
     _run_to(translator, join)
@@ -104,7 +105,12 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
             Reason.SIDE_EFFECT, "an arm writes an attribute or variable that existed before it"
         )
     bindings = {name: getattr(translator, name) for name in COPIED}
-    return Arm(bindings, translator.instruction_pointer, _recorded_since(graph, last))
+    nodes = _recorded_since(graph, last)
+    if len(graph.nodes) - torch_private.input_count(translator) != calls_before + len(nodes):
+        raise Refusal(
+            Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
+        )
+    return Arm(bindings, translator.instruction_pointer, nodes)
 
 
 def _run_to(translator: Any, join: int) -> None:

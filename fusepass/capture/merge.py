@@ -104,6 +104,8 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         raise Refusal(
             Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
         )
+    if torch_private.same_symbol(taken, other):
+        return taken
     joined = _merge_containers(taken, other, what, outputs)
     if joined is not None:
         return joined

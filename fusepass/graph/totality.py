@@ -154,6 +154,16 @@ def _where(node: fx.Node) -> str | None:
     )
 
 
+def _item(node: fx.Node) -> str | None:
+    """Dynamo passes a Python float that may vary as a 0-d CPU input and reads it with ``item``."""
+    source = node.args[0]
+    value = tensor_value(source)
+    if isinstance(source, fx.Node) and source.op == "placeholder" and value is not None:
+        if value.device.type == "cpu" and value.dim() == 0:
+            return None
+    return f"item: {EXCLUDED['item']}"
+
+
 def _dropout(node: fx.Node) -> str | None:
     rate = argument(node, 1, "p", 0.5)
     return (
@@ -203,6 +213,7 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "where": _where,
     "setitem": _getitem,
     "__setitem__": _getitem,
+    "item": _item,
     "dropout": _dropout,
     "tensor_split": _tensor_split,
     **dict.fromkeys(_FACTORY, _factory),

@@ -138,14 +138,15 @@ def _once(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if like.layout is torch.strided:
         for dim, stride in enumerate(like.stride()):
             if stride == 0 and like.shape[dim] > 1:
-                value = value.narrow(dim, 0, 1)
+                value = value.select(dim, 0).unsqueeze(dim)
     return value
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.layout is not torch.strided or a.is_quantized:
         return torch.equal(a, b)
-    dense = [_once(t, a).contiguous().view(-1).view(torch.uint8) for t in (a, b)]
+    plain = [_once(t, a).resolve_conj().resolve_neg() for t in (a, b)]
+    dense = [t.reshape(-1).contiguous().view(torch.uint8) for t in plain]
     return torch.equal(*dense)  # NaN equals NaN
 
 

@@ -45,6 +45,7 @@ class Seen:
     printed: str = ""
     rng: Tensor = field(default_factory=torch.get_rng_state)
     grads: list[Tensor | None] = field(default_factory=list)
+    backward_error: type[BaseException] | None = None
     state: Any = None
 
 
@@ -95,7 +96,10 @@ def call(
     # At once: a program that writes a global shares it with the other side, and resets it here.
     seen.state = state(owner) if state else None
     if context == "grad" and seen.error is None:
-        _backward(seen.result)
+        try:
+            _backward(seen.result)
+        except RuntimeError as error:  # its text names nodes of the graph, which may differ
+            seen.backward_error = type(error)
         seen.grads = [leaf.grad for leaf in leaves if leaf.requires_grad]
     return seen
 
@@ -131,6 +135,9 @@ def assert_same_call(eager: Seen, compiled: Seen, owners: tuple[Any, Any], where
         ("objects", "storages"), sharing(everything[0]), sharing(everything[1]), strict=True
     ):
         assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
+    assert eager.backward_error == compiled.backward_error, (
+        f"{where}: backward raised {eager.backward_error} in eager, {compiled.backward_error}"
+    )
     for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
         assert (one is None) == (other is None), (
             f"{where}: gradient {index} is {one} in eager, {other} compiled"

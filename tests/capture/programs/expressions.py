@@ -127,7 +127,7 @@ def three_operands(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * (a * b or a + b or a - b + 7)
 
 
-@FAMILY.program(SCALARS, WHERE, grad=True)
+@FAMILY.program(SCALARS, WHERE | keep("none_grad"), grad=True)
 def and_or_idiom(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # What people wrote before the conditional expression.
     return (a + 0 and b * a) or a + b * 2
@@ -149,7 +149,7 @@ def bool_of_tensor_then_branch(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x + 1 if b and not flag else x - 1
 
 
-@FAMILY.program(BATCH, keep("python_value"))
+@FAMILY.program(BATCH, WHERE | keep("python_value"))
 def python_scalar_ternary(x: Tensor) -> Tensor:
     return x * (2.0 if x.sum() > 0 else 3.0)
 

@@ -54,7 +54,7 @@ for name in LEFT:
     FAMILY.add(name, lambda name=name: leaving(name), ONE, VALUE)
 
 
-@FAMILY.program(ONE, VALUE, grad=True)
+@FAMILY.program(ONE, VALUE | WHERE, grad=True)
 def scale_used_later(x: Tensor) -> Tensor:
     if x.sum() > 0:
         scale = 2.0
@@ -196,7 +196,7 @@ def number_bound_in_one_arm(x: Tensor) -> Tensor:
     return x * scale
 
 
-@FAMILY.program(ONE, UNBOUND)
+@FAMILY.program(ONE, UNBOUND | keep("untraceable"))
 def bound_in_else(x: Tensor) -> Tensor:
     if x.sum() > 0:
         pass

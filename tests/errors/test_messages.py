@@ -1,0 +1,64 @@
+"""Errors and warnings: what they derive from, and that each says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fusepass import errors
+
+EVERY = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and value.__module__ == errors.__name__
+]
+MADE = [
+    (errors.UnknownOption("mod", ["mode"]), ["'mod'", "'mode'", "options"]),
+    (errors.UnknownOption("b", ["a"], "options['rules']"), ["options['rules']"]),
+    (errors.OptionType("verify", 1, "True or False"), ["'verify'", "True or False", "int", "1"]),
+    (errors.OptionValue("mode", "fast", ["default"]), ["'mode'", "'fast'", "default"]),
+    (errors.RuleError("r", "f.py:3", "it broke"), ["'r'", "f.py:3", "it broke"]),
+    (errors.NoReport("net"), ["net", "Call it", "reset"]),
+    (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11"), ["3.0", "3.15", "torch 2.11"]),
+    (errors.CacheUnusable("/cache", "no"), ["/cache", "TORCHINDUCTOR_CACHE_DIR"]),
+    (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
+    (errors.RewriteFault("r", "no"), ["'r'", "report"]),
+    (errors.OptionsChanged(), ["reset"]),
+]
+BASES = {
+    errors.UnknownOption: ValueError,
+    errors.OptionType: TypeError,
+    errors.OptionValue: ValueError,
+    errors.NoReport: LookupError,
+    errors.RuleError: ValueError,
+}
+
+
+@pytest.mark.parametrize(("error", "words"), MADE)
+def test_message(error: Exception, words: list[str]) -> None:
+    text = str(error)
+    assert text.startswith("fusepass: ")
+    assert text[-1] == "."
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_one_base_for_errors_and_one_for_warnings(kind: type[Exception]) -> None:
+    if issubclass(kind, Warning):
+        assert issubclass(kind, errors.FusepassWarning)
+        assert issubclass(kind, UserWarning)
+    else:
+        assert issubclass(kind, errors.FusepassError)
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(("kind", "base"), BASES.items())
+def test_what_a_program_would_catch(kind: type[Exception], base: type[Exception]) -> None:
+    assert issubclass(kind, base)
+
+
+def test_long_lists_are_cut() -> None:
+    text = str(errors.UnknownOption("zz", [f"key{n}" for n in range(500)]))
+    assert "…" in text
+    assert len(text) < 1000

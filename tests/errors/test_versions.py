@@ -1,0 +1,84 @@
+"""A torch or Python that was not tested: one warning, branches break as under Inductor, all else works."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import fusepass
+from fusepass import errors, torch_private
+from fusepass.capture import hooks
+
+EAGER = {"codegen": "eager"}
+
+
+def branch(x: Tensor) -> Tensor:
+    return x * 2 if x.sum() > 0 else x - 1
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """The answer is kept for the process: ask again in each test, and after it."""
+    hooks._supported.cache_clear()
+    yield
+    hooks._supported.cache_clear()
+
+
+@pytest.fixture(params=["TESTED_TORCH", "TESTED_PYTHON"])
+def unsupported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two is out of range."""
+    monkeypatch.setattr(torch_private, request.param, ((9, 0), (9, 1)))
+    return str(request.param)
+
+
+def test_one_warning_that_names_the_versions(unsupported: str) -> None:
+    with pytest.warns(errors.UnsupportedVersion) as caught:
+        for size in (2, 3, 4):
+            torch.compile(branch, backend="fusepass", options=EAGER, dynamic=False)(torch.ones(size))
+        fusepass.explain(branch, torch.ones(2))
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert torch.__version__ in text
+    assert ".".join(map(str, sys.version_info[:3])) in text
+    assert "9.0 to 9.1" in text
+
+
+@pytest.mark.filterwarnings("ignore::fusepass.errors.UnsupportedVersion")
+def test_program_works_and_the_report_says_why(unsupported: str) -> None:
+    compiled = torch.compile(branch, backend="fusepass", options=EAGER)
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert torch.equal(compiled(x), branch(x))
+    report = fusepass.last_report(compiled)
+    (decision,) = (d for d in report.decisions if d.rule == "branch")
+    assert (decision.treatment, decision.reason_code) == ("keep", "unsupported_version")
+    assert len(report.graph_breaks) == 1
+
+
+@pytest.mark.filterwarnings("ignore::fusepass.errors.UnsupportedVersion")
+def test_rules_still_work(unsupported: str) -> None:
+    def attention(q: Tensor) -> Tensor:
+        mask = torch.ones(4, 4, dtype=torch.bool)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    report = fusepass.explain(attention, torch.randn(1, 1, 4, 4))
+    assert ["applied"] == [d.outcome for d in report.decisions if d.station == "before"]
+
+
+def test_program_without_branches_is_not_warned(unsupported: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = torch.compile(lambda x: x + 1, backend="fusepass", options=EAGER)
+        assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_this_pair_is_supported() -> None:
+    """The tests run on versions that are listed; a new one is listed when they pass on it."""
+    assert torch_private.capture_supported()
+    low, high = torch_private.TESTED_TORCH
+    assert low <= torch_private.torch_version() <= high
+    assert fusepass.explain(branch, torch.ones(2)).graph_breaks == ()
