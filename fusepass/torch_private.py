@@ -369,6 +369,33 @@ def code_of(target: Any) -> Any:
     return getattr(forward, "__code__", None)
 
 
+def iterator_states(values: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """Every iterator among tracked values, and inside them, with a copy of where it stands.
+
+    Raises:
+        ValueError: a generator is among them, whose state cannot be copied.
+    """
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.iter import IteratorVariable
+
+    found: dict[int, tuple[Any, dict[str, Any]]] = {}
+    todo = list(values)
+    while todo:
+        value = todo.pop()
+        if not isinstance(value, VariableTracker) or id(value) in found:
+            continue
+        if "Generator" in type(value).__name__:
+            raise ValueError("a generator")
+        if not isinstance(value, IteratorVariable):
+            continue
+        state = dict(vars(value))
+        state = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+        found[id(value)] = (value, state)
+        for held in state.values():
+            todo.extend(held if isinstance(held, (list, tuple)) else [held])
+    return list(found.values())
+
+
 def input_count(translator: Any) -> int:
     """How many inputs the graph being recorded has so far."""
     return len(translator.output.current_tracer.input_name_to_proxy)

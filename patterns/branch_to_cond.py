@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture.select import BRANCH, Branch, arm_of, select
+from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
+from fusepass.graph.memory import memories, memory_of
 from fusepass.patterns.branch_to_where import known_branches
 from fusepass.rewrite.rule import Match, Reject, Rule
 
@@ -48,6 +49,8 @@ def _replace(match: Match) -> None:
         names.append(name)
     with graph.inserting_before(node):
         bodies = [graph.get_attr(name) for name in names]
+        for body in bodies:  # they stand in the same outer arm as the branch
+            body.meta = {ARM: node.meta[ARM]} if ARM in node.meta else {}
         call = graph.call_function(
             torch_private.cond_operator(), (predicate, *bodies, tuple(operands))
         )
@@ -87,11 +90,14 @@ def _carve(
     for node in nodes:
         env[node] = body.node_copy(node, env.__getitem__)
     handed: list[fx.Node] = []
+    seen = set(memories(operands))
     for result in results:
         out = env[result]
-        if result in operands or any(out is earlier for earlier in handed):
+        key = memory_of(result)
+        if key in seen:  # an operand, a view of one, or of an earlier result
             out = body.call_function(torch.clone, (out,))
             out.meta = {"example_value": result.meta["example_value"]}
+        seen.add(key)
         handed.append(out)
     body.output(tuple(handed))
     return fx.GraphModule(gm, body)

@@ -16,6 +16,8 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memory_of
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Match, Reject, Rule
 
@@ -60,9 +62,25 @@ def _check(match: Match) -> Reject | None:
     same_shape = x is not None and y is not None and x.dim() == y.dim()
     if not same_shape or not all(map(torch_private.known_equal, x.shape, y.shape)):  # type: ignore[union-attr]
         return Reject(Reason.SHAPE_MISMATCH, "the two tensors reduced differ in shape", node)
+    if _written_between(match):
+        return Reject(Reason.ALIAS, "what is reduced is written before the two are joined", node)
     if x.device != y.device:  # type: ignore[union-attr]
         return Reject(Reason.DEVICE_MISMATCH, "the two tensors reduced are on two devices", node)
     return None
+
+
+def _written_between(match: Match) -> bool:
+    """Whether a tensor that is reduced is written after its reduction and before the join."""
+    reductions = set(match.anchor.args)
+    reduced = {memory_of(r.args[0]) for r in reductions}  # type: ignore[union-attr]
+    started = False
+    for node in match.gm.graph.nodes:
+        if node is match.anchor:
+            return False
+        started = started or node in reductions
+        if started and any(memory_of(written) in reduced for written in written_nodes(node)):
+            return True
+    return False
 
 
 def _replace(match: Match) -> None:

@@ -13,12 +13,14 @@ which capture has made sure of for everything that stands in an arm. Python comp
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 import torch
 from torch import fx
 
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import written_nodes
 from fusepass.patterns.branch_to_where import known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Match, Reject, Rule
@@ -78,7 +80,9 @@ def _plan(outer: fx.Node, graph: fx.Graph) -> tuple[fx.Node, fx.Node, bool, bool
 
 def _whole_select(results: tuple[fx.Node, ...]) -> fx.Node | None:
     """The select whose results, all and in order, these are."""
-    sources = {r.args[0] for r in results if r.op == "call_function" and r.args}
+    if not results or any(r.target is not operator.getitem for r in results):
+        return None
+    sources = {r.args[0] for r in results}
     if len(sources) != 1:
         return None
     source = sources.pop()
@@ -105,6 +109,9 @@ def _same_values(
     """Whether two tuples of values are computed alike from values outside the outer branch."""
     site = outer.meta[BRANCH].site
     branches = known_branches(graph)
+    in_arms = (n for n in graph.nodes if arm_of(n, site, branches) is not None)
+    if any(written_nodes(n) for n in in_arms):  # a value in place is more than its own node says
+        return False
     memo: dict[tuple[fx.Node, fx.Node], bool] = {}
 
     def same(a: object, b: object) -> bool:

@@ -10,6 +10,8 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.report.decision import Reason
 
 COPIED = ("stack", "symbolic_locals", "symbolic_globals", "block_stack", "nn_module_stack")
 _SAVED = (
@@ -29,6 +31,7 @@ class Arm:
     bindings: dict[str, Any]
     index: int
     nodes: list[fx.Node]
+    iterators: list[tuple[Any, dict[str, Any]]]
 
 
 class Bindings:
@@ -38,6 +41,7 @@ class Bindings:
         self.translator = translator
         self.values = {name: copy.copy(getattr(translator, name)) for name in COPIED}
         self.values |= {name: getattr(translator, name) for name in _SAVED}
+        self.iterators = _iterators(translator)
         self.modes = modes()
         self.mutations = mutations(translator)
 
@@ -45,6 +49,23 @@ class Bindings:
         """Put the translator back where it was; what it recorded stays recorded."""
         for name, value in self.values.items():
             setattr(self.translator, name, copy.copy(value) if name in COPIED else value)
+        put_back(self.iterators)
+
+
+def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
+    """Set iterators, which Dynamo advances in place, to where they stood."""
+    for iterator, state in iterators:
+        copies = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+        vars(iterator).clear()
+        vars(iterator).update(copies)
+
+
+def _iterators(translator: Any) -> list[tuple[Any, dict[str, Any]]]:
+    held = [*translator.stack, *translator.symbolic_locals.values()]
+    try:
+        return torch_private.iterator_states(held)
+    except ValueError as kind:
+        raise Refusal(Reason.LOOP, f"an arm could advance {kind} that existed before it") from None
 
 
 def modes() -> tuple[Any, ...]:

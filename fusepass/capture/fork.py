@@ -76,6 +76,7 @@ def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterato
     """No partial graph may be compiled inside an arm, and nothing made outside may be written."""
     shadowed = translator.__dict__.get("should_compile_partial_graph")
     translator.should_compile_partial_graph = lambda: False
+    translator.exception_handler = _refuse_handling  # a handler may lie beyond the join
     translator.current_speculation = None
     frame.arms.append(arm)
     try:
@@ -85,8 +86,13 @@ def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterato
         frame.arms.pop()
         if shadowed is None:
             del translator.should_compile_partial_graph
+            del translator.exception_handler
         else:
             translator.should_compile_partial_graph = shadowed
+
+
+def _refuse_handling(error: Any) -> None:
+    raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})")
 
 
 def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join: int) -> Arm:
@@ -110,7 +116,8 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
-    return Arm(bindings, translator.instruction_pointer, nodes)
+    held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
+    return Arm(bindings, translator.instruction_pointer, nodes, held)
 
 
 def _run_to(translator: Any, join: int) -> None:

@@ -1,67 +1,138 @@
-"""Gradients that eager leaves None and a selection would make zero.
+"""Gradients that eager leaves out and a selection would send as zeros.
 
-Eager gives a leaf ``grad=None`` when nothing in the loss depends on it, and optimizers then skip
-it; a zero instead lets weight decay move it. A leaf *may* reach an output through some arm, and it
-*must* reach it when every choice of arms leads there. Where the two sets differ for an output, a
-branch decides whether the leaf has a gradient at all, and that branch must stay. Asked once the
-graph is complete, because a leaf that reaches the output by another way is safe.
+A selection sends a zero gradient into the arm that was not taken, where eager sends none. Two things
+could show it. A *leaf* that eager leaves at ``grad=None`` would get a zero, and weight decay would
+move it. An *operation before the branch* whose result only one arm uses would see a zero gradient
+where eager never runs its backward, and zero times an infinite derivative is NaN (inside the arms
+themselves gating prevents that).
+
+Something *may* reach an output through some choice of arms, and it *must* reach it when every
+choice leads there. Where the two differ for a leaf, or for an operation that could make NaN of
+zero, the branches above stay. Asked once the graph is complete, because what reaches the output by
+another way is safe. Sets are kept as the bits of one integer.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from torch import fx
 
-from fusepass.capture.select import BRANCH, select
-from fusepass.graph.canonical import tensor_value
+from fusepass.capture.select import ARM, BRANCH, select
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memories, memory_of
+from fusepass.graph.totality import zero_safe
+from fusepass.report.decision import Reason
 
-Leaves = frozenset[fx.Node]
-_NONE: Leaves = frozenset()
+# Calls that look at some operands only for their shape or dtype: no gradient goes there.
+_ONLY_FIRST = frozenset(
+    "expand_as type_as view_as reshape_as to new_zeros new_ones new_full".split()
+)
 
 
-def undecided_gradients(graph: fx.Graph) -> dict[int, str]:
-    """Sites that decide whether a leaf has a gradient, with the reason of each."""
+@dataclass
+class _Reach:
+    """What may and what must reach each node, as bits; who has which bit."""
+
+    may: dict[fx.Node, int] = field(default_factory=dict)
+    must: dict[fx.Node, int] = field(default_factory=dict)
+    owners: list[fx.Node] = field(default_factory=list)
+
+    def bit_of(self, node: fx.Node) -> int:
+        self.owners.append(node)
+        return 1 << (len(self.owners) - 1)
+
+    def named(self, bits: int) -> list[fx.Node]:
+        return [node for i, node in enumerate(self.owners) if bits >> i & 1]
+
+
+def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, tuple[Reason, str]]:
+    """Sites that decide whether something has a gradient at all, with the reason of each.
+
+    Args:
+        graph: the complete graph of a frame, selects still in it.
+        allow_zero_grad: a leaf may get a zero instead of None (NaN is never allowed).
+    """
     selects = [n for n in graph.nodes if n.target is select and BRANCH in n.meta]
     if not any(v.requires_grad for n in selects for v in n.meta["example_value"]):
         return {}
-    may: dict[fx.Node, Leaves] = {}
-    must: dict[fx.Node, Leaves] = {}
-    for node in graph.nodes:
-        may[node], must[node] = _leaves(node, may), _leaves(node, must)
-        if node.op == "call_function" and node.args and node.args[0] in selects:
-            may[node], must[node] = _chosen(node, may, must)
+    reach = _reach(graph, selects)
     output = next(n for n in graph.nodes if n.op == "output")
-    lost: dict[int, str] = {}
+    lost: dict[int, tuple[Reason, str]] = {}
     for result in output.all_input_nodes:
-        doubtful = may[result] - must[result]
-        if doubtful:
-            lost |= _blamed(result, doubtful, selects, may)
+        doubtful = reach.named(reach.may[result] & ~reach.must[result])
+        leaves = [n for n in doubtful if _is_leaf(n)]
+        if leaves and not allow_zero_grad:
+            text = (
+                f"only one arm depends on {_names(leaves)}: its gradient would be zero, not None, "
+                "when that arm is not taken (allow_zero_grad permits it)"
+            )
+            lost |= _blamed(result, leaves, selects, reach, (Reason.NONE_GRAD, text))
+        operations = [n for n in doubtful if not _is_leaf(n)]
+        if operations:
+            text = (
+                f"only one arm uses {_names(operations)}, computed before the branch: its backward "
+                "would turn the zero gradient of the arm not taken into NaN where it is infinite"
+            )
+            lost |= _blamed(result, operations, selects, reach, (Reason.NAN_GRAD, text))
     return lost
 
 
-def _leaves(node: fx.Node, known: dict[fx.Node, Leaves]) -> Leaves:
-    if not _carries_grad(node):
-        return _NONE
-    if node.op in ("placeholder", "get_attr"):
-        return frozenset({node})
-    return _NONE.union(*(known[source] for source in node.all_input_nodes))
+def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
+    reach = _Reach()
+    chosen = set(selects)
+    sharing: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.args and node.args[0] in chosen and node.op == "call_function":
+            reach.may[node], reach.must[node] = _of_choice(node, reach)
+        else:
+            own = reach.bit_of(node) if _is_leaf(node) or _could_make_nan(node) else 0
+            sources = _differentiable_sources(node)
+            reach.may[node] = own | _union(reach.may, sources)
+            reach.must[node] = own | _union(reach.must, sources)
+        for key in memories([node]):
+            sharing.setdefault(key, []).append(node)
+        for written in written_nodes(node):  # a write changes what its target stands for
+            for other in sharing.get(memory_of(written) or 0, ()):
+                reach.may[other] |= reach.may[node]
+                reach.must[other] |= reach.must[node]
+    return reach
 
 
-def _chosen(
-    item: fx.Node, may: dict[fx.Node, Leaves], must: dict[fx.Node, Leaves]
-) -> tuple[Leaves, Leaves]:
-    """Leaves of one result of a select: of either arm, and of both."""
+def _of_choice(item: fx.Node, reach: _Reach) -> tuple[int, int]:
+    """For one result of a select: what reaches either arm, and what reaches both."""
     if not _carries_grad(item):
-        return _NONE, _NONE
+        return 0, 0
     source, position = item.args
     taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
-    may_reach = may[taken] | may[other]  # type: ignore[index]
-    return may_reach, must[taken] & must[other]  # type: ignore[index]
+    may = reach.may[taken] | reach.may[other]  # type: ignore[index]
+    return may, reach.must[taken] & reach.must[other]  # type: ignore[index]
+
+
+def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
+    bits = 0
+    for source in sources:
+        bits |= known[source]
+    return bits
+
+
+def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
+    if not _carries_grad(node) and not written_nodes(node):
+        return []
+    sources = list(node.all_input_nodes)
+    return sources[:1] if op_name(node) in _ONLY_FIRST else sources
 
 
 def _blamed(
-    result: fx.Node, doubtful: Leaves, selects: list[fx.Node], may: dict[fx.Node, Leaves]
-) -> dict[int, str]:
-    """The selects above ``result`` of which only one arm depends on a doubtful leaf."""
+    result: fx.Node,
+    doubtful: list[fx.Node],
+    selects: list[fx.Node],
+    reach: _Reach,
+    why: tuple[Reason, str],
+) -> dict[int, tuple[Reason, str]]:
+    """The selects above ``result`` of which only one arm depends on something doubtful."""
+    bits = sum(1 << reach.owners.index(node) for node in doubtful)
     above: set[fx.Node] = set()
     todo = [result]
     while todo:
@@ -69,17 +140,31 @@ def _blamed(
         if node not in above:
             above.add(node)
             todo.extend(node.all_input_nodes)
-    names = ", ".join(sorted(str(leaf.target) for leaf in doubtful)[:3])
-    text = (
-        f"only one arm depends on {names}: its gradient would be zero, not None, when that arm is "
-        "not taken (allow_zero_grad permits it)"
-    )
     lost = {}
     for node in selects:
         pairs = zip(node.args[1], node.args[2], strict=True)  # type: ignore[arg-type]
-        if node in above and any((may[a] ^ may[b]) & doubtful for a, b in pairs):
-            lost[node.meta[BRANCH].site] = text
+        if node in above and any((reach.may[a] ^ reach.may[b]) & bits for a, b in pairs):
+            lost[node.meta[BRANCH].site] = why
     return lost
+
+
+def _is_leaf(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "get_attr") and _carries_grad(node)
+
+
+def _could_make_nan(node: fx.Node) -> bool:
+    """Whether the call stands outside every arm and its backward multiplies by a value."""
+    return (
+        ARM not in node.meta
+        and node.op in ("call_function", "call_method")
+        and node.target is not select
+        and _carries_grad(node)
+        and not zero_safe(node)
+    )
+
+
+def _names(nodes: list[fx.Node]) -> str:
+    return ", ".join(sorted({str(op_name(n) or n.target) for n in nodes})[:3])
 
 
 def _carries_grad(node: fx.Node) -> bool:

@@ -108,8 +108,8 @@ def _on_identity(translator: Any, compared: list[Any]) -> None:
     nodes = [torch_private.node_of(value) for value in compared]
     made = {node.args[0] for node in nodes if node is not None and node.args}
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
-    lost = {s.branch.site: text for s in frame.sites if s.select is not None and s.select in made}
-    _take_back(frame, Reason.ALIAS, lost)
+    sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
+    _take_back(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
@@ -156,28 +156,21 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
-    if not frame.options.allow_zero_grad:
-        _take_back(frame, Reason.NONE_GRAD, gradients.undecided_gradients(gm.graph))
-    _take_back(frame, Reason.ALIAS, escape.lost_aliases(gm.graph, frame.options.allow_fresh_output))
+    _take_back(frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad))
+    lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    _take_back(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     with log.compiling(frame, output_graph):
         return compile_graph()
 
 
-def _take_back(frame: Frame, code: Reason, lost: dict[int, str]) -> None:
+def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
     """Give the first of the sites back to Dynamo, which starts the frame again."""
     for site in frame.sites:
         branch = site.branch
         if branch.site in lost:
-            text = lost[branch.site]
+            where = (branch.file, branch.line)
             decision = Decision(
-                Station.CAPTURE,
-                "branch",
-                Outcome.REJECTED,
-                code,
-                text,
-                "keep",
-                branch.file,
-                branch.line,
+                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
             )
             log.kept(frame.compiler, decision, site.position)
             site.speculation.fail_and_restart_analysis(False)

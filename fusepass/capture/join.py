@@ -7,7 +7,7 @@ from typing import Any
 
 from fusepass import torch_private
 from fusepass.capture import legality
-from fusepass.capture.bindings import Arm, Bindings
+from fusepass.capture.bindings import Arm, Bindings, put_back
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.liveness import live_names
 from fusepass.capture.merge import Outputs, merge, merge_locals, settle
@@ -90,6 +90,8 @@ def _merge_states(
         for k in {*a["symbolic_globals"], *b["symbolic_globals"]}
     ):
         raise Refusal(Reason.SIDE_EFFECT, "an arm writes a global")
+    if not _same_positions(taken, other):
+        raise Refusal(Reason.LOOP, "the arms advance an iterator that existed before differently")
     live = live_names(translator.f_code, translator.instructions, join) | set(
         translator.cell_and_freevars()
     )
@@ -102,11 +104,32 @@ def _merge_states(
     )
 
     def finish(tensors: list[Any]) -> None:
-        translator.stack = [settle(value, tensors) for value in stack]
-        translator.symbolic_locals = {name: settle(value, tensors) for name, value in names.items()}
+        made: dict[int, Any] = {}
+        translator.stack = [settle(value, tensors, made) for value in stack]
+        translator.symbolic_locals = {n: settle(value, tensors, made) for n, value in names.items()}
         translator.block_stack = list(b["block_stack"])
+        put_back(other.iterators)
 
     return finish
+
+
+def _same_positions(taken: Arm, other: Arm) -> bool:
+    """Whether iterators older than the branch stand at the same place after both arms.
+
+    One that is used up and dropped in an arm (a loop left by ``break``) is not on the stack any more.
+    """
+    held = {id(v) for v in [*other.bindings["stack"], *other.bindings["symbolic_locals"].values()]}
+    there = {id(iterator): state for iterator, state in taken.iterators}
+    for iterator, state in other.iterators:
+        if id(iterator) in held and not _same_state(there.get(id(iterator), {}), state):
+            return False
+    return True
+
+
+def _same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    if a.keys() != b.keys():
+        return False
+    return all(a[k] is b[k] or (isinstance(a[k], (int, bool, list)) and a[k] == b[k]) for k in a)
 
 
 def _merge_returns(

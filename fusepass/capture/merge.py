@@ -20,10 +20,12 @@ class Outputs:
     """The pairs of tensors to select between, collected while merging.
 
     Attributes:
+        containers: lists and dicts joined so far, by the one the taken arm left.
         pairs: ``(value the taken arm left, value the other arm left)`` as tracked tensors.
     """
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
 
     def add(self, taken: Any, other: Any) -> Pending:
         """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
@@ -123,36 +125,48 @@ def _merge_containers(taken: Any, other: Any, what: str, outputs: Outputs) -> An
         return None
     kind, left = a
     right = b[1]
+    for key, (partner, joined) in outputs.containers.items():
+        if kind != "tuple" and (key == id(taken)) != (partner == id(other)):
+            raise Refusal(Reason.PYTHON_VALUE, f"{what} is one object with another in one arm only")
+        if key == id(taken) and partner == id(other):
+            return joined
     if len(left) != len(right):
         raise Refusal(
             Reason.PYTHON_VALUE,
             f"{what} is a {kind} of {len(left)} items in one arm and {len(right)} in the other",
         )
+    if kind == "dict" and list(left) != list(right):
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms")
+    joined = PendingContainer(taken, {} if kind == "dict" else [])
+    outputs.containers[id(taken)] = (id(other), joined)
     if kind == "dict":
-        if list(left) != list(right):
-            raise Refusal(
-                Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms"
-            )
-        return PendingContainer(
-            taken, {k: merge(left[k], right[k], f"{what}[…]", outputs) for k in left}
-        )
-    items = [
-        merge(x, y, f"{what}[{i}]", outputs)
-        for i, (x, y) in enumerate(zip(left, right, strict=True))
-    ]
-    return PendingContainer(taken, items)
+        for k in left:
+            joined.items[k] = merge(left[k], right[k], f"{what}[…]", outputs)
+    else:
+        pairs = enumerate(zip(left, right, strict=True))
+        joined.items.extend(merge(x, y, f"{what}[{n}]", outputs) for n, (x, y) in pairs)
+    return joined
 
 
-def settle(value: Any, tensors: list[Any]) -> Any:
-    """Replace pending slots by the tensors that now exist."""
+def settle(value: Any, tensors: list[Any], made: dict[int, Any] | None = None) -> Any:
+    """Replace pending slots by the tensors that now exist; one pending container gives one object.
+
+    Args:
+        value: what :func:`merge` returned.
+        tensors: the outputs of the branch, in order.
+        made: containers rebuilt so far, shared between the slots of one join.
+    """
+    made = {} if made is None else made
     if isinstance(value, Pending):
         return tensors[value.position]
     if isinstance(value, PendingContainer):
-        if isinstance(value.items, dict):
-            return torch_private.rebuilt(
-                value.like, {k: settle(v, tensors) for k, v in value.items.items()}
-            )
-        return torch_private.rebuilt(value.like, [settle(v, tensors) for v in value.items])
+        if id(value) not in made:
+            if isinstance(value.items, dict):
+                items: Any = {k: settle(v, tensors, made) for k, v in value.items.items()}
+            else:
+                items = [settle(v, tensors, made) for v in value.items]
+            made[id(value)] = torch_private.rebuilt(value.like, items)
+        return made[id(value)]
     return value
 
 

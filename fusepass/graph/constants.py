@@ -13,6 +13,8 @@ import torch
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memory_of
 
 EXACT = frozenset(
     """ arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full eye tril
@@ -58,8 +60,14 @@ def _evaluate(node: fx.Node, max_elements: int) -> Any:
     return held[0]
 
 
+def _written(graph: fx.Graph) -> set[int | None]:
+    return {memory_of(written) for node in graph.nodes for written in written_nodes(node)}
+
+
 def _compute(node: fx.Node, max_elements: int) -> Any:
     name = op_name(node)
+    if memory_of(node) in _written(node.graph):
+        raise NotConstant(f"{node.name} is written in place")
     if name not in EXACT:
         raise NotConstant(f"{name or node.name} is not an exact operation on constants")
     result = tensor_value(node)

@@ -97,7 +97,7 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
         return [] if is_state_change(node) or _is_select(target) else list(node.all_input_nodes)
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
-    if name == "batch_norm" and _batch_norm_trains(node):
+    if name == "instance_norm" or (name == "batch_norm" and _batch_norm_trains(node)):
         written += _as_nodes((*node.args[1:3], *map(node.kwargs.get, _RUNNING_STATISTICS)))
     return written
 

@@ -50,6 +50,7 @@ class Reason(enum.StrEnum):
     DEVICE_MISMATCH = "device_mismatch"
     STRIDE_MISMATCH = "stride_mismatch"
     NONE_GRAD = "none_grad"
+    NAN_GRAD = "nan_grad"
     ALIAS = "alias"
     # rules
     FLAVOUR = "flavour"

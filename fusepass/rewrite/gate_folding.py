@@ -26,6 +26,7 @@ def fold_gates(graph: fx.Graph) -> None:
             base is not _base(right)
             or not isinstance(base, fx.Node)
             or not _same_layout(node, base)
+            or _leaves_the_graph(node)  # an output must not become the input it equals
         ):
             continue
         node.replace_all_uses_with(base)
@@ -41,6 +42,24 @@ def _base(value: object) -> object:
     ):
         value = value.args[0]
     return value
+
+
+def _leaves_the_graph(node: fx.Node) -> bool:
+    """Whether the node or a view of it is an output."""
+    todo, seen = [node], set()
+    while todo:
+        for user in todo.pop().users:
+            if user.op == "output":
+                return True
+            if user not in seen and _may_be_a_view(user):
+                seen.add(user)
+                todo.append(user)
+    return False
+
+
+def _may_be_a_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(argument.alias_info is not None for argument in schema.arguments)
 
 
 def _same_layout(a: fx.Node, b: fx.Node) -> bool:

@@ -135,9 +135,11 @@ def assert_same_call(eager: Seen, compiled: Seen, owners: tuple[Any, Any], where
         ("objects", "storages"), sharing(everything[0]), sharing(everything[1]), strict=True
     ):
         assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
-    assert eager.backward_error == compiled.backward_error, (
-        f"{where}: backward raised {eager.backward_error} in eager, {compiled.backward_error}"
-    )
+    if eager.backward_error:
+        # A tensor saved for backward was written. Compilers that functionalize, torch's own
+        # included, save a copy and succeed; nothing is left to compare.
+        return
+    assert compiled.backward_error is None, f"{where}: backward raised {compiled.backward_error}"
     for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
         assert (one is None) == (other is None), (
             f"{where}: gradient {index} is {one} in eager, {other} compiled"

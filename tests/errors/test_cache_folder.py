@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
-from torch._inductor import compiler_bisector  # noqa: F401 - makes the folder when first imported
 
 import fusepass
 from fusepass import cache_check, errors
@@ -32,32 +31,39 @@ def run() -> None:
 
 
 @pytest.fixture
-def below_a_file(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def below_a_file(cache_dir: Path) -> Path:
     """A folder nobody can make, whatever the user's rights: its parent is a file.
 
-    A process that starts with such a folder does not get as far as a backend: torch makes it when
-    torch._dynamo is imported.
+    torch.compile itself raises on such a folder, so it is set between compile and call; a folder
+    that exists and takes no files is what gets as far as a backend.
     """
-    cache_dir.write_text("a file")
-    folder = cache_dir / "cache"
-    monkeypatch.setenv(VARIABLE, str(folder))
-    return folder
+    cache_dir.mkdir()
+    (cache_dir / "file").write_text("a file")
+    return cache_dir / "file" / "cache"
 
 
-def test_unwritable_folder_warns_once_and_the_program_works(below_a_file: Path) -> None:
+def test_unwritable_folder_warns_once_and_the_program_works(
+    below_a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = torch.compile(product, backend="fusepass", dynamic=False)
+    monkeypatch.setenv(VARIABLE, str(below_a_file))
     with pytest.warns(errors.CacheUnusable) as caught:
-        run()
-        run()
-    assert len(caught) == 1
-    text = str(caught[0].message)
+        for size in (2, 3):
+            x, w = torch.randn(size, size), torch.randn(size, size)
+            torch.testing.assert_close(compiled(x, w), x @ w)
+    (warning,) = (w for w in caught if w.category is errors.CacheUnusable)
+    text = str(warning.message)
     assert str(below_a_file) in text
     assert "Not a directory" in text
     assert Path(os.environ[VARIABLE]).is_dir()
+    run()
 
 
-def test_checked_before_inductor_runs_only(below_a_file: Path) -> None:
-    options = {"codegen": "eager"}
-    compiled = torch.compile(product, backend="fusepass", options=options)
+def test_checked_before_inductor_runs_only(
+    below_a_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = torch.compile(product, backend="fusepass", options={"codegen": "eager"})
+    monkeypatch.setenv(VARIABLE, str(below_a_file))
     compiled(torch.ones(2, 2), torch.ones(2, 2))
     assert os.environ[VARIABLE] == str(below_a_file)
 

@@ -1,0 +1,95 @@
+"""What Inductor's cache keys contain of ours: all that can change a graph, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fusepass
+from fusepass.options import resolve
+from fusepass.rewrite import after_autograd, rule
+from fusepass.rewrite.default_rules import default_rules
+
+IN_THE_KEY = [
+    "fusepass.patterns.branch_to_where",
+    "fusepass.patterns.branch_to_cond",
+    "fusepass.patterns.constant_attention_mask",
+    "fusepass.patterns.joined_reductions",
+    "fusepass.patterns.short_circuit",
+    "fusepass.graph.gating",
+    "fusepass.graph.constants",
+    "fusepass.rewrite.gate_folding",
+]
+NOT_IN_THE_KEY = ["fusepass.report.report", "fusepass.errors", "fusepass.capture.hooks"]
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that adds a comment to a module's source, as far as anybody can see."""
+    original: Callable[[Any], str] = inspect.getsource
+
+    def change(name: str) -> None:
+        def source(part: Any) -> str:
+            text = original(part)
+            return text + "# more\n" if part is sys.modules[name] else text
+
+        monkeypatch.setattr(inspect, "getsource", source)
+        rule._source.cache_clear()
+
+    rule._source.cache_clear()
+    yield change
+    rule._source.cache_clear()
+
+
+def identity(**options: Any) -> str | None:
+    return after_autograd.pass_identity(resolve(given=options))
+
+
+def test_same_again() -> None:
+    assert identity() == identity() is not None
+
+
+@pytest.mark.parametrize("name", IN_THE_KEY)
+def test_changed_source_changes_it(name: str, edit: Callable[[str], None]) -> None:
+    before = identity()
+    edit(name)
+    assert identity() not in (before, None)
+
+
+@pytest.mark.parametrize("name", NOT_IN_THE_KEY)
+def test_other_source_does_not(name: str, edit: Callable[[str], None]) -> None:
+    """Capture and report leave their mark on the graph itself, or none."""
+    before = identity()
+    edit(name)
+    assert identity() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rules": {"branch": False}},
+        {"treatment": "cond"},
+        {"candidate": "reference"},
+        {"codegen": "eager"},
+        {"mode": "max-autotune"},
+        {"verify": False},
+    ],
+)
+def test_options_change_it(options: dict[str, Any]) -> None:
+    assert identity(**options) != identity()
+
+
+def test_version_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity()
+    monkeypatch.setattr(fusepass, "__version__", "0.0.0")
+    assert identity() != before
+
+
+def test_every_rule_is_in_the_table() -> None:
+    """A rule added to the defaults gets its line above."""
+    modules = {r.anchor.__module__ for r in default_rules()}
+    assert modules <= set(IN_THE_KEY)
