@@ -423,7 +423,7 @@ def jump_kind(opname: str) -> tuple[bool, bool]:
     return _JUMPS[opname], opname.endswith("_OR_POP")
 
 
-_IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP")
+_IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP", "CALL")
 
 JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
@@ -432,7 +432,7 @@ BreakHandler = Callable[[Any, str, Any], None]
 
 def install_hooks(
     on_jump: JumpHandler,
-    on_identity: Callable[[Any, list[Any]], None],
+    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
     on_graph: GraphHandler,
     on_break: BreakHandler,
 ) -> Callable[[], None]:
@@ -440,8 +440,8 @@ def install_hooks(
 
     Args:
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
-        on_identity: called as ``(translator, values)`` before an operation that looks at which
-            object a value is: ``is``, a lookup in or the making of a dict, ``in``.
+        on_identity: called as ``(translator, compared)`` before an operation that may look at which
+            object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
         on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
@@ -519,6 +519,10 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
     if name == "IS_OP":
         pair = list(stack[-2:])
         return pair if all(is_any_tensor(realized(value)) for value in pair) else []
+    if name == "CALL":
+        callee = stack[-instruction.arg - 2 :][:2]
+        is_id = any(getattr(realized(value), "fn", None) is id for value in callee)
+        return list(stack[-1:]) if is_id else []
     if name == "BUILD_MAP":
         return list(stack[len(stack) - 2 * instruction.arg :: 2]) if instruction.arg else []
     value, container = (stack[-2], stack[-1]) if name == "CONTAINS_OP" else (stack[-1], stack[-2])
@@ -526,10 +530,10 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
 
 
 def _identity_hook(
-    on_identity: Callable[[Any, list[Any]], None], original: Callable[[Any, Any], None]
+    on_identity: Callable[[Any, Callable[[], list[Any]]], None], original: Callable[[Any, Any], None]
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
-        on_identity(translator, _compared(translator, instruction))
+        on_identity(translator, lambda: _compared(translator, instruction))
         original(translator, instruction)
 
     return handler
@@ -628,11 +632,21 @@ def sequence_items(value: Any) -> tuple[str, Any] | None:
     kind = type(value)
     if kind is variables.TupleVariable:
         return "tuple", list(value.items)
-    if kind is variables.ListVariable and value.source is None:
+    if not _made_in_arm(value):
+        return None
+    if kind is variables.ListVariable:
         return "list", list(value.items)
-    if kind is variables.ConstDictVariable and value.source is None:
+    if kind is variables.ConstDictVariable:
         return "dict", dict(value.items)
     return None
+
+
+def _made_in_arm(value: Any) -> bool:
+    """Whether a container was made in a deeper scope than the one in force: in an arm just left."""
+    from torch._dynamo.current_scope_id import current_scope_id
+
+    mutation = getattr(value, "mutation_type", None)
+    return value.source is None and getattr(mutation, "scope", 0) > current_scope_id()
 
 
 def rebuilt(value: Any, items: Any) -> Any:

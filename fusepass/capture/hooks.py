@@ -100,12 +100,12 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     return None
 
 
-def _on_identity(translator: Any, compared: list[Any]) -> None:
+def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
     """``a is b`` where an arm may have handed ``a`` on unchanged: a selection cannot tell."""
     frame = frame_of(translator.output)
     if frame is None or not frame.sites:
         return
-    nodes = [torch_private.node_of(value) for value in compared]
+    nodes = [torch_private.node_of(value) for value in compared()]
     made = {node.args[0] for node in nodes if node is not None and node.args}
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]

@@ -63,7 +63,7 @@ def observe(backend):
     """Everything torch counts and says about compiling and running the programs."""
     from torch._dynamo.utils import counters
     seen = []
-    for program in PROGRAMS if backend == "eager" else (plain, branch):
+    for program in PROGRAMS if backend == "eager" else (plain, ternary):
         torch._dynamo.reset()
         counters.clear()
         graphs = []

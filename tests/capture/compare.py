@@ -28,6 +28,17 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(getattr(value, item.name))
 
 
+def containers(value: Any) -> Iterator[Any]:
+    """Every list, dict and set inside nested containers, outermost first, repeats included."""
+    if isinstance(value, (list, dict, set)):
+        yield value
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from containers(item)
+
+
 def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
     """Equal values and, unless told otherwise, equal signs of zero; any NaN equals any NaN."""
     if left.device.type == "meta":
@@ -90,12 +101,12 @@ def assert_same(eager: Any, compiled: Any, path: str) -> None:
         assert eager == compiled, f"{path}: {eager!r} vs {compiled!r}"
 
 
-def sharing(values: list[Tensor]) -> tuple[list[int], list[int]]:
-    """For each tensor the index of the first that is the same object, and of the same storage."""
-    objects: dict[int, int] = {}
-    storages: dict[int, int] = {}
-    same_object, same_storage = [], []
-    for index, value in enumerate(values):
-        same_object.append(objects.setdefault(id(value), index))
-        same_storage.append(storages.setdefault(value.untyped_storage()._cdata, index))
-    return same_object, same_storage
+def sharing(*values: Any) -> dict[str, list[int]]:
+    """Who is who: for each tensor, storage and container, the index of the first that is the same."""
+    every = list(tensors(values))
+    kinds = {
+        "objects": [id(tensor) for tensor in every],
+        "storages": [tensor.untyped_storage()._cdata for tensor in every],
+        "containers": [id(container) for container in containers(values)],
+    }
+    return {name: [ids.index(one) for one in ids] for name, ids in kinds.items()}

@@ -127,13 +127,12 @@ def assert_same_call(eager: Seen, compiled: Seen, owners: tuple[Any, Any], where
     assert_same(states[0], states[1], f"{where}: parameters and buffers")
     assert eager.printed == compiled.printed, f"{where}: printed text differs"
     assert torch.equal(eager.rng, compiled.rng), f"{where}: random generator left in another state"
-    everything = [
-        [*tensors(seen.args), *state, *tensors(seen.state), *tensors(seen.result)]
+    shared = [
+        sharing(seen.args, state, seen.state, seen.result)
         for seen, state in zip((eager, compiled), states, strict=True)
     ]
-    for kind, one, other in zip(
-        ("objects", "storages"), sharing(everything[0]), sharing(everything[1]), strict=True
-    ):
+    for kind, one in shared[0].items():
+        other = shared[1][kind]
         assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
     if eager.backward_error:
         # A tensor saved for backward was written. Compilers that functionalize, torch's own

@@ -144,7 +144,8 @@ def test_changed_source_of_a_rule_misses(
     """A comment is enough. tests/rewrite/test_identity.py has the other files that count."""
     for name in ("fusepass", "patterns", "kernels"):
         target = tmp_path / "fusepass" / ("" if name == "fusepass" else name)
-        shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, target, ignore=unwanted, dirs_exist_ok=True)
     rule = tmp_path / "fusepass" / "patterns" / "branch_to_where.py"
     rule.write_text(rule.read_text() + "\n# one more line\n")
     found = processes.run(path=tmp_path)

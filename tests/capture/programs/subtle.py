@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
+from ..inputs import B, InputSets, signs
 from ..program import FREE, WHERE, Family, keep
 
 FAMILY = Family("subtle")
@@ -80,6 +80,60 @@ def container_identity_asked(x: Tensor) -> tuple[Tensor, bool]:
     old = [x + 1]
     chosen = old if x.sum() > 0 else [x + 2]
     return chosen[0] * 2, chosen is old
+
+
+@FAMILY.program(ONE, FREE)
+def list_bound_twice_in_both_arms(x: Tensor) -> list[Tensor]:
+    if x.sum() > 0:
+        grown = kept = [x * 2]
+    else:
+        grown = kept = [x * 3]
+    grown.append(x)
+    return kept
+
+
+@FAMILY.program(ONE, FREE)
+def list_bound_twice_in_one_arm(x: Tensor) -> list[Tensor]:
+    if x.sum() > 0:
+        grown = kept = [x * 2]
+    else:
+        grown, kept = [x * 3], [x * 4]
+    grown.append(x)
+    return kept
+
+
+@FAMILY.program(ONE, FREE)
+def list_twice_in_a_tuple(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    if x.sum() > 0:
+        part = [x * 2]
+        pair = (part, part)
+    else:
+        pair = ([x * 3], [x * 3])
+    return pair
+
+
+@FAMILY.program(ONE, FREE)
+def list_inside_two_results(x: Tensor) -> dict[str, Any]:
+    shared = [x + 1]
+    out = {"a": shared, "b": x * 2} if x.sum() > 0 else {"a": shared, "b": x * 3}
+    shared.append(x)
+    return out
+
+
+def lists(seed: int) -> InputSets:
+    return [([torch.ones(3) * sign],) for sign in (1.0, -1.0)]
+
+
+@FAMILY.program(lists, FREE)
+def list_argument_returned(parts: list[Tensor]) -> list[Tensor]:
+    return parts if parts[0].sum() > 0 else [parts[0] * 2]
+
+
+@FAMILY.program(lists, FREE)
+def list_argument_grown_later(parts: list[Tensor]) -> Tensor:
+    chosen = parts if parts[0].sum() > 0 else [parts[0] * 2]
+    parts.append(parts[0] + 1)
+    return sum(chosen)  # type: ignore[return-value]
 
 
 @FAMILY.program(ONE, FREE)
