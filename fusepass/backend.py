@@ -1,8 +1,7 @@
-"""The road a graph takes, one screen: capture → rewrite → hand-off → rewrite inside Inductor →
-report.
+"""The road a graph takes, one screen.
 
-``torch.compile(model, backend="fusepass")`` finds :func:`fusepass` through the package's entry
-point.
+Capture → rewrite → hand-off → rewrite inside Inductor → report. ``torch.compile(model,
+backend="fusepass")`` finds :func:`fusepass` through the package's entry point.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.default_rules import default_rules
 from fusepass.rewrite.driver import rewrite
 
-hooks.install()  # station 1: from here on Dynamo asks capture at each branch of a frame meant for us
+hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
 
 
 def fusepass(

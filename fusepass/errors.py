@@ -83,7 +83,8 @@ class UnsupportedVersion(FusepassWarning):
         super().__init__(
             f"fusepass: branch capture is off on torch {torch_version} with Python "
             f"{python_version}; it is tested on {supported}. Everything else works; branches on a "
-            "tensor break the graph as they do under Inductor. Install a tested version to get it back."
+            "tensor break the graph as they do under Inductor. Install a tested version to get it "
+            "back."
         )
 
 
@@ -102,7 +103,8 @@ class CaptureFault(FusepassWarning):
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(
-            f"fusepass: branch at {where} kept as a graph break after an internal error: {problem}. "
+            f"fusepass: branch at {where} kept as a graph break after an internal error: "
+            f"{problem}. "
             "The result is not affected; please report this."
         )
 
@@ -112,7 +114,8 @@ class RewriteFault(FusepassWarning):
 
     def __init__(self, rule: str, problem: str) -> None:
         super().__init__(
-            f"fusepass: rule {rule!r} was undone: {problem}. The graph runs without it; please report this."
+            f"fusepass: rule {rule!r} was undone: {problem}. The graph runs without it; please "
+            "report this."
         )
 
 
@@ -121,6 +124,7 @@ class OptionsChanged(FusepassWarning):
 
     def __init__(self) -> None:
         super().__init__(
-            "fusepass: options apply when a callable is (re)compiled; callables compiled earlier keep "
+            "fusepass: options apply when a callable is (re)compiled; callables compiled earlier "
+            "keep "
             "the options they were compiled with. Call fusepass.reset() to compile them again."
         )

@@ -67,7 +67,8 @@ class Options:
     def fingerprint(self) -> str:
         """A stable text of what can change generated code (used in cache keys).
 
-        Inductor's own keys are left out: Inductor hashes its config by itself, passes by their uuid.
+        Inductor's own keys are left out: Inductor hashes its config by itself, passes by their
+        uuid.
         """
         plain = [self.mode, self.treatment, self.candidate, self.codegen]
         return repr((plain, self.verify, sorted(self.rules.items())))

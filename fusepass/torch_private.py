@@ -12,6 +12,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def version_text() -> tuple[str, str, str]:
     return torch.__version__, python, f"torch {low} to {high} with Python {py_low} to {py_high}"
 
 
-# --- Inductor: options, hand-off, custom passes (2.11, 2.13, 2.15) ---------------------------------
+# --- Inductor: options, hand-off, custom passes (2.11, 2.13, 2.15) -------------------------------
 
 
 def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
@@ -172,7 +173,7 @@ def inductor_cache_folder() -> str:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return os.path.abspath(default_cache_dir() if given is None else given)
+    return str(Path(default_cache_dir() if given is None else given).absolute())
 
 
 def inductor_counters() -> Any:
@@ -402,7 +403,7 @@ def input_count(translator: Any) -> int:
 
 
 def is_internal_file(path: str) -> bool:
-    """Whether a source file is part of Dynamo (its Python stand-ins for builtins), not of a program."""
+    """Whether a source file is part of Dynamo (its stand-ins for builtins), not of a program."""
     return "/torch/_dynamo/" in path.replace("\\", "/")
 
 
@@ -419,7 +420,7 @@ _JUMPS = {
 
 
 def jump_kind(opname: str) -> tuple[bool, bool]:
-    """For a conditional jump: (jumps when true, keeps the tested value on the stack if it jumps)."""
+    """For a conditional jump: (jumps when true, keeps the tested value if it jumps)."""
     return _JUMPS[opname], opname.endswith("_OR_POP")
 
 
@@ -530,7 +531,8 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
 
 
 def _identity_hook(
-    on_identity: Callable[[Any, Callable[[], list[Any]]], None], original: Callable[[Any, Any], None]
+    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
+    original: Callable[[Any, Any], None],
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         on_identity(translator, lambda: _compared(translator, instruction))
@@ -611,8 +613,9 @@ def constant_of(value: Any) -> tuple[bool, Any]:
 
 def same_symbol(a: Any, b: Any) -> bool:
     """Whether two tracked sizes, or tuples of sizes, are equal for every input."""
-    from torch._dynamo.variables import ConstantVariable, SymNodeVariable
+    from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables.lists import SizeVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable
 
     if isinstance(a, SizeVariable) and isinstance(b, SizeVariable):
         pairs = list(zip(a.items, b.items, strict=False))
@@ -735,7 +738,7 @@ def observed_exceptions() -> tuple[type[BaseException], ...]:
     return (exc.ObservedException,)
 
 
-# --- graphs (2.11, 2.13, 2.15) ----------------------------------------------------------------------
+# --- graphs (2.11, 2.13, 2.15) -------------------------------------------------------------------
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -797,7 +800,7 @@ def source_of(node: fx.Node) -> tuple[str, int]:
     return (parsed.file, int(parsed.lineno)) if parsed else ("", 0)
 
 
-# --- shapes (2.11, 2.13, 2.15) ----------------------------------------------------------------------
+# --- shapes (2.11, 2.13, 2.15) -------------------------------------------------------------------
 
 
 def known_equal(left: Any, right: Any) -> bool:

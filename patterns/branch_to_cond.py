@@ -97,7 +97,8 @@ def _carve(
         if key in seen:  # an operand, a view of one, or of an earlier result
             out = body.call_function(torch.clone, (out,))
             out.meta = {"example_value": result.meta["example_value"]}
-        seen.add(key)
+        if key is not None:
+            seen.add(key)
         handed.append(out)
     body.output(tuple(handed))
     return fx.GraphModule(gm, body)

@@ -66,16 +66,25 @@ def _moves_under_autocast(match: Match) -> bool:
     return any(is_state_change(n) and "autocast" in str(n.target) for n in match.gm.graph.nodes)
 
 
+def _widens(mask: torch.Tensor, query: torch.Tensor) -> bool:
+    """Whether broadcasting with the mask gives the result more batches or heads than the query."""
+    lead = mask.shape[:-2]
+    if len(lead) > query.dim() - 2:
+        return True
+    own = query.shape[query.dim() - 2 - len(lead) : -2]
+    return any(m != 1 and m != q for m, q in zip(lead, own, strict=True))
+
+
 def _kind(node: fx.Node) -> str | None:
     mask = constant_value(argument(node, *_MASK))
+    query, key = tensor_value(argument(node, 0, "query")), tensor_value(argument(node, 1, "key"))
+    if query is None or key is None or _widens(mask, query):
+        return None
     for dim, stride in enumerate(mask.stride()):
         if stride == 0 and dim < mask.dim() - 2:
             mask = mask.narrow(dim, 0, 1)
     if bool(mask.all()):
         return "full"
-    query, key = tensor_value(argument(node, 0, "query")), tensor_value(argument(node, 1, "key"))
-    if query is None or key is None:
-        return None
     rows, columns = query.shape[-2], key.shape[-2]
     if tuple(mask.shape[-2:]) != (rows, columns):
         return None
@@ -89,13 +98,12 @@ def _kind(node: fx.Node) -> str | None:
 def _replace(match: Match) -> None:
     node = match.anchor
     kind = _kind(node)
-    args = list(node.args[:3])
-    kwargs = {
-        k: v for k, v in node.kwargs.items() if k not in ("attn_mask", "dropout_p", "is_causal")
-    }
-    kwargs |= dict(zip(("scale", "enable_gqa"), node.args[6:], strict=False))
-    node.args = (*args, None, 0.0, kind == "causal")
-    node.kwargs = kwargs
+    scale = argument(node, 6, "scale")
+    grouped = argument(node, 7, "enable_gqa", False)
+    node.args = tuple(argument(node, n, name) for n, name in enumerate(("query", "key", "value")))
+    node.kwargs = {"dropout_p": 0.0, "is_causal": kind == "causal", "scale": scale}
+    if grouped is not False:
+        node.kwargs = {**node.kwargs, "enable_gqa": grouped}
 
 
 RULE = Rule(

@@ -1,10 +1,10 @@
 """Gradients that eager leaves out and a selection would send as zeros.
 
-A selection sends a zero gradient into the arm that was not taken, where eager sends none. Two things
-could show it. A *leaf* that eager leaves at ``grad=None`` would get a zero, and weight decay would
-move it. An *operation before the branch* whose result only one arm uses would see a zero gradient
-where eager never runs its backward, and zero times an infinite derivative is NaN (inside the arms
-themselves gating prevents that).
+A selection sends a zero gradient into the arm that was not taken, where eager sends none. Two
+things could show it. A *leaf* that eager leaves at ``grad=None`` would get a zero, and weight
+decay would move it. An *operation before the branch* whose result only one arm uses would see a
+zero gradient where eager never runs its backward, and zero times an infinite derivative is NaN
+(inside the arms themselves gating prevents that).
 
 Something *may* reach an output through some choice of arms, and it *must* reach it when every
 choice leads there. Where the two differ for a leaf, or for an operation that could make NaN of

@@ -197,8 +197,15 @@ def _location(translator: Any, jump: Any) -> tuple[str, int]:
 
 
 def _position(translator: Any, jump: Any) -> tuple[Any, ...]:
-    """Where in the source a jump is, the same in a function and in what Dynamo resumes it with."""
+    """Where in the source a jump is, the same in a function and in what Dynamo resumes it with.
+
+    The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
+    is the same, they differ.
+    """
     p = getattr(jump, "positions", None)
     if p is None or p.lineno is None:
         return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)
-    return (translator.f_code.co_filename, p.lineno, p.end_lineno, p.col_offset, p.end_col_offset)
+    later = translator.instructions[translator.instruction_pointer :]
+    ordinal = sum(i.opname == jump.opname and i.positions == p for i in later)
+    span = (p.lineno, p.end_lineno, p.col_offset, p.end_col_offset)
+    return (translator.f_code.co_filename, *span, ordinal)

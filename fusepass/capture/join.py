@@ -116,7 +116,8 @@ def _merge_states(
 def _same_positions(taken: Arm, other: Arm) -> bool:
     """Whether iterators older than the branch stand at the same place after both arms.
 
-    One that is used up and dropped in an arm (a loop left by ``break``) is not on the stack any more.
+    One that is used up and dropped in an arm (a loop left by ``break``) is not on the stack any
+    more.
     """
     held = {id(v) for v in [*other.bindings["stack"], *other.bindings["symbolic_locals"].values()]}
     there = {id(iterator): state for iterator, state in taken.iterators}

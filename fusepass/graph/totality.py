@@ -158,9 +158,9 @@ def _item(node: fx.Node) -> str | None:
     """Dynamo passes a Python float that may vary as a 0-d CPU input and reads it with ``item``."""
     source = node.args[0]
     value = tensor_value(source)
-    if isinstance(source, fx.Node) and source.op == "placeholder" and value is not None:
-        if value.device.type == "cpu" and value.dim() == 0:
-            return None
+    is_input = isinstance(source, fx.Node) and source.op == "placeholder"
+    if is_input and value is not None and value.device.type == "cpu" and value.dim() == 0:
+        return None
     return f"item: {EXCLUDED['item']}"
 
 

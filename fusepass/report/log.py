@@ -1,5 +1,4 @@
-"""What happened in each compile, kept per torch.compile call and read by ``last_report`` and
-``explain``.
+"""What happened in each compile, kept per torch.compile call for ``last_report`` and ``explain``.
 
 Facts arrive in three ways: branches captured in a graph come with the graph; branches kept come by
 source position (a later, successful capture of the same position replaces them); decisions of the
@@ -129,7 +128,7 @@ def anything_compiled() -> bool:
 
 def clear() -> None:
     """Forget everything (torch._dynamo.reset makes compiled callables compile again)."""
-    global _compiled, _open
+    global _compiled, _open  # noqa: PLW0603  # one log per process, under the lock
     with _lock:
         _logs.clear()
         _compiled = 0
@@ -155,7 +154,7 @@ def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
 @contextlib.contextmanager
 def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
     """Collect what is decided while one graph is compiled."""
-    global _compiled
+    global _compiled  # noqa: PLW0603  # one log per process, under the lock
     code = output_graph.root_tx.f_code
     record = GraphRecord(
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
@@ -180,7 +179,7 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
 
 
 def counting(compiled: Callable[..., Any], record: GraphRecord) -> Callable[..., Any]:
-    """The compiled graph, counting how often it is entered while :func:`count_entries` is active."""
+    """The compiled graph, counting its entries while :func:`count_entries` is active."""
     if _counter.get() is None:
         return compiled
     boxed = getattr(compiled, "_boxed_call", False)
@@ -224,7 +223,7 @@ def compiling_later(record: GraphRecord | None) -> None:
 
 
 def note_in_artifact(decisions: list[Decision]) -> None:
-    """Put decisions of a pass inside Inductor where they are stored with, and come back from, its caches."""
+    """Put decisions of a pass inside Inductor where its caches keep them and give them back."""
     payload = json.dumps([d.to_dict() for d in decisions], sort_keys=True)
     torch_private.inductor_counters()[COUNTER_PREFIX + payload] += 1
 
@@ -234,7 +233,7 @@ _open: tuple[GraphRecord, dict[str, int]] | None = None  # who listens, and the 
 
 def _listen(record: GraphRecord) -> None:
     """From now on what passes inside Inductor say is about ``record``."""
-    global _open
+    global _open  # noqa: PLW0603  # one log per process, under the lock
     with _lock:
         if _open is None or _open[0] is not record:
             _settle()
@@ -243,7 +242,7 @@ def _listen(record: GraphRecord) -> None:
 
 def _settle() -> None:
     """Hand what has arrived since :func:`_listen` to the one who listens."""
-    global _open
+    global _open  # noqa: PLW0603  # one log per process, under the lock
     with _lock:
         if _open is not None:
             record, before = _open

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,7 +77,10 @@ def _lines(report: Report) -> list[str]:
     operations = ", ".join(map(str, report.operations)) or "none"
     lines = [
         f"fusepass report: {len(report.operations)} graph(s), operations per graph: {operations}",
-        f"regions entered per call: {report.regions_per_call}; graph breaks: {len(report.graph_breaks)}",
+        (
+            f"regions entered per call: {report.regions_per_call}; "
+            f"graph breaks: {len(report.graph_breaks)}"
+        ),
     ]
     rows = Counter(_row(d) for d in report.decisions)
     if rows:
@@ -111,5 +114,4 @@ def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
 
 def _short(path: str) -> str:
     """The last three parts of a path: enough to find a file, short enough for a table."""
-    parts = path.split(os.sep)
-    return os.sep.join(parts[-3:])
+    return str(Path(*Path(path).parts[-3:])) if path else ""

@@ -41,7 +41,7 @@ def inductor_passes(options: Options) -> dict[str, Any]:
 
 
 def pass_identity(options: Options) -> str | None:
-    """What Inductor's cache keys must contain of ours; None (no caching) if a rule cannot be hashed."""
+    """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
         for rule in default_rules():

@@ -92,7 +92,9 @@ _Layout = tuple[torch.dtype, torch.device, tuple[Any, ...], tuple[Any, ...]]
 
 
 _RESHAPES_ITS_OPERAND = frozenset(
-    "as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_".split()
+    """
+    as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_
+    """.split()
 )
 
 

@@ -1,1 +1,1 @@
-"""Candidates for one fused operation, how they are timed, the table of choices (a later station)."""
+"""Candidates for one fused operation, how they are timed, the table of choices (to come)."""

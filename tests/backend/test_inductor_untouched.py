@@ -23,6 +23,12 @@ from torch import nn
 def plain(x, w):
     return x @ w
 
+def flagged(x, w):  # library calls and a view: nothing to generate
+    y = x @ w
+    if x[0, 0]:
+        return y @ w
+    return w @ y
+
 def branch(x, w):
     y = x @ w
     if y.sum() > 0:
@@ -57,13 +63,13 @@ def generator(x, w):
             yield w @ x
     return sum(parts())
 
-PROGRAMS = [plain, branch, nested, asserts, ternary, generator, Net()]
+PROGRAMS = [plain, branch, flagged, nested, asserts, ternary, generator, Net()]
 
 def observe(backend):
     """Everything torch counts and says about compiling and running the programs."""
     from torch._dynamo.utils import counters
     seen = []
-    for program in PROGRAMS if backend == "eager" else (plain, ternary):
+    for program in PROGRAMS if backend == "eager" else (plain, flagged):
         torch._dynamo.reset()
         counters.clear()
         graphs = []
@@ -72,7 +78,7 @@ def observe(backend):
             return gm.forward
         compiled = torch.compile(program, backend="inductor" if backend == "inductor" else count)
         results = []
-        for sign in (1, -1, 1):
+        for sign in (1, -1, 0, 1):
             x = torch.full((2, 2), 1.0 * sign)
             results.append(compiled(x, torch.eye(2)).tolist())
         held = {g: dict(c) for g, c in counters.items() if c}

@@ -1,8 +1,10 @@
 """Run a program in eager and compiled, side by side, and compare everything that can be seen.
 
-Both sides get their own callable and their own inputs, built by the same factories. After every call
-the two are compared: result or exception, inputs, module state, aliasing, printed text, the state of
-the random generator and, when asked, all gradients. Then the report is held against the verdicts.
+Both sides get their own callable and their own inputs, built by the same factories. After every
+call
+the two are compared: result or exception, inputs, module state, aliasing, printed text, the state
+of the random generator and, when asked, all gradients. Then the report is held against the
+verdicts.
 """
 
 from __future__ import annotations
@@ -157,9 +159,7 @@ class _Tests(TorchFunctionMode):
         super().__init__()
         self.sites: dict[tuple[str, int, int], set[bool]] = {}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.Tensor.__bool__:
             return func(*args, **(kwargs or {}))
         frame = sys._getframe(1)
@@ -237,6 +237,11 @@ def check_report(
             key = (decision["file"], decision["line"])
             decided.setdefault(key, set()).add((decision["treatment"], decision["reason_code"]))
     lines = sorted({(file, line) for file, line, _ in tensor_tests(program)})
+    for broken in report["graph_breaks"]:
+        place = (broken["file"], broken["line"])
+        if place in lines and not verdicts[lines.index(place)].absent:
+            kept = [treatment for treatment, _ in decided.get(place, ()) if treatment == "keep"]
+            assert kept, f"{program.name}: the break at {place} has no decision to keep it"
     for (file, line), verdict in zip(lines, verdicts, strict=True):
         found = decided.pop((file, line), set())
         assert found or verdict.absent, f"{program.name}: no decision for {file}:{line}"

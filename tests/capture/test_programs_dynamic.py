@@ -41,7 +41,9 @@ def check_batches(program: Program, *, grad: bool, marked: bool) -> None:
             strict = not first and BACKEND == "fusepass"
             with torch._dynamo.config.patch(error_on_recompile=strict):
                 got = call(compiled, args, module, context)
-            assert_same_call(wanted, got, (eager, module), f"{program.name}, batch {batch}, {index}")
+            assert_same_call(
+                wanted, got, (eager, module), f"{program.name}, batch {batch}, {index}"
+            )
             first = False
     if BACKEND == "fusepass":
         check_report(program, compiled, program.verdicts(grad=grad), grad=grad)

@@ -1,7 +1,8 @@
 """Programs through Inductor: decided as promised, and within the error rule.
 
 The error rule (docs/design.md §5): RMS error against a float64 run of the eager program at most
-max(2 × eager's, 1.1 × Inductor's own, half an ulp of the dtype at the result's RMS). Gradients, too.
+max(2 × eager's, 1.1 × Inductor's own, half an ulp of the dtype at the result's RMS). Gradients,
+too.
 """
 
 from __future__ import annotations

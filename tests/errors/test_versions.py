@@ -39,7 +39,9 @@ def unsupported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_one_warning_that_names_the_versions(unsupported: str) -> None:
     with pytest.warns(errors.UnsupportedVersion) as caught:
         for size in (2, 3, 4):
-            torch.compile(branch, backend="fusepass", options=EAGER, dynamic=False)(torch.ones(size))
+            torch.compile(branch, backend="fusepass", options=EAGER, dynamic=False)(
+                torch.ones(size)
+            )
         fusepass.explain(branch, torch.ones(2))
     assert len(caught) == 1
     text = str(caught[0].message)
@@ -66,7 +68,7 @@ def test_rules_still_work(unsupported: str) -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
     report = fusepass.explain(attention, torch.randn(1, 1, 4, 4))
-    assert ["applied"] == [d.outcome for d in report.decisions if d.station == "before"]
+    assert [d.outcome for d in report.decisions if d.station == "before"] == ["applied"]
 
 
 def test_program_without_branches_is_not_warned(unsupported: str) -> None:

@@ -82,7 +82,9 @@ PARTIAL = [
 ]
 
 
-@pytest.mark.parametrize("node", PARTIAL, ids=lambda n: getattr(n.target, "__name__", str(n.target)))
+@pytest.mark.parametrize(
+    "node", PARTIAL, ids=lambda n: getattr(n.target, "__name__", str(n.target))
+)
 def test_what_can_fail_for_some_values_is_partial(node: fx.Node) -> None:
     assert partial_reason(node)
 
@@ -103,7 +105,9 @@ ALWAYS_FINE = [
 ]
 
 
-@pytest.mark.parametrize("node", ALWAYS_FINE, ids=lambda n: getattr(n.target, "__name__", str(n.target)))
+@pytest.mark.parametrize(
+    "node", ALWAYS_FINE, ids=lambda n: getattr(n.target, "__name__", str(n.target))
+)
 def test_what_depends_only_on_shapes_is_total(node: fx.Node) -> None:
     assert partial_reason(node) is None
 

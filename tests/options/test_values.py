@@ -89,7 +89,8 @@ def test_wrong_value_names_the_nearest_and_all(key: str, given: str, meant: str)
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [("treatmnt", "treatment"), ("rule", "rules"), ("zero_grad", "allow_zero_grad")]
+    ("given", "meant"),
+    [("treatmnt", "treatment"), ("rule", "rules"), ("zero_grad", "allow_zero_grad")],
 )
 def test_unknown_key_names_the_nearest_and_lists_all(given: str, meant: str) -> None:
     with pytest.raises(errors.UnknownOption, match=meant) as caught:

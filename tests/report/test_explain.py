@@ -89,7 +89,9 @@ class TestWhat:
         from fusepass import hand_off
 
         monkeypatch.setattr(hand_off.torch_private, "compile_with_inductor", inductor)
-        with pytest.warns(fusepass.errors.OptionsChanged) if log.anything_compiled() else _nothing():
+        with (
+            pytest.warns(fusepass.errors.OptionsChanged) if log.anything_compiled() else _nothing()
+        ):
             with fusepass.options(codegen="inductor"):
                 report = fusepass.explain(compiled, torch.ones(4))
         assert "max-autotune-no-cudagraphs" in handed(report)
@@ -230,8 +232,9 @@ class TestNoTrace:
         for size in (3, 4, 5):
             fusepass.explain(compiled, torch.ones(size))
         compiled(torch.ones(6))
-        with torch._dynamo.config.patch(error_on_recompile=True), pytest.raises(
-            torch._dynamo.exc.RecompileError
+        with (
+            torch._dynamo.config.patch(error_on_recompile=True),
+            pytest.raises(torch._dynamo.exc.RecompileError),
         ):
             compiled(torch.ones(7))
 

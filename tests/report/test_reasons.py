@@ -42,7 +42,9 @@ def test_example(code: str) -> None:
         torch.manual_seed(0)
         torch.testing.assert_close(compiled(*inputs), expected)
     found = [d for d in report.decisions if d.reason_code == code]
-    assert found, f"{code} not among {[(d.rule, d.reason_code, d.reason) for d in report.decisions]}"
+    assert found, (
+        f"{code} not among {[(d.rule, d.reason_code, d.reason) for d in report.decisions]}"
+    )
     assert all(d.reason for d in found)
     if found[0].station == "capture":
         assert found[0].file.endswith(f"{code}>")

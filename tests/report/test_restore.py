@@ -53,7 +53,9 @@ def state(net: Stateful) -> tuple[Any, ...]:
 @pytest.mark.parametrize("compiled", [True, False])
 def test_module(training: bool, compiled: bool) -> None:
     net = Stateful().train(training)
-    target = torch.compile(net, backend="fusepass", options={"codegen": "eager"}) if compiled else net
+    target = (
+        torch.compile(net, backend="fusepass", options={"codegen": "eager"}) if compiled else net
+    )
     buffers = dict(net.named_buffers())
     before = state(net)
     fusepass.explain(target, torch.randn(3, 4))

@@ -54,7 +54,9 @@ def report() -> fusepass.Report:
 
 def line_of(text: str) -> int:
     lines = Path(__file__).read_text().split("\n")
-    return next(n for n, line in enumerate(lines, 1) if f"# {text}" in line and "in line" not in line)
+    return next(
+        n for n, line in enumerate(lines, 1) if f"# {text}" in line and "in line" not in line
+    )
 
 
 def test_dict_survives_json_and_has_the_documented_types(report: fusepass.Report) -> None:
@@ -105,7 +107,10 @@ def test_text_is_a_table(report: fusepass.Report) -> None:
     assert "2 graph(s)" in text.split("\n")[0]
     assert "regions entered per call: 2; graph breaks: 1" in text
     name = Path(__file__).name
-    for line, words in ((line_of("captured"), "where"), (line_of("kept: draws random numbers"), "keep")):
+    for line, words in (
+        (line_of("captured"), "where"),
+        (line_of("kept: draws random numbers"), "keep"),
+    ):
         (row,) = re.findall(rf"^ +1  capture .*{name}:{line}$", text, flags=re.MULTILINE)
         assert words in row
     assert "rand_like draws random numbers" in text

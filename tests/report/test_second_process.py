@@ -16,19 +16,15 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = '''
+PROGRAM = """
 import json
 import torch
 
-def infer(x):
-    y = x.relu()
-    return y * 2 if y.sum() > 1 else y - 1
+def infer(x, w):  # a library call: no code to generate
+    return x @ w
 
 def train(x):  # the arm not taken has an infinite derivative at zero: it must be gated
     return x.sqrt() if x.sum() > 0 else x * 2
-
-def product(x, w):  # no branch, no code to generate
-    return x @ w
 
 def run():
     import fusepass
@@ -37,15 +33,12 @@ def run():
     found = {}
     with torch.no_grad():
         f = torch.compile(infer, backend="fusepass")
-        found["result"] = f(torch.linspace(-1, 2, 8)).tolist()
+        found["result"] = f(torch.ones(2, 2), torch.eye(2)).tolist()
     g = torch.compile(train, backend="fusepass")
     x = torch.zeros(8, requires_grad=True)
     g(x).sum().backward()
     found["grad"] = x.grad.tolist()
-    h = torch.compile(product, backend="fusepass")
-    w = torch.eye(2, requires_grad=True)
-    h(torch.ones(2, 2), w).sum().backward()
-    found["reports"] = [fusepass.last_report(c).to_dict() for c in (f, g, h)]
+    found["reports"] = [fusepass.last_report(c).to_dict() for c in (f, g)]
     groups = {k: v for group in ("inductor", "aot_autograd") for k, v in counters[group].items()}
     found["caches"] = {k: v for k, v in groups.items() if "_cache_" in k}
     found["package"] = fusepass.__file__
@@ -53,7 +46,7 @@ def run():
 
 if __name__ == "__main__":
     print("FOUND", json.dumps(run()))
-'''
+"""
 
 
 class Processes:
@@ -101,8 +94,8 @@ def counts(found: Any, word: str) -> int:
 
 
 def test_first_misses(first: Any) -> None:
-    assert counts(first, "fxgraph_cache_miss") == 5  # one graph, and twice forward and backward
-    assert counts(first, "autograd_cache_miss") == 3
+    assert counts(first, "fxgraph_cache_miss") == 3  # one graph, and forward and backward
+    assert counts(first, "autograd_cache_miss") == 2
     assert counts(first, "_hit") == counts(first, "_bypass") == 0
 
 
@@ -112,17 +105,17 @@ def test_results(first: Any, second: Any) -> None:
 
 
 def test_second_hits_everything(second: Any) -> None:
-    assert counts(second, "fxgraph_cache_hit") == 5
-    assert counts(second, "autograd_cache_hit") == 3
+    assert counts(second, "fxgraph_cache_hit") == 3
+    assert counts(second, "autograd_cache_hit") == 2
     assert counts(second, "_miss") == counts(second, "_bypass") == 0
 
 
-@pytest.mark.parametrize("program", [0, 1, 2], ids=["infer", "train", "product"])
+@pytest.mark.parametrize("program", [0, 1], ids=["infer", "train"])
 def test_same_report(first: Any, second: Any, program: int) -> None:
     assert first["reports"][program] == second["reports"][program]
 
 
-@pytest.mark.parametrize(("program", "graphs"), [(0, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("program", "graphs"), [(0, 1), (1, 2)])
 def test_decisions_of_passes_inside_inductor_came_along(
     second: Any, program: int, graphs: int
 ) -> None:
@@ -131,16 +124,13 @@ def test_decisions_of_passes_inside_inductor_came_along(
     assert [d["station"] for d in decisions].count("after") == graphs
 
 
-def test_branches_were_captured(second: Any) -> None:
-    for report in second["reports"][:2]:
-        (branch,) = (d for d in report["decisions"] if d["rule"] == "branch")
-        assert branch["treatment"] == "where"
-        assert Path(branch["file"]).name == "program.py"
+def test_branch_was_captured(second: Any) -> None:
+    (branch,) = (d for d in second["reports"][1]["decisions"] if d["rule"] == "branch")
+    assert branch["treatment"] == "where"
+    assert Path(branch["file"]).name == "program.py"
 
 
-def test_changed_source_of_a_rule_misses(
-    processes: Processes, second: Any, tmp_path: Path
-) -> None:
+def test_changed_source_of_a_rule_misses(processes: Processes, second: Any, tmp_path: Path) -> None:
     """A comment is enough. tests/rewrite/test_identity.py has the other files that count."""
     for name in ("fusepass", "patterns", "kernels"):
         target = tmp_path / "fusepass" / ("" if name == "fusepass" else name)
@@ -151,5 +141,5 @@ def test_changed_source_of_a_rule_misses(
     found = processes.run(path=tmp_path)
     assert Path(found["package"]).parent == tmp_path / "fusepass"
     assert counts(found, "_hit") == 0
-    assert counts(found, "fxgraph_cache_miss") == 5
+    assert counts(found, "fxgraph_cache_miss") == 3
     assert found["reports"] == second["reports"]

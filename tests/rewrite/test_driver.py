@@ -120,9 +120,7 @@ def run(
 ) -> list[Decision]:
     """Compile, compare with eager, and return what the tried rule has on record."""
     x = torch.randn(3, 4) if x is None else x
-    compiled = torch.compile(
-        function, backend="fusepass", options={"codegen": "eager"} | options
-    )
+    compiled = torch.compile(function, backend="fusepass", options={"codegen": "eager"} | options)
     torch.testing.assert_close(compiled(x), function(x))
     report = fusepass.last_report(compiled)
     return [d for d in report.decisions if d.rule == "tried"]
@@ -155,9 +153,7 @@ def test_rule_switched_off(install: Install) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["fusepass.options"], "_rule_names", lambda: ["tried"])
         decisions = run(rules={"tried": False})
-    assert {(d.outcome, d.reason_code) for d in decisions} == {
-        (Outcome.REJECTED, Reason.RULE_OFF)
-    }
+    assert {(d.outcome, d.reason_code) for d in decisions} == {(Outcome.REJECTED, Reason.RULE_OFF)}
 
 
 FAULTY: dict[str, tuple[Rule, str]] = {
@@ -184,9 +180,7 @@ def test_faulty_rule_is_undone(name: str, install: Install) -> None:
     with pytest.warns(errors.RewriteFault, match=words) as caught:
         decisions = run()
     assert "'tried'" in str(caught[0].message)
-    assert [(d.outcome, d.reason_code) for d in decisions] == [
-        (Outcome.REJECTED, Reason.INTERNAL)
-    ]
+    assert [(d.outcome, d.reason_code) for d in decisions] == [(Outcome.REJECTED, Reason.INTERNAL)]
     assert "undone" in decisions[0].reason
 
 
@@ -257,7 +251,12 @@ def test_writes_and_dynamic_shapes_are_no_fault(install: Install) -> None:
         y.add_(1).unsqueeze_(0)
         return y * x.shape[0]
 
-    install(rule(by(doubled), check=lambda m: Reject(Reason.FLAVOUR, "") if not m.anchor.args[1] == 2 else None))
+    install(
+        rule(
+            by(doubled),
+            check=lambda m: Reject(Reason.FLAVOUR, "") if m.anchor.args[1] != 2 else None,
+        )
+    )
     x = torch.randn(3, 4)
     torch._dynamo.mark_dynamic(x, 0)
     assert Outcome.APPLIED in {d.outcome for d in run(writes, x)}
@@ -298,9 +297,7 @@ class TestGraphs:
                 elif node.op != "output":
                     args = fx.map_arg(node.args, env.__getitem__)
                     call = node.target
-                    env[node] = (
-                        call(*args) if callable(call) else getattr(args[0], call)(*args[1:])
-                    )
+                    env[node] = call(*args) if callable(call) else getattr(args[0], call)(*args[1:])
                 node.meta["example_value"] = env.get(node)
         return gm
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -102,7 +101,9 @@ def joined_then(after: Callable[[Tensor], object], x: Tensor) -> object:
 
 
 for name, after in AFTER.items():
-    FAMILY.add(f"then_{name}", lambda after=after: partial(joined_then, after), signs((4, 4)), ALIAS)
+    FAMILY.add(
+        f"then_{name}", lambda after=after: partial(joined_then, after), signs((4, 4)), ALIAS
+    )
 
 
 def limited(h: Tensor) -> Tensor:

@@ -94,7 +94,15 @@ def consumed(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 for name, of in RETURNED.items():
     FAMILY.add(f"returned_{name}", lambda of=of: partial(handed_back, of), signs((4, 4)), ALIAS)
-for name in ("view", "contiguous", "row", "rows", "dropout_in_eval", "view_as_other_dtype", "flatten"):
+for name in (
+    "view",
+    "contiguous",
+    "row",
+    "rows",
+    "dropout_in_eval",
+    "view_as_other_dtype",
+    "flatten",
+):
     FAMILY.add(
         f"consumed_{name}",
         lambda of=RETURNED[name]: partial(consumed, of),

@@ -91,7 +91,10 @@ UNARY: dict[str, tuple[Op, Op]] = {
     "fresh_constants": (lambda x: x + torch.arange(4.0), lambda x: x + torch.ones(4)),
     "like_constants": (lambda x: x * torch.full_like(x, 3), lambda x: x * torch.ones_like(x)),
     "new_zeros": (lambda x: x + x.new_zeros(4), lambda x: x + x.new_tensor(2.0)),
-    "max_pool": (lambda x: F.max_pool2d(x[None, None], 2), lambda x: F.avg_pool2d(x[None, None], 2)),
+    "max_pool": (
+        lambda x: F.max_pool2d(x[None, None], 2),
+        lambda x: F.avg_pool2d(x[None, None], 2),
+    ),
     "interpolate": (
         lambda x: F.interpolate(x[None, None], scale_factor=2),
         lambda x: F.interpolate(x[None, None] * 2, scale_factor=2),
@@ -106,8 +109,10 @@ UNARY: dict[str, tuple[Op, Op]] = {
     "huber": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x)), lambda x: x.abs().mean()),
     "lerp": (lambda x: torch.lerp(x, x * 2, 0.25), lambda x: x * 2),
     "addcmul": (lambda x: torch.addcmul(x, x, x, value=0.5), lambda x: x * 2),
-    "complex_round_trip": (lambda x: torch.view_as_real(torch.polar(x.abs(), x)).sum(-1),
-                           lambda x: x * 2),
+    "complex_round_trip": (
+        lambda x: torch.view_as_real(torch.polar(x.abs(), x)).sum(-1),
+        lambda x: x * 2,
+    ),
 }
 BINARY: dict[
     str,
@@ -136,12 +141,24 @@ BINARY: dict[
     "cdist": (torch.cdist, lambda x, w: x * w),
 }
 FOR_INDUCTOR = {
-    "clamp", "masked_fill", "softmax", "layer_norm", "sum", "var", "matmul", "cat", "power",
-    "linear", "attention", "maximum", "cumsum", "log_softmax", "to_and_back", "weighted_layer_norm",
+    "clamp",
+    "masked_fill",
+    "softmax",
+    "layer_norm",
+    "sum",
+    "var",
+    "matmul",
+    "cat",
+    "power",
+    "linear",
+    "attention",
+    "maximum",
+    "cumsum",
+    "log_softmax",
+    "to_and_back",
+    "weighted_layer_norm",
 }
 FOR_CONTEXTS = FOR_INDUCTOR | {"einsum", "norm", "convolution", "bilinear_form", "mse_loss"}
-
-
 
 
 def tags(name: str) -> str:

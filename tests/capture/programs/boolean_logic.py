@@ -78,12 +78,14 @@ def or_inside_and(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 @FAMILY.program(THREE, WHERE, WHERE, WHERE, grad=True)
 def over_three_lines(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    # fmt: off
     if (
         x.sum() > 0
         and y.sum() > 0
         and z.sum() > 0
     ):
         return x * y * z
+    # fmt: on
     return x + y + z
 
 

@@ -178,9 +178,7 @@ def sign_class(h: Tensor) -> Tensor:
     return h * 7
 
 
-@FAMILY.program(
-    rows([1.0, 2.0], [0.1, 0.2], [-3.0, 1.0]), WHERE, WHERE, grad=True
-)
+@FAMILY.program(rows([1.0, 2.0], [0.1, 0.2], [-3.0, 1.0]), WHERE, WHERE, grad=True)
 def helper_with_two_guards(x: Tensor) -> Tensor:
     y = sign_class(x)
     return y - 1

@@ -122,7 +122,7 @@ def or_of_inputs_returned(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return a or b
 
 
-@FAMILY.program(SCALARS, WHERE, grad=True)
+@FAMILY.program(SCALARS, WHERE, expect_grad=(WHERE | keep("nan_grad"),), grad=True)
 def three_operands(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * (a * b or a + b or a - b + 7)
 

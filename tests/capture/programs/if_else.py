@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..inputs import B, rows, signs
-from ..program import WHERE, Family
+from ..program import WHERE, Family, keep
 
 FAMILY = Family("if_else")
 BATCH = signs((B, 4))
@@ -212,7 +212,7 @@ def swap(x: Tensor) -> Tensor:
     return a - b
 
 
-@FAMILY.program(BATCH, WHERE, grad=True)
+@FAMILY.program(BATCH, WHERE, expect_grad=(WHERE | keep("nan_grad"),), grad=True)
 def only_one_of_two_changes(x: Tensor) -> tuple[Tensor, Tensor]:
     a, b = x.sin(), x.cos()
     if x.sum() > 0:

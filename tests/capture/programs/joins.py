@@ -64,7 +64,9 @@ PAIRS: dict[str, tuple[Op, Op, Verdict]] = {
     "gappy_or_dense": (lambda x: (x * 2)[:, :2], lambda x: x[:, :2] * 3, STRIDE),
     "one_row_of_other_strides": (lambda x: (x[:, :1] * 2).t(), lambda x: x[:1] * 3, STRIDE),
     "both_one_row_of_a_column": (
-        lambda x: (x[:, :1] * 2).t(), lambda x: (x[:, :1] * 3).t(), WHERE | STRIDE,
+        lambda x: (x[:, :1] * 2).t(),
+        lambda x: (x[:, :1] * 3).t(),
+        WHERE | STRIDE,
     ),
     "both_empty": (lambda x: x[:0] * 2, lambda x: x[:0] - 1, WHERE),
     "contiguous_again": (lambda x: (x * 2).t().contiguous(), lambda x: x * 3, WHERE),

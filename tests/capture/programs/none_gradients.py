@@ -1,7 +1,7 @@
 """Which leaves an arm depends on: where they differ, None would become zero.
 
-An optimizer skips a parameter whose gradient is None and moves one whose gradient is zero, so in grad
-mode such a branch stays. Without gradients every one of these is a plain select.
+An optimizer skips a parameter whose gradient is None and moves one whose gradient is zero, so in
+grad mode such a branch stays. Without gradients every one of these is a plain select.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def no_grad_in_both_arms(x: Tensor) -> Tensor:
     return x * scale
 
 
-@FAMILY.program(THREE, WHERE, **NONE_GRAD)
+@FAMILY.program(THREE, WHERE, expect_grad=(keep("none_grad") | keep("nan_grad"),), grad=True)
 def leaves_behind_earlier_results(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     # The leaves were used before the branch, but each result is dropped by one arm.
     left, right = x * a, x * b
@@ -150,8 +150,11 @@ def leaves_swap_results(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor
 
 
 @FAMILY.program(
-    signs((4,), (), (4,), flips=2), WHERE, WHERE,
-    expect_grad=(keep("none_grad") | keep("untraceable"), keep("none_grad")), grad=True,
+    signs((4,), (), (4,), flips=2),
+    WHERE,
+    WHERE,
+    expect_grad=(keep("none_grad") | keep("untraceable"), keep("none_grad")),
+    grad=True,
 )
 def nested_with_leaf_in_inner_arm(x: Tensor, t: Tensor, a: Tensor) -> Tensor:
     y = x * t

@@ -192,16 +192,24 @@ def partial_then_capture(x: Tensor, i: Tensor) -> Tensor:
     return h.sin() if i[0] > 0 else h.cos()
 
 
-@FAMILY.program(lambda seed: [(torch.ones(2, 3), torch.tensor([0.2, 0.3])),
-                              (torch.ones(2, 3), torch.tensor([-1.0, 0.3]))],
-                PARTIAL | keep("random_op"))
+@FAMILY.program(
+    lambda seed: [
+        (torch.ones(2, 3), torch.tensor([0.2, 0.3])),
+        (torch.ones(2, 3), torch.tensor([-1.0, 0.3])),
+    ],
+    PARTIAL | keep("random_op"),
+)
 def probabilities_out_of_range(x: Tensor, p: Tensor) -> Tensor:
     return x.sum(1) * torch.bernoulli(p) if (p >= 0).all() else x.sum(1) - p
 
 
-@FAMILY.program(lambda seed: [(torch.ones(3), torch.tensor([0.2, 0.3, 0.5])),
-                              (torch.zeros(3), torch.tensor([0.2, 9.3, 0.5]))],
-                PARTIAL)
+@FAMILY.program(
+    lambda seed: [
+        (torch.ones(3), torch.tensor([0.2, 0.3, 0.5])),
+        (torch.zeros(3), torch.tensor([0.2, 9.3, 0.5])),
+    ],
+    PARTIAL,
+)
 def binary_cross_entropy(x: Tensor, p: Tensor) -> Tensor:
     # Raises where its input is not between 0 and 1.
     y = torch.ones(3) * 0.5

@@ -96,7 +96,7 @@ FROM_X: dict[str, Callable[[Tensor], Tensor]] = {
     "all": lambda x: (x > -5).all(),
     "isnan_any": lambda x: (x / x.clamp(min=0)).isinf().any(),
     "equal_elements": lambda x: (x.abs() == x).all(),
-    "keepdim": lambda x: (x.sum(dim=(0, 1), keepdim=True) > 0),
+    "keepdim": lambda x: x.sum(dim=(0, 1), keepdim=True) > 0,
     "element": lambda x: x[0, 0] > 0,
     "element_as_truth": lambda x: x[0, 0].clamp(min=0),
     "compare_two_elements": lambda x: x[0, 1] > x[0, 2],

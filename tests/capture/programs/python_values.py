@@ -144,9 +144,9 @@ def flag_tested_later(x: Tensor) -> Tensor:
 @FAMILY.program(ONE, WHERE, grad=True)
 def value_nobody_needs(x: Tensor) -> Tensor:
     if x.sum() > 0:
-        y, scale = x * 2, 2
+        y, _scale = x * 2, 2
     else:
-        y, scale = x * 3, 3
+        y, _scale = x * 3, 3
     return y
 
 

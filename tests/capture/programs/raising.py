@@ -101,7 +101,8 @@ def assertion_with_formatted_text(x: Tensor) -> Tensor:
 
 @FAMILY.program(TWO, RAISES)
 def assertion_of_two(x: Tensor, y: Tensor) -> Tensor:
-    assert x.sum() > 0 and not (y.sum() < 0)
+    assert x.sum() > 0
+    assert not (y.sum() < 0)
     return x * y
 
 

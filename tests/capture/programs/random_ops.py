@@ -41,9 +41,7 @@ def drawing(draw: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 for name, draw in DRAWS.items():
     # bernoulli also fails for probabilities out of range, whichever is found first.
     verdict = RANDOM | keep("partial_op") if name == "bernoulli_half" else RANDOM
-    FAMILY.add(
-        name, lambda draw=draw: partial(drawing, draw), ONE, verdict, grad=name == "dropout"
-    )
+    FAMILY.add(name, lambda draw=draw: partial(drawing, draw), ONE, verdict, grad=name == "dropout")
 
 
 @FAMILY.program(ONE, RANDOM)

@@ -221,7 +221,7 @@ MODE = "start"
 
 
 def read_and_reset(run: object) -> tuple[str, list[str]]:
-    global MODE  # noqa: PLW0603
+    global MODE
     found = (MODE, sorted(LAST))
     MODE = "start"
     LAST.clear()
@@ -231,7 +231,7 @@ def read_and_reset(run: object) -> tuple[str, list[str]]:
 
 @FAMILY.program(ONE, WRITES, state=read_and_reset)
 def global_written(x: Tensor) -> Tensor:
-    global MODE  # noqa: PLW0603  # writing a global is the program
+    global MODE  # writing a global is the program
     if x.sum() > 0:
         MODE = "positive"
     else:

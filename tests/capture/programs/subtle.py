@@ -262,7 +262,7 @@ class ManyUsesOfOneWeight(nn.Module):
 
 @FAMILY.program(ONE, FREE, built=True)
 def counter_in_default_argument() -> Callable[[Tensor], Any]:
-    def run(x: Tensor, seen: list[int] = [0]) -> tuple[Tensor, int]:  # noqa: B006  # on purpose
+    def run(x: Tensor, seen: list[int] = [0]) -> tuple[Tensor, int]:  # on purpose
         if x.sum() > 0:
             seen[0] += 1
         return x * 2, seen[0]

@@ -1,4 +1,4 @@
-"""The overflow guards of encoder-decoder models, in the spellings found in transformers and elsewhere.
+"""The overflow guards of encoder-decoder models, in the spellings found in the wild.
 
 Inputs overflow (inf or nan) in one set and do not in the other.
 """
