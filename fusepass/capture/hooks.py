@@ -96,6 +96,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     finally:
         frame.active.pop()
     site.speculation, site.position = speculation, position
+    site.code = translator.output.root_tx.f_code
     frame.sites.append(site)
     return None
 
@@ -137,7 +138,8 @@ def _break(
     decision = Decision(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
-    log.kept(frame.compiler, decision, _position(translator, jump))
+    code = translator.output.root_tx.f_code
+    log.kept(frame.compiler, decision, _position(translator, jump), code)
     if frame.arms:
         inner = (
             refusal.text
@@ -172,7 +174,7 @@ def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
             decision = Decision(
                 Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
             )
-            log.kept(frame.compiler, decision, site.position)
+            log.kept(frame.compiler, decision, site.position, site.code)
             site.speculation.fail_and_restart_analysis(False)
 
 
