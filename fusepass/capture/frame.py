@@ -20,7 +20,6 @@ class Site:
         branch: what the rules will read.
         speculation: Dynamo's checkpoint, through which the capture can still be taken back.
         position: where in the source it is, the same in resumed functions.
-        code: code object of the frame being compiled.
         select: the select node, once it exists (None when the arms leave nothing that differs).
         predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
@@ -30,7 +29,6 @@ class Site:
     speculation: Any
     decision: Decision
     position: tuple[Any, ...] = ()
-    code: Any = None
     select: Any = None
     predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)

@@ -96,7 +96,6 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     finally:
         frame.active.pop()
     site.speculation, site.position = speculation, position
-    site.code = translator.output.root_tx.f_code
     frame.sites.append(site)
     return None
 
@@ -138,8 +137,7 @@ def _break(
     decision = Decision(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
-    code = translator.output.root_tx.f_code
-    log.kept(frame.compiler, decision, _position(translator, jump), code)
+    log.kept(frame.compiler, decision, _position(translator, jump))
     if frame.arms:
         inner = (
             refusal.text
@@ -174,7 +172,7 @@ def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
             decision = Decision(
                 Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
             )
-            log.kept(frame.compiler, decision, site.position, site.code)
+            log.kept(frame.compiler, decision, site.position)
             site.speculation.fail_and_restart_analysis(False)
 
 

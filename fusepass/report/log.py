@@ -47,13 +47,11 @@ class CompileLog:
     Attributes:
         graphs: graphs in the order they were compiled.
         kept: branches left as graph breaks, by source position.
-        kept_in: code object of the frame each of them was met in.
         breaks: graph breaks, as (reason, file, line), in order, each once.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     kept: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
-    kept_in: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
 
 
@@ -137,20 +135,15 @@ def clear() -> None:
         _open = None
 
 
-def kept(compiler: Any, decision: Decision, position: tuple[Any, ...], code: Any) -> None:
-    """Put a branch that keeps its graph break on record.
-
-    Args:
-        compiler: the callback torch.compile made.
-        decision: what the report shows.
-        position: where in the source the branch is.
-        code: code object of the frame that was being compiled; a capture of the same position in
-            that very frame is another instance of the branch and does not replace this record.
-    """
+def kept(compiler: Any, decision: Decision, position: tuple[Any, ...]) -> None:
+    """Put a branch that keeps its graph break on record."""
     with _lock:
-        found = log_of(compiler)
-        found.kept[position] = decision
-        found.kept_in[position] = code
+        log_of(compiler).kept[position] = decision
+
+
+def _broke_at(log: CompileLog, decision: Decision) -> bool:
+    """Whether the break is in compiled code, though another frame captured the same position."""
+    return any((f, n) == (decision.file, decision.line) for _, f, n in log.breaks)
 
 
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
@@ -183,8 +176,9 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
             log = log_of(frame.compiler)
             log.graphs.append(record)
             for position in record.positions:
-                if log.kept_in.get(position) is not record.code:
-                    log.kept.pop(position, None)
+                held = log.kept.get(position)
+                if held is not None and not _broke_at(log, held):
+                    del log.kept[position]
             _compiled += 1
         _summarise(record)
     finally:
