@@ -1,12 +1,18 @@
 """fusepass: a torch.compile backend that turns graph breaks into graph, and says what it did.
 
 ``torch.compile(model, backend="fusepass")`` needs no import of this package; these names are for
-looking in: :func:`explain`, :func:`last_report`, :func:`options`, :func:`reset`.
+looking in: :func:`explain`, :func:`last_report`, :func:`options`, :func:`reset`; and for rules of
+one's own: :class:`Rule`, :class:`Reject`.
+
+What needs torch is imported when it is first asked for: pytest imports this package in every
+session of every project it is installed beside.
 """
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 try:
     __version__ = version("fusepass")
@@ -14,18 +20,57 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 from fusepass.errors import FusepassError, FusepassWarning
+
+# Not by name below: once imported, the module of that name would stand in front of the function.
 from fusepass.options import Options, options
-from fusepass.report.explain import explain, last_report, reset
-from fusepass.report.report import Report
+from fusepass.report.decision import Reason
+
+if TYPE_CHECKING:
+    from fusepass.report.explain import explain, last_report, reset
+    from fusepass.report.report import Report
+    from fusepass.rewrite.registry import register, rules, unregister
+    from fusepass.rewrite.reject import Reject
+    from fusepass.rewrite.rule import Match, Rule
 
 __all__ = [
     "FusepassError",
     "FusepassWarning",
+    "Match",
     "Options",
+    "Reason",
+    "Reject",
     "Report",
+    "Rule",
     "__version__",
     "explain",
     "last_report",
     "options",
+    "register",
     "reset",
+    "rules",
+    "unregister",
 ]
+
+_HOME = {
+    "Match": "fusepass.rewrite.rule",
+    "Reject": "fusepass.rewrite.reject",
+    "Report": "fusepass.report.report",
+    "Rule": "fusepass.rewrite.rule",
+    "explain": "fusepass.report.explain",
+    "last_report": "fusepass.report.explain",
+    "register": "fusepass.rewrite.registry",
+    "reset": "fusepass.report.explain",
+    "rules": "fusepass.rewrite.registry",
+    "unregister": "fusepass.rewrite.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

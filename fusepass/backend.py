@@ -18,8 +18,10 @@ from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite.default_rules import default_rules
-from fusepass.rewrite.driver import rewrite
+from fusepass.rewrite.default_rules import graph_rules
+from fusepass.rewrite.driver import innermost_first, rewrite
+from fusepass.rewrite.pattern_rules import apply_rules
+from fusepass.rewrite.registry import active_rules
 
 hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
 
@@ -50,7 +52,9 @@ def fusepass(
     """
     chosen = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
-    record.decisions += rewrite(gm, default_rules(), chosen)  # station 2
+    record.decisions += rewrite(gm, graph_rules(), chosen)  # station 2
+    for graph in innermost_first(gm):
+        record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
     record.decisions.append(_handed(chosen))
     return log.counting(

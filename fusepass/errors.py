@@ -119,6 +119,26 @@ class RewriteFault(FusepassWarning):
         )
 
 
+class RulePackageFault(FusepassWarning):
+    """Rules that an installed package offers cannot be used."""
+
+    def __init__(self, name: str, where: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: rules of entry point {name!r} ({where}) are left out: {problem}. Everything "
+            "else works; update or uninstall the package that offers them."
+        )
+
+
+class RulesChanged(FusepassWarning):
+    """Rules were changed after a callable had already been compiled with the old ones."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fusepass: rules apply when a callable is (re)compiled; callables compiled earlier keep "
+            "the rules they were compiled with. Call fusepass.reset() to compile them again."
+        )
+
+
 class OptionsChanged(FusepassWarning):
     """Options were changed after a callable had already been compiled with the old ones."""
 
@@ -127,4 +147,83 @@ class OptionsChanged(FusepassWarning):
             "fusepass: options apply when a callable is (re)compiled; callables compiled earlier "
             "keep "
             "the options they were compiled with. Call fusepass.reset() to compile them again."
+        )
+
+
+class UnknownActivation(FusepassError, ValueError):
+    """A fused operator was called with an activation it does not have."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"fusepass: no activation {name!r} in fusepass::linear_activation.{hint} There are: "
+            f"{', '.join(names)}."
+        )
+
+
+class ChoicesUnusable(FusepassWarning):
+    """The file of measured choices cannot be read or written; choices are kept in memory."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: choices file {path}: {problem}. This process goes on with what it measures "
+            "itself; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep "
+            "choices between processes."
+        )
+
+
+class CandidateFailed(FusepassWarning):
+    """A way to compute a fused operation failed while it was timed; it is not used."""
+
+    def __init__(self, candidate: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: candidate {candidate!r} failed while it was timed: {problem}. Inductor's "
+            "own code is used in its place; the result is not affected. "
+            "options={'candidate': 'inductor'} turns timing off."
+        )
+
+
+class RuleCheckFailed(FusepassError, AssertionError):
+    """:func:`fusepass.testing.check_rule` found a program that a rule changes, or none it acts on.
+
+    Attributes:
+        snippet: a runnable program that shows it, ``""`` where there is none to show.
+        profile, seed: what to give ``check_rule`` to try the same programs again.
+    """
+
+    def __init__(
+        self, rule: str, location: str, problem: str, snippet: str, profile: str, seed: int
+    ) -> None:
+        self.snippet, self.profile, self.seed = snippet, profile, seed
+        problem = f"{problem} (profile {profile!r}, seed {seed})"
+        shown = f"\nTo see it, run:\n\n{snippet}" if snippet else ""
+        super().__init__(f"fusepass: rule {rule!r} ({location}): {problem}.{shown}")
+
+
+class RewriteMismatch(FusepassError, AssertionError):
+    """An assertion of :mod:`fusepass.testing` about one program does not hold."""
+
+    def __init__(self, program: str, problem: str, report: str) -> None:
+        super().__init__(f"fusepass: {program}: {problem}.\n\n{report}")
+
+
+class MissingHypothesis(FusepassError, ImportError):
+    """``check_rule`` draws its programs with Hypothesis, which is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fusepass: fusepass.testing.check_rule needs Hypothesis: "
+            "pip install 'hypothesis>=6.100'."
+        )
+
+
+class UnknownProfile(FusepassError, ValueError):
+    """A profile that ``check_rule`` does not have."""
+
+    def __init__(self, profile: str, known: Iterable[str]) -> None:
+        super().__init__(
+            f"fusepass: no profile {profile!r} of fusepass.testing.check_rule. There are: "
+            f"{', '.join(known)}."
         )

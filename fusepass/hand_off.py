@@ -10,7 +10,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.cache_check import ensure_writable
 from fusepass.options import Options
-from fusepass.rewrite.after_autograd import inductor_passes
+from fusepass.rewrite.after_autograd import inductor_passes, op_by_op_compiler
+from fusepass.rewrite.registry import active_rules
 
 
 def hand_off(
@@ -20,9 +21,10 @@ def hand_off(
     if options.codegen == "eager":
         return gm.forward
     if options.codegen == "eager-decomposed":
-        return torch_private.compile_decomposed_eager(gm, inputs)
+        compiler = op_by_op_compiler(options, active_rules("after"))
+        return torch_private.compile_decomposed_eager(gm, inputs, compiler)
     patches = {**torch_private.mode_config(options.mode), **options.inductor}
-    for hook, ours in inductor_passes(options).items():
+    for hook, ours in inductor_passes(options, active_rules("after")).items():
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))
         patches[hook] = torch_private.chained_passes(theirs, ours)
     ensure_writable()

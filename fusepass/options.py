@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fusepass import torch_private
 from fusepass.errors import OptionsChanged, OptionType, OptionValue, UnknownOption
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -111,6 +110,8 @@ def _build(given: Mapping[str, Any]) -> Options:
         if not isinstance(key, str):
             raise OptionType("options", key, "a mapping with string keys")
         if key.startswith(_INDUCTOR):
+            from fusepass import torch_private  # here, because `import fusepass` needs no torch
+
             name = key[len(_INDUCTOR) :].replace("-", "_")
             inductor[name] = torch_private.checked_inductor_option(name, value, key)
         elif key not in _FIELDS:
@@ -143,9 +144,9 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def _rule_names() -> list[str]:
-    from fusepass.rewrite.default_rules import default_rules  # here, because rules import options
+    from fusepass.rewrite.registry import rule_names  # here, because rules import options
 
-    return ["branch", *(rule.name for rule in default_rules())]
+    return rule_names()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ on. When a torch release moves something, this file and docs/torch-versions.md a
 from __future__ import annotations
 
 import contextlib
+import logging
 import dis
 import functools
 import os
@@ -115,14 +116,22 @@ def reset_cudagraphs() -> None:
         reset_cudagraph_trees()
 
 
-def compile_decomposed_eager(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Run a graph op by op after AOTAutograd with Inductor's decompositions."""
+def compile_decomposed_eager(
+    gm: fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Hand a graph to AOTAutograd with Inductor's decompositions, and each result to ``compiler``."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._dynamo.backends.debugging import boxed_nop
     from torch._inductor.decomposition import select_decomp_table
 
-    compiler = aot_autograd(fw_compiler=boxed_nop, decompositions=select_decomp_table())
-    return compiler(gm, inputs)
+    compiled = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())
+    return compiled(gm, inputs)
+
+
+def run_op_by_op(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph itself as what runs, in the calling convention of AOTAutograd."""
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return boxed_nop(gm, inputs)
 
 
 def graph_pass(
@@ -855,3 +864,276 @@ def schema_mutates(target: Any) -> bool | None:
     """Whether an operator overload writes to an argument; None when it has no schema."""
     schema = getattr(target, "_schema", None)
     return None if schema is None else bool(schema.is_mutable)
+
+
+# --- Inductor: lowering of our own operators (2.11, 2.13, 2.15) ----------------------------------
+
+
+def addmm_activation(
+    bias: torch.Tensor, x: torch.Tensor, weight_t: torch.Tensor, use_gelu: bool
+) -> torch.Tensor:
+    """``activation(x @ weight_t + bias)`` in one library call; see ``aten::_addmm_activation``."""
+    return torch._addmm_activation(bias, x, weight_t, use_gelu=use_gelu)
+
+
+def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -> None:
+    """Compile ``operator(x, weight_t, bias, activation)`` to ``torch._addmm_activation(out=…)``.
+
+    The call stands in the generated code as those of ``addmm`` do: Inductor plans the memory of
+    its output, and it costs the host what ``addmm`` costs. Generated code names nothing of ours, so
+    it runs from a cache in a process that never came here.
+
+    Args:
+        operator: an overload of that signature; ``bias`` may be None.
+        plan: given fake tensors and the activation, returns ``use_gelu``, or None to leave the
+            call to the operator.
+    """
+    if "torch._inductor.lowering" not in sys.modules:
+        return
+    from torch._inductor import ir, lowering
+    from torch._inductor.kernel.mm_common import mm_args
+    from torch._inductor.virtualized import V
+
+    if getattr(lowering.lowerings.get(operator), "fusepass_plan", None) is plan:
+        return
+    leave = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+    def lower(x: Any, weight_t: Any, bias: Any, activation: str) -> Any:
+        node = V.graph.current_node
+        fakes = [value.meta["val"] if isinstance(value, fx.Node) else value for value in node.args]
+        use_gelu = plan(*fakes)
+        wanted = node.meta.get("fusepass_candidate")
+        # The C++ wrapper has a shim for the plain overload only.
+        bias_size = fakes[1].shape[1]
+        without_bias = bias is None and not isinstance(bias_size, int)
+        if use_gelu is None or wanted == "reference" or V.graph.cpp_wrapper or without_bias:
+            return leave(x, weight_t, bias, activation)
+        *_, layout, x, weight_t = mm_args(x, weight_t)
+        if bias is None:
+            with real_tensors():
+                zeros = torch.zeros(bias_size, dtype=layout.dtype, device=layout.device)
+            bias = V.graph.add_tensor_constant(zeros)
+        bias = ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(bias))
+        return ir.TensorBox.create(
+            ir.ExternKernelOut(
+                layout=layout,
+                inputs=[bias, x, weight_t],
+                kwargs={"use_gelu": use_gelu},
+                python_kernel_name="torch._addmm_activation",
+                op_overload=torch.ops.aten._addmm_activation.out,
+            )
+        )
+
+    lowering.register_lowering(operator, type_promotion_kind=None)(lower)
+    lowering.lowerings[operator].fusepass_plan = plan
+
+
+@contextlib.contextmanager
+def real_tensors() -> Iterator[None]:
+    """Compute for real inside a compile: no fake tensors, no tracing, no autograd."""
+    from torch._dispatch.python import no_python_dispatcher
+    from torch._guards import tracing
+    from torch.utils._python_dispatch import _disable_current_modes as no_modes
+
+    with no_modes(), no_python_dispatcher(), tracing(None), torch.no_grad():
+        yield
+
+
+# --- tuning (2.11, 2.13, 2.15) --------------------------------------------------------------------
+
+
+def keep_device_busy(cycles: int) -> None:
+    """Queue a kernel on the current CUDA stream that does nothing for so many clock cycles."""
+    torch.cuda._sleep(cycles)
+
+
+def compile_region(
+    function: Callable[..., Any], inputs: Sequence[Any], patches: Mapping[str, Any]
+) -> Callable[[], Any]:
+    """Compile a small function with Inductor alone, also from inside another compile.
+
+    Dynamo and AOTAutograd stay out of it: they hold locks and contexts of the compile that is under
+    way. Call it, and what it returns, under :func:`real_tensors`.
+
+    Args:
+        function: of the tensors in ``inputs``; returns one tensor.
+        inputs: real tensors.
+        patches: Inductor config values; custom passes and CUDA graphs are off in any case.
+
+    Returns:
+        A function of no arguments that runs the compiled code on ``inputs``.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    hooks = (
+        "post_grad_custom_pre_pass",
+        "post_grad_custom_post_pass",
+        "joint_custom_pre_pass",
+        "joint_custom_post_pass",
+        "pre_grad_custom_pass",
+    )
+    plain = {hook: None for hook in hooks if hasattr(config, hook)}
+    with config.patch({**patches, **plain, "triton.cudagraphs": False}):
+        traced = make_fx(lambda *args: (function(*args),), select_decomp_table())
+        gm = traced(*inputs)
+        code = compile_fx_inner(gm, list(inputs))
+    return lambda: code(list(inputs))
+
+
+# --- tracing rules (2.11, 2.13, 2.15) -------------------------------------------------------------
+
+
+def traced_to_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.Graph:
+    """Trace to ATen calls through Inductor's decompositions; ``inputs`` are fake."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(function, select_decomp_table(), tracing_mode="real")(*inputs)
+    graph = traced.graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def symbolic_fake_mode() -> Any:
+    """A fake mode whose sizes are symbols that know nothing of each other."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=False)
+
+
+@contextlib.contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """No log lines of fake tensors for what is tried and may well fail."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def plain_fake_mode() -> Any:
+    """A fake mode with sizes as they are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def symbolic_fake(mode: Any, value: torch.Tensor, place: int) -> torch.Tensor:
+    """A fake tensor like ``value`` with a symbol of its own for every size but 0 and 1."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim(),
+        constraint_sizes=[None] * value.dim(),
+    )
+    source = ConstantSource(f"rule_input_{place}")
+    return mode.from_tensor(value, source=source, symbolic_context=context)  # type: ignore[no-any-return]
+
+
+def size_expression(size: Any, mode: Any) -> Any:
+    """An int, or the sympy expression of a symbolic size with what the mode found out put in."""
+    if isinstance(size, int):
+        return size
+    expression = mode.shape_env.simplify(mode.shape_env.replace(size.node.expr))
+    return int(expression) if expression.is_number else expression
+
+
+def evaluated_size(expression: Any, sizes: Mapping[Any, Any]) -> Any:
+    """A size expression with symbols replaced by the sizes (ints or SymInts) they stand for.
+
+    Raises:
+        KeyError: a symbol without a size.
+    """
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    if isinstance(expression, int):
+        return expression
+    missing = expression.free_symbols - sizes.keys()
+    if missing:
+        raise KeyError(str(missing))
+    return sympy_interp(PythonReferenceAnalysis, sizes, expression)
+
+
+def symbol_nodes(gm_graph: fx.Graph) -> dict[Any, fx.Node]:
+    """Symbol to the node of a graph that holds it as a size."""
+    found: dict[Any, fx.Node] = {}
+    for node in gm_graph.nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:
+            found.setdefault(value.node.expr, node)
+    return found
+
+
+def size_as_node(size: Any, known: dict[Any, fx.Node], graph: fx.Graph) -> Any:
+    """Nodes that compute a symbolic size out of sizes the graph holds.
+
+    Raises:
+        KeyError: a symbol the graph does not hold.
+    """
+    from torch.fx.proxy import GraphAppendingTracer
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression)
+    missing = expression.free_symbols - known.keys()
+    if missing:
+        raise KeyError(f"the graph holds no node for the size {missing}")
+    tracer = GraphAppendingTracer(graph)
+    proxies = {s: fx.Proxy(known[s], tracer) for s in expression.free_symbols}
+    result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+    return result.node if isinstance(result, fx.Proxy) else result
+
+
+def lacks_backward(target: Any) -> bool:
+    """Whether an operator of a library can be run but not differentiated."""
+    from torch._library.custom_ops import OPDEFS
+
+    names = operator_name(target)
+    if names is None or names[0] in ("aten", "prims"):
+        return False
+    name = "::".join(names)
+    definition = OPDEFS.get(name)
+    if definition is not None:
+        return definition._backward_fn is None
+    keys = ("Autograd", "CompositeImplicitAutograd", "AutogradCPU", "AutogradCUDA")
+    return not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+
+
+def size_hint(size: Any) -> int | None:
+    """A size as a number: its hint where it is symbolic, None where it depends on data."""
+    if isinstance(size, int):
+        return size
+    hint = getattr(size.node, "hint", None)
+    return int(hint) if isinstance(hint, int) else None
+
+
+# --- tests of rules (2.11, 2.13, 2.15) -----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def guards_not_timed() -> Iterator[None]:
+    """Spare each compile the timing of its guards, which Dynamo does for its log only.
+
+    It empties the CPU's caches first, a third of what compiling a small program takes.
+    """
+    from torch._dynamo import guards
+
+    timed = getattr(guards, "profile_guard_manager", None)
+    if timed is None:
+        yield
+        return
+    guards.profile_guard_manager = lambda *_: 0.0
+    try:
+        yield
+    finally:
+        guards.profile_guard_manager = timed

@@ -19,19 +19,20 @@ from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph.memory import memories, memory_of
 from fusepass.patterns.branch_to_where import known_branches
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 
 def _is_cond_site(node: fx.Node) -> bool:
     return node.target is select and node.meta[BRANCH].treatment == "cond"
 
 
-def _check(match: Match) -> Reject | None:
+def _check(site: Site) -> Reject | None:
     return None  # capture settled legality and cost while Dynamo could still restart
 
 
-def _replace(match: Match) -> None:
-    gm, node = match.gm, match.anchor
+def _replace(site: Site) -> None:
+    gm, node = site.gm, site.anchor
     graph = gm.graph
     branch: Branch = node.meta[BRANCH]
     branches = known_branches(graph)
@@ -104,4 +105,4 @@ def _carve(
     return fx.GraphModule(gm, body)
 
 
-RULE = Rule("branch_to_cond", _is_cond_site, _check, _replace, settled_by_capture=True)
+RULE = GraphRule("branch_to_cond", _is_cond_site, _check, _replace, settled_by_capture=True)

@@ -20,46 +20,47 @@ from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph import gating
 from fusepass.graph.canonical import tensor_value
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 
 def _is_where_site(node: fx.Node) -> bool:
     return node.target is select and node.meta[BRANCH].treatment == "where"
 
 
-def _check(match: Match) -> Reject | None:
+def _check(site: Site) -> Reject | None:
     return None  # capture settled legality and cost while Dynamo could still restart
 
 
-def _replace(match: Match) -> None:
-    node = match.anchor
+def _replace(site: Site) -> None:
+    node = site.anchor
     branch: Branch = node.meta[BRANCH]
     predicate, taken, other = node.args
     if branch.gated:
-        _gate(match, predicate, branch)  # type: ignore[arg-type]
+        _gate(site, predicate, branch)  # type: ignore[arg-type]
     results = []
-    with match.gm.graph.inserting_before(node):
+    with site.gm.graph.inserting_before(node):
         for a, b, value in zip(taken, other, node.meta["example_value"], strict=True):  # type: ignore[arg-type]
-            result = match.gm.graph.call_function(torch.where, (predicate, a, b))
+            result = site.gm.graph.call_function(torch.where, (predicate, a, b))
             _describe(result, node, value)
             results.append(result)
     for user in list(node.users):  # getitem nodes
         user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
-        match.gm.graph.erase_node(user)
-    match.gm.graph.erase_node(node)
+        site.gm.graph.erase_node(user)
+    site.gm.graph.erase_node(node)
 
 
-def _gate(match: Match, predicate: fx.Node, branch: Branch) -> None:
-    graph = match.gm.graph
+def _gate(site: Site, predicate: fx.Node, branch: Branch) -> None:
+    graph = site.gm.graph
     branches = known_branches(graph)
     for arm in (True, False):
         inside = [n for n in graph.nodes if arm_of(n, branch.site, branches) is arm]
         for user, operand in gating.gated_uses(inside):
-            if match.fake_mode is not None:
-                _gate_use(match, predicate, user, operand, arm)
+            if site.fake_mode is not None:
+                _gate_use(site, predicate, user, operand, arm)
 
 
-def _gate_use(match: Match, predicate: fx.Node, user: fx.Node, operand: fx.Node, arm: bool) -> None:
+def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, arm: bool) -> None:
     """Gate each occurrence of ``operand`` in ``user`` on its own.
 
     Autograd runs the backward of what was recorded last first, so gates are recorded from the last
@@ -68,11 +69,11 @@ def _gate_use(match: Match, predicate: fx.Node, user: fx.Node, operand: fx.Node,
     value = tensor_value(operand)
     if value is None:
         return
-    with match.fake_mode, torch.enable_grad():
+    with site.fake_mode, torch.enable_grad():
         held_value = value.detach()
         pair_value = (value, held_value) if arm else (held_value, value)
         fake = torch.where(predicate.meta["example_value"], *pair_value)
-    graph = match.gm.graph
+    graph = site.gm.graph
     leaves, spec = torch_private.tree_flatten((user.args, user.kwargs))
     with graph.inserting_before(user):
         for position in reversed(range(len(leaves))):
@@ -101,6 +102,6 @@ def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:
             node.meta[key] = like.meta[key]
 
 
-RULE = Rule(
+RULE = GraphRule(
     "branch_to_where", _is_where_site, _check, _replace, settled_by_capture=True, sources=(gating,)
 )

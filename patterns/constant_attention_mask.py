@@ -24,7 +24,8 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.constants import NotConstant, constant_value
 from fusepass.graph.effects import is_state_change
 from fusepass.report.decision import Reason
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 _MASK, _DROPOUT, _CAUSAL = (3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")
 
@@ -36,9 +37,9 @@ def _is_masked_attention(node: fx.Node) -> bool:
     return mask is not None and mask.dtype is torch.bool
 
 
-def _check(match: Match) -> Reject | None:
-    node = match.anchor
-    if match.options.codegen != "inductor":
+def _check(site: Site) -> Reject | None:
+    node = site.anchor
+    if site.options.codegen != "inductor":
         return Reject(Reason.RULE_OFF, "op-by-op codegen keeps every call as written", node)
     if argument(node, *_DROPOUT, 0.0) != 0.0:
         return Reject(
@@ -50,7 +51,7 @@ def _check(match: Match) -> Reject | None:
         kind = _kind(node)
     except NotConstant as reason:
         return Reject(Reason.NOT_CONSTANT, f"the mask is not known at compile time: {reason}", node)
-    if kind is not None and _moves_under_autocast(match):
+    if kind is not None and _moves_under_autocast(site):
         return Reject(Reason.STRIDE_MISMATCH, "under autocast strides cannot be followed", node)
     if kind is None:
         return Reject(
@@ -61,9 +62,9 @@ def _check(match: Match) -> Reject | None:
     return None
 
 
-def _moves_under_autocast(match: Match) -> bool:
+def _moves_under_autocast(site: Site) -> bool:
     """Whether the graph switches autocast: then the check of strides after the rewrite is blind."""
-    return any(is_state_change(n) and "autocast" in str(n.target) for n in match.gm.graph.nodes)
+    return any(is_state_change(n) and "autocast" in str(n.target) for n in site.gm.graph.nodes)
 
 
 def _widens(mask: torch.Tensor, query: torch.Tensor) -> bool:
@@ -95,8 +96,8 @@ def _kind(node: fx.Node) -> str | None:
     )
 
 
-def _replace(match: Match) -> None:
-    node = match.anchor
+def _replace(site: Site) -> None:
+    node = site.anchor
     kind = _kind(node)
     scale = argument(node, 6, "scale")
     grouped = argument(node, 7, "enable_gqa", False)
@@ -106,7 +107,7 @@ def _replace(match: Match) -> None:
         node.kwargs = {**node.kwargs, "enable_gqa": grouped}
 
 
-RULE = Rule(
+RULE = GraphRule(
     "constant_attention_mask",
     _is_masked_attention,
     _check,

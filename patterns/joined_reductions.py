@@ -19,7 +19,8 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memory_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 _REDUCTION_OF = {
     "logical_or": "any",
@@ -48,8 +49,8 @@ def _is_full(node: object, reduction: str) -> bool:
     return source is not None and source.dtype is torch.bool
 
 
-def _check(match: Match) -> Reject | None:
-    node = match.anchor
+def _check(site: Site) -> Reject | None:
+    node = site.anchor
     left, right = node.args
     for reduction in (left, right):
         if len(reduction.users) > 1:  # type: ignore[union-attr]
@@ -62,20 +63,20 @@ def _check(match: Match) -> Reject | None:
     same_shape = x is not None and y is not None and x.dim() == y.dim()
     if not same_shape or not all(map(torch_private.known_equal, x.shape, y.shape)):  # type: ignore[union-attr]
         return Reject(Reason.SHAPE_MISMATCH, "the two tensors reduced differ in shape", node)
-    if _written_between(match):
+    if _written_between(site):
         return Reject(Reason.ALIAS, "what is reduced is written before the two are joined", node)
     if x.device != y.device:  # type: ignore[union-attr]
         return Reject(Reason.DEVICE_MISMATCH, "the two tensors reduced are on two devices", node)
     return None
 
 
-def _written_between(match: Match) -> bool:
+def _written_between(site: Site) -> bool:
     """Whether a tensor that is reduced is written after its reduction and before the join."""
-    reductions = set(match.anchor.args)
+    reductions = set(site.anchor.args)
     reduced = {memory_of(r.args[0]) for r in reductions}  # type: ignore[union-attr]
     started = False
-    for node in match.gm.graph.nodes:
-        if node is match.anchor:
+    for node in site.gm.graph.nodes:
+        if node is site.anchor:
             return False
         started = started or node in reductions
         if started and any(memory_of(written) in reduced for written in written_nodes(node)):
@@ -83,8 +84,8 @@ def _written_between(match: Match) -> bool:
     return False
 
 
-def _replace(match: Match) -> None:
-    node, graph = match.anchor, match.gm.graph
+def _replace(site: Site) -> None:
+    node, graph = site.anchor, site.gm.graph
     reduction = _REDUCTION_OF[str(op_name(node))]
     sources = tuple(r.args[0] for r in node.args)  # type: ignore[union-attr]
     dropped = node.args
@@ -102,7 +103,7 @@ def _replace(match: Match) -> None:
         graph.erase_node(old)  # type: ignore[arg-type]
 
 
-RULE = Rule(
+RULE = GraphRule(
     "joined_reductions",
     _joins_truth_values,
     _check,

@@ -23,25 +23,26 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.patterns.branch_to_where import known_branches
 from fusepass.report.decision import Reason
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 
 def _is_branch(node: fx.Node) -> bool:
     return node.target is select and BRANCH in node.meta
 
 
-def _check(match: Match) -> Reject | None:
-    if _plan(match.anchor, match.gm.graph) is None:
-        return Reject(Reason.FLAVOUR, "no nested branch shares an arm with this one", match.anchor)
+def _check(site: Site) -> Reject | None:
+    if _plan(site.anchor, site.gm.graph) is None:
+        return Reject(Reason.FLAVOUR, "no nested branch shares an arm with this one", site.anchor)
     return None
 
 
-def _replace(match: Match) -> None:
-    plan = _plan(match.anchor, match.gm.graph)
+def _replace(site: Site) -> None:
+    plan = _plan(site.anchor, site.gm.graph)
     if plan is None:
         return
     outer, inner, inner_in, shared = plan
-    graph = match.gm.graph
+    graph = site.gm.graph
     branch: Branch = outer.meta[BRANCH]
     branches = known_branches(graph)
     doubled = [n for n in graph.nodes if arm_of(n, branch.site, branches) is not inner_in]
@@ -191,4 +192,4 @@ def _move_out(graph: fx.Graph, branch: Branch, inner: fx.Node) -> None:
     known_branches(graph)
 
 
-RULE = Rule("short_circuit", _is_branch, _check, _replace, settled_by_capture=True)
+RULE = GraphRule("short_circuit", _is_branch, _check, _replace, settled_by_capture=True)

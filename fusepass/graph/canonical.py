@@ -27,6 +27,15 @@ _OPERATOR_NAMES = {
     "rshift": "bitwise_right_shift",
     "floordiv": "floor_divide",
     "mod": "remainder",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+}
+# Under some versions of torch an operator arrives as the method Python calls for it.
+_OPERATOR_METHODS = {
+    f"__{name}__": _OPERATOR_NAMES.get(name, name)
+    for name in (
+        "add sub mul truediv floordiv mod pow matmul neg eq ne lt le gt ge and or xor invert"
+    ).split()
 }
 _SYNONYMS = {
     "multiply": "mul",
@@ -70,7 +79,8 @@ def op_name(node: fx.Node) -> str | None:
     In-place spellings keep a trailing underscore (``add_``), so that they never look pure.
     """
     if node.op == "call_method":
-        return _SYNONYMS.get(str(node.target), str(node.target))
+        name = _OPERATOR_METHODS.get(str(node.target), str(node.target))
+        return _SYNONYMS.get(name, name)
     if node.op != "call_function":
         return None
     return _function_name(node.target)

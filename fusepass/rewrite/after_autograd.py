@@ -7,32 +7,43 @@ artifact, because on a cache hit they do not run at all.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
 import fusepass
-from fusepass import torch_private
+from fusepass import torch_private, tune
 from fusepass.options import Options
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite import gate_folding
-from fusepass.rewrite.default_rules import default_rules
+from fusepass.rewrite.default_rules import default_rules, graph_rules
+from fusepass.rewrite.pattern_rules import apply_rules
+from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.source_hash import rule_hash
 
 
-def inductor_passes(options: Options) -> dict[str, Any]:
-    """Inductor config key to the pass we put there."""
+def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
+    """Inductor config key to the pass we put there.
+
+    Args:
+        options: in force.
+        rules: those for after autograd; the backward is compiled when no scope is open any more.
+    """
     record = log.current()
 
     def identity() -> str | None:
         log.compiling_later(record)  # asked for at the start of each graph, also of a cached one
-        return pass_identity(options)
+        return pass_identity(options, rules)
 
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
-        _after_autograd(graph)
+        log.note_in_artifact(rewrite_aten(graph, options, rules))
 
     return {
         "joint_custom_pre_pass": torch_private.graph_pass(gate_folding.fold_gates, identity),
@@ -40,13 +51,15 @@ def inductor_passes(options: Options) -> dict[str, Any]:
     }
 
 
-def pass_identity(options: Options) -> str | None:
+def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
-        for rule in default_rules():
-            digest.update(rule.source_hash().encode())
-        digest.update(_source_of(gate_folding).encode())
+        for graph_rule in graph_rules():
+            digest.update(graph_rule.source_hash().encode())
+        for rule in rules:
+            digest.update(rule_hash(rule).encode())
+        digest.update(_engine_source())
     except (OSError, TypeError) as error:
         log.logger.warning(
             "fusepass: Inductor's cache is bypassed, the source of a rule is not available (%s)",
@@ -54,23 +67,45 @@ def pass_identity(options: Options) -> str | None:
         )
         return None
     digest.update(options.fingerprint().encode())
-    digest.update(f"{fusepass.__version__} {torch.__version__}".encode())
+    digest.update(f"{fusepass.__version__} {torch.__version__} {tune.epoch()}".encode())
     return digest.hexdigest()
 
 
-def _source_of(module: Any) -> str:
-    import inspect
+@functools.cache
+def _engine_source() -> bytes:
+    """The code that matches and replaces: versions do not tell one working copy from the next."""
+    folders = [Path(fusepass.__file__).parent / name for name in ("graph", "rewrite")]
+    files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    return b"".join(path.read_bytes() for path in files)
 
-    return inspect.getsource(module)
 
-
-def _after_autograd(graph: fx.Graph) -> None:
-    """Station 4. No rule stands here yet; the report says what it saw."""
+def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> list[Decision]:
+    """Station 4 on one ATen graph: its decisions, or one that says there was nothing to do."""
+    gm = graph.owning_module
+    decisions: list[Decision] = []
+    if gm is not None:
+        built_in = frozenset(rule.name for rule in default_rules())
+        decisions = apply_rules(gm, rules, options, "after", built_in)
+    if decisions:
+        return decisions
     matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)
-    text = f"{matmuls} matrix products left to Inductor: no rule after autograd yet"
-    log.note_in_artifact(
-        [Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)]
-    )
+    text = f"{matmuls} matrix products left to Inductor: no rule after autograd matches"
+    return [Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)]
+
+
+def op_by_op_compiler(
+    options: Options, rules: Sequence[Rule]
+) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """What runs an ATen graph op by op after station 4, for ``codegen="eager-decomposed"``."""
+    record = log.current()
+
+    def compile_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        decisions = rewrite_aten(gm.graph, options, rules)
+        if record is not None:
+            record.decisions += decisions
+        return torch_private.run_op_by_op(gm, inputs)
+
+    return compile_graph
 
 
 _GEMMS = frozenset(

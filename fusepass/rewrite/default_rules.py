@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 
+from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.rule import Rule
 
 
 @functools.cache
-def default_rules() -> tuple[Rule, ...]:
-    """Rules before autograd, then after; imported here and nowhere else in the engine."""
+def graph_rules() -> tuple[GraphRule, ...]:
+    """Rules that edit the graph before autograd; they run first, in this order."""
     from fusepass.patterns import (
         branch_to_cond,
         branch_to_where,
@@ -25,3 +26,11 @@ def default_rules() -> tuple[Rule, ...]:
         branch_to_cond.RULE,
         constant_attention_mask.RULE,
     )
+
+
+@functools.cache
+def default_rules() -> tuple[Rule, ...]:
+    """Rules made of patterns, for before and after autograd."""
+    from fusepass.patterns import linear_activation
+
+    return linear_activation.RULES

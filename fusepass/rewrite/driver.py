@@ -6,7 +6,6 @@ a warning, never the program.
 
 from __future__ import annotations
 
-import copy
 import warnings
 
 from torch import fx
@@ -15,11 +14,13 @@ from fusepass import torch_private
 from fusepass.errors import RewriteFault, RuleError
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.copying import copied
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.verify import Facts
 
 
-def rewrite(gm: fx.GraphModule, rules: tuple[Rule, ...], options: Options) -> list[Decision]:
+def rewrite(gm: fx.GraphModule, rules: tuple[GraphRule, ...], options: Options) -> list[Decision]:
     """Apply the ``before`` rules to ``gm`` and the graphs nested in it, in place.
 
     Returns:
@@ -30,16 +31,15 @@ def rewrite(gm: fx.GraphModule, rules: tuple[Rule, ...], options: Options) -> li
     """
     decisions: list[Decision] = []
     for rule in rules:
-        if rule.place == "before":
-            for module in _innermost_first(gm):  # a rule before this one may have made new ones
-                decisions += _Attempt(module, rule, options).run()
+        for module in innermost_first(gm):  # a rule before this one may have made new ones
+            decisions += _Attempt(module, rule, options).run()
     return decisions
 
 
 class _Attempt:
     """One rule on one graph: all of its sites, or none when it fails at one of them."""
 
-    def __init__(self, gm: fx.GraphModule, rule: Rule, options: Options) -> None:
+    def __init__(self, gm: fx.GraphModule, rule: GraphRule, options: Options) -> None:
         self.gm, self.rule, self.options = gm, rule, options
         self.before: fx.Graph | None = None  # the graph before the first replacement
         self.children = {name for name, _ in gm.named_children()}
@@ -60,7 +60,7 @@ class _Attempt:
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         for node in anchors:
             self.site = node
-            match = Match(gm, node, options, fake_mode)
+            match = Site(gm, node, options, fake_mode)
             reject = self._reject(match)
             place = torch_private.source_of(node)
             if reject is not None:
@@ -69,7 +69,7 @@ class _Attempt:
                     decisions.append(self._decision(Outcome.REJECTED, *why, place))
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules
-                self.before = _copied(gm.graph)
+                self.before = copied(gm.graph)
                 facts = Facts(gm.graph, fake_mode) if options.verify else None
             changed = True
             rule.replace(match)
@@ -84,7 +84,7 @@ class _Attempt:
             gm.recompile()
         return decisions
 
-    def _reject(self, match: Match) -> Reject | None:
+    def _reject(self, match: Site) -> Reject | None:
         if not self.rule.settled_by_capture and not self.options.rule_on(self.rule.name):
             return Reject(Reason.RULE_OFF, "switched off in options", match.anchor)
         return self.rule.check(match)
@@ -110,13 +110,5 @@ class _Attempt:
         return Decision(Station.BEFORE, self.rule.name, outcome, code, text, "", *place)
 
 
-def _copied(graph: fx.Graph) -> fx.Graph:
-    """A copy with all that others have hung on the graph and its nodes, as Dynamo does."""
-    duplicate = copy.deepcopy(graph)
-    for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
-        vars(new).update({k: v for k, v in vars(old).items() if k not in vars(new)})
-    return duplicate
-
-
-def _innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:
+def innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:
     return [m for m in gm.modules() if isinstance(m, fx.GraphModule)][::-1]

@@ -1,107 +1,89 @@
-"""A rule: plain functions that say where it could act, whether it may, and what it puts there.
+"""A rule: a computation to look for, what to put in its place, and an example of its inputs.
 
-The pattern-by-example front end (``pattern`` and ``replacement`` as ordinary torch code) comes
-with the matcher; this is the form it lowers to, and the form of rules that need the graph itself.
+Everything is a plain function. Nothing is carried from ``check`` to ``replacement``: what the
+replacement needs to know, it is given, or can see in the tensors it is given.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import fx
 
 from fusepass.options import Options
-from fusepass.report.decision import Reason
+from fusepass.rewrite.reject import Reject
 
-
-@dataclass(frozen=True)
-class Reject:
-    """Why a rule does not act at a site.
-
-    Attributes:
-        reason_code: member of the closed list of reasons.
-        text: one sentence.
-        node: the node that stands in the way.
-    """
-
-    reason_code: Reason
-    text: str
-    node: fx.Node | None = None
+Place = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
 class Match:
-    """One place in a graph where a rule could act.
+    """A rule's pattern found in a graph, as ``check`` sees it.
+
+    ``match["x"]`` is what the parameter ``x`` of the pattern stands for here: a fake tensor (shape,
+    dtype, device, strides, ``requires_grad``; sizes may be symbolic) or a bound scalar.
 
     Attributes:
-        gm: the graph module; ``anchor`` is one of its nodes.
-        anchor: the node the rule looks at.
+        values: parameter name to fake tensor or scalar.
+        nodes: the operations of the graph that the replacement would stand for.
+        outputs: fake tensors of what the pattern returns, in its order.
+        output_nodes: the nodes that compute them.
         options: the options in force.
-        fake_mode: the mode under which fake tensors of this graph compute, or None.
+        training: whether a backward will follow (``before``), or follows this graph (``after``).
+        place: which graph this is: before or after autograd.
     """
 
-    gm: fx.GraphModule
-    anchor: fx.Node
+    values: Mapping[str, Any]
+    nodes: tuple[fx.Node, ...]
+    outputs: tuple[Any, ...]
+    output_nodes: tuple[fx.Node, ...]
     options: Options
-    fake_mode: Any = None
+    training: bool
+    place: Place
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
-    """A rewrite of FX graphs.
+    """A computation and what may stand in its place.
 
-    Attributes:
-        name: unique; users switch it off by this name.
-        anchor: whether the rule could act at a node.
-        check: None to go on, or a :class:`Reject`.
-        replace: rewrites the graph at the anchor; may raise, which undoes the rule for this graph.
-        place: ``before`` autograd (what the user wrote) or ``after`` (ATen).
-        summary: one sentence for the report when the rule was applied.
-        settled_by_capture: the decision was taken, and reported, when the graph was captured;
-        switching
-            the rule off is then up to capture (the select it lowers cannot stay).
-        sources: further functions or modules whose source decides what the rule does.
-        location: file and line where the rule was made.
+    Args:
+        name: unique; users switch the rule off by it (``options={"rules": {name: False}}``).
+        pattern: ordinary torch code. Traced once with symbolic sizes, so no size is baked in;
+            constants written in it must be equal in the graph.
+        replacement: takes what the pattern takes and returns what it returns. Run at each match on
+            fake tensors, so it may look at shapes, dtypes and scalars.
+        example: inputs of the pattern, or a function that makes them. Tensors are variables; other
+            values (int, float, bool, str) are scalars that bind to what the graph has.
+        check: looks at a :class:`Match`; None to go on, or a :class:`Reject`.
+        place: ``"before"`` autograd, where operations are what the user wrote and the replacement
+            must be differentiable; or ``"after"``, on the forward and backward graphs of ATen
+            operations, after Inductor's decompositions.
+        priority: rules with a higher one choose first; among equals the larger saving wins.
+        devices: device types the replacement is for (``("cuda",)``); empty for any. A rule costs
+            no time on graphs that have no tensor on one of them.
     """
 
     name: str
-    anchor: Callable[[fx.Node], bool]
-    check: Callable[[Match], Reject | None]
-    replace: Callable[[Match], None]
-    place: Literal["before", "after"] = "before"
-    summary: str = ""
-    settled_by_capture: bool = False
-    sources: tuple[Any, ...] = ()
-    location: str = field(default="")
+    pattern: Callable[..., Any]
+    replacement: Callable[..., Any]
+    example: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
+    check: Callable[[Match], Reject | None] | None = None
+    place: Place = "before"
+    priority: int = 0
+    devices: tuple[str, ...] = ()
+    location: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not self.location:
             caller = sys._getframe(2)
             object.__setattr__(self, "location", f"{caller.f_code.co_filename}:{caller.f_lineno}")
 
-    def source_hash(self) -> str:
-        """Hash of the code that decides what this rule does; part of Inductor's cache keys.
-
-        Whole modules are hashed, so a changed helper or constant changes it as well.
-
-        Raises:
-            OSError, TypeError: the source of a function cannot be found.
-        """
-        digest = hashlib.sha256(self.name.encode())
-        for part in (self.anchor, self.check, self.replace, *self.sources):
-            module = part if inspect.ismodule(part) else sys.modules.get(part.__module__)
-            digest.update(_source(module or part).encode())
-            digest.update(getattr(part, "__qualname__", "").encode())
-        return digest.hexdigest()
-
-
-@functools.cache
-def _source(part: Any) -> str:
-    """Source of a module or function, read once: every compile asks for it."""
-    return inspect.getsource(part)
+    def inputs(self) -> tuple[Any, ...]:
+        """The example inputs."""
+        return tuple(self.example() if callable(self.example) else self.example)

@@ -1,1 +1,31 @@
-"""Candidates for one fused operation, how they are timed, the table of choices (to come)."""
+"""Which way to compute a fused operation: candidates, how they are timed, what is remembered.
+
+``problem`` says what is to be computed, ``timing`` measures, ``table`` remembers, ``model``
+estimates where nothing may be timed, ``decide`` brings them together. docs/tune.md describes all
+of it for users.
+"""
+
+from __future__ import annotations
+
+from fusepass.tune.decide import choose, epoch, reset, table_for, tune
+from fusepass.tune.maintain import import_choices, prune
+from fusepass.tune.model import Rates
+from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.table import Entry
+
+__all__ = [
+    "INDUCTOR",
+    "REFERENCE",
+    "Candidate",
+    "Choice",
+    "Entry",
+    "Problem",
+    "Rates",
+    "choose",
+    "epoch",
+    "import_choices",
+    "prune",
+    "reset",
+    "table_for",
+    "tune",
+]

@@ -14,6 +14,11 @@ import fusepass
 
 EAGER = {"codegen": "eager"}
 
+# Threads that compile at once with torch's own "eager" backend and no branch crash or hang there.
+pytestmark = pytest.mark.skipif(
+    torch.__version__ < "2.13", reason="torch 2.11 itself crashes when threads compile at once"
+)
+
 
 def make(number: int) -> Callable[[Tensor, Tensor], Tensor]:
     """A function of its own (own code object), with ``number + 1`` branches."""

@@ -17,7 +17,8 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.rewrite.driver import rewrite
-from fusepass.rewrite.rule import Match, Reject, Rule
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Reject
 
 Install = Callable[..., None]
 
@@ -26,15 +27,15 @@ def is_mul(node: fx.Node) -> bool:
     return op_name(node) == "mul"
 
 
-def rule(replace: Callable[[Match], None], **changes: Any) -> Rule:
+def rule(replace: Callable[[Site], None], **changes: Any) -> GraphRule:
     given = {"anchor": is_mul, "check": lambda match: None, "replace": replace} | changes
-    return Rule("tried", summary="twice is a sum", **given)
+    return GraphRule("tried", summary="twice is a sum", **given)
 
 
-def by(call: Callable[..., Any], *more: Any, note: Any = None) -> Callable[[Match], None]:
+def by(call: Callable[..., Any], *more: Any, note: Any = None) -> Callable[[Site], None]:
     """A replacement of ``x * c`` by ``call(x, *more)``, noting the value ``note`` gives, if any."""
 
-    def replace(match: Match) -> None:
+    def replace(match: Site) -> None:
         node = match.anchor
         with match.gm.graph.inserting_before(node):
             new = match.gm.graph.call_function(call, (node.args[0], *more))
@@ -50,30 +51,30 @@ def doubled(x: Tensor) -> Tensor:
     return torch.add(x, x)
 
 
-def raises(match: Match) -> None:
+def raises(match: Site) -> None:
     raise ZeroDivisionError("in the rule")
 
 
-def second_raises(match: Match) -> None:
+def second_raises(match: Site) -> None:
     """The first site is rewritten, wrongly; at the second the rule fails."""
     if any(node.target is torch.sub for node in match.gm.graph.nodes):
         raise ZeroDivisionError("in the rule")
     by(torch.sub, 1)(match)
 
 
-def breaks_the_graph(match: Match) -> None:
+def breaks_the_graph(match: Site) -> None:
     last = next(iter(reversed(match.gm.graph.nodes)))
     with match.gm.graph.inserting_before(last):
         late = match.gm.graph.call_function(doubled, (match.anchor.args[0],))
     match.anchor.replace_all_uses_with(late)
 
 
-def adds_a_module_and_raises(match: Match) -> None:
+def adds_a_module_and_raises(match: Site) -> None:
     match.gm.add_submodule("left_behind", torch.nn.Identity())
     raise ZeroDivisionError("in the rule")
 
 
-def drops_an_output(match: Match) -> None:
+def drops_an_output(match: Site) -> None:
     output = next(iter(reversed(match.gm.graph.nodes)))
     output.args = (output.args[0][:1],)  # type: ignore[index]
 
@@ -107,10 +108,10 @@ def program(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Put rules behind those that are on by default."""
-    shipped = backend.default_rules()
+    shipped = backend.graph_rules()
 
-    def put(*rules: Rule) -> None:
-        monkeypatch.setattr(backend, "default_rules", lambda: (*shipped, *rules))
+    def put(*rules: GraphRule) -> None:
+        monkeypatch.setattr(backend, "graph_rules", lambda: (*shipped, *rules))
 
     return put
 
@@ -137,7 +138,7 @@ def test_good_rule_acts_at_every_site(install: Install) -> None:
 
 
 def test_check_rejects_a_site_at_a_time(install: Install) -> None:
-    def check(match: Match) -> Reject | None:
+    def check(match: Site) -> Reject | None:
         after_cos = op_name(match.anchor.args[0]) == "cos"  # type: ignore[arg-type]
         return Reject(Reason.FLAVOUR, "after cos", match.anchor) if after_cos else None
 
@@ -156,7 +157,7 @@ def test_rule_switched_off(install: Install) -> None:
     assert {(d.outcome, d.reason_code) for d in decisions} == {(Outcome.REJECTED, Reason.RULE_OFF)}
 
 
-FAULTY: dict[str, tuple[Rule, str]] = {
+FAULTY: dict[str, tuple[GraphRule, str]] = {
     "replace raises": (rule(raises), "ZeroDivisionError: in the rule"),
     "raises at the second site": (rule(second_raises), "ZeroDivisionError"),
     "check raises": (rule(by(doubled), check=raises), "ZeroDivisionError"),
@@ -197,7 +198,7 @@ def test_value_inside_the_graph_changes(install: Install) -> None:
 
 
 def test_fault_does_not_reach_other_rules(install: Install) -> None:
-    install(rule(by(to_double)), Rule("good", is_mul, lambda match: None, by(doubled)))
+    install(rule(by(to_double)), GraphRule("good", is_mul, lambda match: None, by(doubled)))
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     with pytest.warns(errors.RewriteFault):
         compiled(torch.ones(2, 2))
@@ -272,7 +273,7 @@ def test_rule_acts_inside_the_arms_of_a_cond(install: Install) -> None:
 
 @pytest.mark.parametrize("broken", [raises, second_raises])
 def test_rule_settled_by_capture_fails_loudly(
-    broken: Callable[[Match], None], install: Install
+    broken: Callable[[Site], None], install: Install
 ) -> None:
     """Without it a graph may have gradients that eager does not have."""
     install(rule(broken, settled_by_capture=True))
@@ -323,8 +324,6 @@ class TestGraphs:
         values = [tensor_value(n) for n in gm.graph.nodes if n.target is doubled]
         assert [tuple(v.shape) for v in values if v is not None] == [(3, 4), (3, 4)]
 
-    def test_only_rules_for_this_place(self, gm: fx.GraphModule) -> None:
-        assert rewrite(gm, (rule(raises, place="after"),), Options()) == []
 
     def test_order_of_rules_is_priority(self, gm: fx.GraphModule) -> None:
         first = rule(by(operator.add, 0))

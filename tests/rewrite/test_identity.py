@@ -11,8 +11,8 @@ import pytest
 
 import fusepass
 from fusepass.options import resolve
-from fusepass.rewrite import after_autograd, rule
-from fusepass.rewrite.default_rules import default_rules
+from fusepass.rewrite import after_autograd, graph_rule, source_hash
+from fusepass.rewrite.default_rules import default_rules, graph_rules
 
 IN_THE_KEY = [
     "fusepass.patterns.branch_to_where",
@@ -22,7 +22,7 @@ IN_THE_KEY = [
     "fusepass.patterns.short_circuit",
     "fusepass.graph.gating",
     "fusepass.graph.constants",
-    "fusepass.rewrite.gate_folding",
+    "fusepass.patterns.linear_activation",
 ]
 NOT_IN_THE_KEY = ["fusepass.report.report", "fusepass.errors", "fusepass.capture.hooks"]
 
@@ -38,15 +38,20 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Any:
             return text + "# more\n" if part is sys.modules[name] else text
 
         monkeypatch.setattr(inspect, "getsource", source)
-        rule._source.cache_clear()
+        forget()
 
-    rule._source.cache_clear()
+    forget()
     yield change
-    rule._source.cache_clear()
+    forget()
+
+
+def forget() -> None:
+    graph_rule._source.cache_clear()
+    source_hash._module_source.cache_clear()
 
 
 def identity(**options: Any) -> str | None:
-    return after_autograd.pass_identity(resolve(given=options))
+    return after_autograd.pass_identity(resolve(given=options), default_rules())
 
 
 def test_same_again() -> None:
@@ -57,6 +62,12 @@ def test_same_again() -> None:
 def test_changed_source_changes_it(name: str, edit: Callable[[str], None]) -> None:
     before = identity()
     edit(name)
+    assert identity() not in (before, None)
+
+
+def test_changed_engine_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity()
+    monkeypatch.setattr(after_autograd, "_engine_source", lambda: b"more")
     assert identity() not in (before, None)
 
 
@@ -91,5 +102,5 @@ def test_version_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_rule_is_in_the_table() -> None:
     """A rule added to the defaults gets its line above."""
-    modules = {r.anchor.__module__ for r in default_rules()}
+    modules = {r.anchor.__module__ for r in graph_rules()}
     assert modules <= set(IN_THE_KEY)

@@ -128,12 +128,12 @@ def test_options_are_part_of_the_key() -> None:
 def test_a_rule_whose_source_is_gone_bypasses_the_cache_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fusepass.rewrite.rule import Rule
+    from fusepass.rewrite.graph_rule import GraphRule
 
-    def gone(rule: Rule) -> str:
+    def gone(rule: GraphRule) -> str:
         raise OSError("could not get source code")
 
-    monkeypatch.setattr(Rule, "source_hash", gone)
+    monkeypatch.setattr(GraphRule, "source_hash", gone)
     for _ in range(2):
         assert run()
     assert counters["inductor"]["fxgraph_cache_bypass"] == 2

@@ -1,0 +1,290 @@
+"""All places in one graph where one of several rules may act, and why the others may not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.errors import RewriteFault, RuleError
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.rowwise import is_pointwise
+from fusepass.graph.terms import Term, TermGraph, plain_name, root_names
+from fusepass.options import Options
+from fusepass.report.decision import Reason
+from fusepass.rewrite import near_miss
+from fusepass.rewrite.bind import Binding, bind
+from fusepass.rewrite.legality import Cut, Surroundings, cut
+from fusepass.rewrite.match import Attempt, State
+from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
+from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.replacement import MADE_BY, Site, autocasts_at, fakes_of, record
+from fusepass.rewrite.rule import Match, Place, Rule
+
+
+@dataclass
+class Found:
+    """What a search of one graph gave.
+
+    Attributes:
+        sites: where a rule may act.
+        rejected: rule, output node and reason for each match that was turned down.
+        misses: the nearest miss of each rule that matched nowhere.
+        nearly: for a call no rule matched, the built-in rule that came nearest.
+        touched: calls of all matches, also of those turned down.
+    """
+
+    sites: list[Site] = field(default_factory=list)
+    rejected: list[tuple[Rule, fx.Node, Reject]] = field(default_factory=list)
+    misses: dict[str, near_miss.NearMiss] = field(default_factory=dict)
+    nearly: dict[fx.Node, tuple[str, near_miss.NearMiss]] = field(default_factory=dict)
+    touched: set[fx.Node] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Search:
+    """One graph and what is needed to look at every match in it."""
+
+    graph: fx.Graph
+    terms: TermGraph
+    around: Surroundings
+    options: Options
+    fake_mode: Any
+    training: bool
+    place: Place
+    faulty: set[str]  # names of rules that raised: warned of once, then left alone
+
+
+def search(
+    graph: fx.Graph,
+    rules: Sequence[Rule],
+    options: Options,
+    place: Place,
+    fake_mode: Any,
+    faulty: set[str],
+    built_in: frozenset[str],
+) -> Found:
+    """Try every rule at every node.
+
+    Args:
+        graph: of torch or ATen calls.
+        rules: of this place.
+        options: in force.
+        place: before or after autograd.
+        fake_mode: of the graph's values.
+        faulty: names of rules that failed; left alone, and added to.
+        built_in: names of our own rules.
+    """
+    found = Found()
+    by_name = _patterns_by_name(graph, _for_devices(graph, rules, options), faulty)
+    if not by_name or fake_mode is None:
+        return found
+    terms = TermGraph(graph)
+    training = place == "before" and torch.is_grad_enabled()
+    if place == "after":
+        training = any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes)
+    within = Search(
+        graph, terms, Surroundings.of(terms), options, fake_mode, training, place, faulty
+    )
+    for node in graph.nodes:
+        patterns = by_name.get(plain_name(node) or "", ())
+        if not patterns or tensor_value(node) is None:
+            continue
+        term = terms.term(node)
+        for pattern in patterns:
+            if term.op == pattern.widest_first[0].op and pattern.rule.name not in faulty:
+                _try(within, pattern, term, found)
+    if not found.sites:  # the last round: what is left is for the report
+        _find_misses(within, by_name, found, built_in)
+    return found
+
+
+def _find_misses(
+    within: Search, by_name: dict[str, list[Pattern]], found: Found, built_in: frozenset[str]
+) -> None:
+    """Of a rule of the user the best miss; of ours the best one at each call that looks like it."""
+    matched = {rule.name for rule, _, _ in found.rejected}
+    patterns = dict.fromkeys(p for listed in by_name.values() for p in listed)
+    for core, pattern, miss in near_miss.climb(within.terms, list(patterns)):
+        name = pattern.rule.name
+        if name in miss.node.meta.get(MADE_BY, ()) or name in core.meta.get(MADE_BY, ()):
+            continue
+        if name not in built_in:
+            if name not in matched:
+                near_miss.keep(found.misses, name, miss)
+        elif core not in found.touched and _looks_like_it(within, miss):
+            held = found.nearly.get(core)
+            if held is None or miss.matched * held[1].of > held[1].matched * miss.of:
+                found.nearly[core] = (name, miss)
+    for name in [*(built_in & found.misses.keys()), *(matched & found.misses.keys())]:
+        found.misses.pop(name, None)
+
+
+def _looks_like_it(within: Search, miss: near_miss.NearMiss) -> bool:
+    """A plain linear layer is no failed activation: something pointwise must follow."""
+    term = within.terms.term(miss.node)
+    return 2 * miss.matched >= miss.of and is_pointwise(term.op)
+
+
+def _for_devices(
+    graph: fx.Graph, rules: Sequence[Rule], options: Options
+) -> Sequence[Rule]:
+    """Rules that have a device in this graph; references run on any."""
+    if options.candidate == "reference" or not any(rule.devices for rule in rules):
+        return rules
+    values = map(tensor_value, graph.nodes)
+    present = {v.device.type for v in values if v is not None}
+    return [r for r in rules if not r.devices or present & set(r.devices)]
+
+
+def _patterns_by_name(
+    graph: fx.Graph, rules: Sequence[Rule], faulty: set[str]
+) -> dict[str, list[Pattern]]:
+    """Canonical name of a call to the patterns whose first root such a call may be."""
+    values = [v for v in map(tensor_value, graph.nodes) if v is not None]
+    dtypes = [d for d in FLOATS if any(v.dtype == d for v in values)] or [torch.float32]
+    table: dict[str, list[Pattern]] = {}
+    for rule in rules:
+        if rule.name in faulty:
+            continue
+        try:
+            patterns = list(dict.fromkeys(pattern_of(rule, dtype) for dtype in dtypes))
+        except RuleError as error:
+            faulty.add(rule.name)
+            warnings.warn(RewriteFault(rule.name, str(error)), stacklevel=2)
+            continue
+        for pattern in patterns:
+            for name in root_names(pattern.widest_first[0].op):
+                table.setdefault(name, []).append(pattern)
+    return table
+
+
+def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
+    rule = pattern.rule
+    attempt = Attempt(pattern, within.terms)
+    first: Reject | None = None
+    for state in attempt.run(root):
+        found.touched.update(state.nodes)
+        try:
+            site = _site(within, pattern, state)
+        except Exception as fault:  # noqa: BLE001 - rules are anybody's code
+            within.faulty.add(rule.name)
+            problem = f"{type(fault).__name__}: {fault}"
+            warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
+            found.rejected.append(
+                (rule, root.owner, Reject(Reason.INTERNAL, f"it failed: {problem}", root.owner))
+            )
+            return
+        if isinstance(site, Site):
+            found.sites.append(site)
+            return
+        first = first or site
+    if first is not None:
+        found.rejected.append((rule, root.owner, first))
+    elif attempt.miss is not None:
+        if rule.name not in root.owner.meta.get(MADE_BY, ()):
+            near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
+
+
+def _site(within: Search, pattern: Pattern, state: State) -> Site | Reject:
+    rule = pattern.rule
+    terms = [state.parts[id(root)] for root in pattern.roots]
+    outputs = [term.node for term in terms]
+    if any(node is None for node in outputs):
+        text = "an output of the rule is inside another operation here"
+        return Reject(Reason.OTHER_OP, text, terms[0].owner)
+    nodes: list[fx.Node] = [n for n in outputs if n is not None]
+    binding = bind(pattern, state, within.terms)
+    if isinstance(binding, Reject):
+        return binding
+    bases = tuple(dict.fromkeys(operand.node for operand in binding.operands.values()))
+    taken = cut(within.around, _without_kept_views(state, nodes), nodes, bases)
+    if isinstance(taken, Reject):
+        return taken
+    again = _again(pattern, taken)
+    return again or _tested(within, rule, pattern, binding, taken, nodes, bases)
+
+
+def _without_kept_views(state: State, outputs: list[fx.Node]) -> list[fx.Node]:
+    """The calls of a match, less reshapes of its outputs that others read too: these stay."""
+    own = {term.node for term in state.parts.values()}
+    inside = set(state.nodes)
+    kept: list[fx.Node] = list(outputs)
+    for node in kept:
+        for user in node.users:
+            if user in inside and user not in own and any(u not in inside for u in user.users):
+                inside.discard(user)
+                kept.append(user)
+    return [node for node in state.nodes if node in inside]
+
+
+def _again(pattern: Pattern, taken: Cut) -> Reject | None:
+    """A rule that matches what it made itself would never come to an end."""
+    made = [n for n in taken.nodes if pattern.rule.name in n.meta.get(MADE_BY, ())]
+    if not made:
+        return None
+    text = "its own replacement matches its pattern again; it was applied once"
+    return Reject(Reason.REPEAT, text, made[0])
+
+
+def _tested(
+    within: Search,
+    rule: Rule,
+    pattern: Pattern,
+    binding: Binding,
+    taken: Cut,
+    outputs: list[fx.Node],
+    bases: tuple[fx.Node, ...],
+) -> Site | Reject:
+    if not within.options.rule_on(rule.name):
+        return Reject(Reason.RULE_OFF, "switched off in options", outputs[0])
+    values = [tensor_value(node) for node in outputs]
+    grad = within.training and any(v is not None and v.requires_grad for v in values)
+    _, seen = fakes_of(binding, bases, within.fake_mode, grad=grad)
+    training = grad if within.place == "before" else within.training
+    match = Match(
+        {**binding.scalars, **seen},
+        taken.nodes,
+        tuple(values),
+        tuple(outputs),
+        within.options,
+        training,
+        within.place,
+    )
+    refusal = rule.check(match) if rule.check is not None else None
+    if refusal is not None:
+        if not isinstance(refusal, Reject):
+            raise TypeError(f"check returned {refusal!r}, neither None nor a fusepass.Reject")
+        return refusal
+    autocasts = autocasts_at(outputs[0]) if within.place == "before" else []
+    try:
+        graph = record(
+            pattern,
+            binding,
+            bases,
+            outputs,
+            within.fake_mode,
+            grad=grad,
+            autocasts=autocasts,
+        )
+    except Exception as fault:  # noqa: BLE001 - the replacement cannot take these operands
+        text = f"the replacement does not take these operands: {type(fault).__name__}: {fault}"
+        return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])
+    if isinstance(graph, Reject):
+        return graph
+    return Site(pattern, binding, taken, tuple(outputs), match, graph, bases)
+
+
+def fake_mode_of(graph: fx.Graph) -> Any:
+    """The fake mode of the values in a graph, or None."""
+    for node in graph.nodes:
+        mode = getattr(tensor_value(node), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return None
+
+

@@ -1,0 +1,346 @@
+"""Finding a pattern in a graph: backtracking over commuted operands, with a reason for each miss.
+
+The pattern is a DAG, so a part of it that is read twice must be one and the same value in the
+graph. Of every attempt that fails, the one that got furthest is kept for the report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.calls import SymbolicSize
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term, TermGraph
+from fusepass.report.decision import Reason
+from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
+
+MAX_READERS = 64  # of one value, looked at for a further result of the pattern
+MAX_STEPS = 5000  # a pattern of many commutative operations must not take forever
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a tensor variable stands for: a term, transposed first if ``dims`` says so."""
+
+    term: Term
+    dims: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Miss:
+    """How far an attempt got, and what stopped it."""
+
+    depth: int
+    code: Reason
+    text: str
+    node: fx.Node
+
+
+@dataclass(frozen=True)
+class State:
+    """What is settled so far; never changed, so that giving up an alternative is forgetting it."""
+
+    parts: dict[int, Term]  # id of a pattern's operation to its term
+    variables: dict[str, Bound]
+    scalars: dict[str, Any]
+    nodes: tuple[fx.Node, ...]  # calls the match stands for
+
+
+@dataclass
+class Attempt:
+    """One pattern tried at one place."""
+
+    pattern: Pattern
+    graph: TermGraph
+    steps: int = 0
+    miss: Miss | None = None
+    _depth: dict[int, int] = field(default_factory=dict)
+
+    def run(self, root: Term) -> Iterator[State]:
+        """Every way the pattern's widest root can be ``root``, the others found from there."""
+        start = State({}, {}, {}, ())
+        for state in self.part(self.pattern.widest_first[0], root, start):
+            yield from self.other_roots(1, state)
+
+    def other_roots(self, index: int, state: State) -> Iterator[State]:
+        if index == len(self.pattern.roots):
+            yield state
+            return
+        root = self.pattern.widest_first[index]
+        if id(root) in state.parts:
+            yield from self.other_roots(index + 1, state)
+            return
+        for candidate in self._readers(root, state):
+            for found in self.part(root, candidate, state):
+                yield from self.other_roots(index + 1, found)
+
+    def _readers(self, root: Operation, state: State) -> Iterator[Term]:
+        """Terms computed from what is matched already, by the operation wanted."""
+        bound = [b.term.node for b in state.variables.values()]
+        level = [n for n in (*state.nodes, *bound) if n is not None]
+        seen = set(level)
+        for _ in range(self.pattern.operations):
+            level = [u for source in level for u in source.users if u.op != "output"]
+            level = [u for u in dict.fromkeys(level) if u not in seen]
+            seen.update(level)
+            for user in level[:MAX_READERS]:
+                term = self.graph.term(user)
+                if term.op == root.op:
+                    yield term
+
+    def failed(self, state: State, code: Reason, text: str, node: fx.Node) -> None:
+        depth = len(state.parts)
+        if self.miss is None or depth > self.miss.depth:
+            self.miss = Miss(depth, code, text, node)
+
+    def part(self, wanted: Any, found: Any, state: State) -> Iterator[State]:
+        """Ways in which ``found``, of the graph, is ``wanted``, of the pattern."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            return
+        if isinstance(wanted, Variable):
+            yield from self.variable(wanted, found, state)
+        elif isinstance(wanted, Operation):
+            yield from self.operation(wanted, found, state)
+        elif isinstance(wanted, Scalar):
+            yield from self.scalar(wanted, found, state)
+        elif isinstance(wanted, tuple):
+            if isinstance(found, tuple) and len(found) == len(wanted):
+                yield from self.sequence(list(zip(wanted, found, strict=True)), state)
+        elif self.same_constant(wanted, found):
+            yield state
+
+    def sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
+        if not pairs:
+            yield state
+            return
+        (wanted, found), *rest = pairs
+        for settled in self.part(wanted, found, state):
+            yield from self.sequence(rest, settled)
+
+    def variable(
+        self, wanted: Variable, found: Any, state: State, dims: tuple[int, ...] | None = None
+    ) -> Iterator[State]:
+        if not isinstance(found, Term):
+            return
+        if found.blocked:
+            self.failed(state, Reason.ALIAS, found.blocked, found.owner)
+            return
+        if found.node is None and found.op != "permute":
+            return  # inside a composite call: there is no such value in the graph
+        held = state.variables.get(wanted.name)
+        if held is not None:
+            if held.term.key == found.key and held.dims == dims:
+                yield state
+            else:
+                text = f"{wanted.name} would be two different values"
+                self.failed(state, Reason.OTHER_OP, text, found.owner)
+            return
+        bound = {**state.variables, wanted.name: Bound(found, dims)}
+        yield State(state.parts, bound, state.scalars, state.nodes)
+
+    def operation(self, wanted: Operation, found: Any, state: State) -> Iterator[State]:
+        held = state.parts.get(id(wanted))
+        if held is not None:
+            through = self._rows_of(found, held)
+            if through is not None:
+                grown = tuple(dict.fromkeys((*state.nodes, *through)))
+                yield State(state.parts, state.variables, state.scalars, grown)
+            elif isinstance(found, Term):
+                text = f"{wanted.op} is read twice in the pattern, here it is two values"
+                self.failed(state, Reason.OTHER_OP, text, found.owner)
+            return
+        if not isinstance(found, Term):
+            return
+        if found.op != wanted.op:
+            yield from self._in_another_form(wanted, found, state)
+            return
+        grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
+        parts = {**state.parts, id(wanted): found}
+        inside = State(parts, state.variables, state.scalars, grown)
+        orders = list(self._orders(wanted, found, inside))
+        if not orders:
+            self._flavour(wanted, found, state)
+        for pairs in orders:
+            yield from self.sequence(pairs, inside)
+
+    def _rows_of(self, found: Any, held: Term) -> list[fx.Node] | None:
+        """Reshapes between a value and ``held`` that keep its rows; None if it is another value."""
+        calls: list[fx.Node] = []
+        while isinstance(found, Term):
+            if found.key == held.key:
+                return [*calls, *found.passed]
+            if not (self.pattern.rowwise and found.op in RESHAPES and keeps_rows(found)):
+                return None
+            calls += _calls(found)
+            found = found.args[0][1]
+        return None
+
+    def _in_another_form(self, wanted: Operation, found: Term, state: State) -> Iterator[State]:
+        """A transposition the graph has not, or a reshape the pattern has not."""
+        if wanted.op == "permute":
+            source = dict(wanted.args)["self"]
+            if isinstance(source, Variable) and (found.node is not None):
+                dims = dict(wanted.args)["dims"]
+                undone = tuple(dims.index(i) for i in range(len(dims)))
+                value = tensor_value(found.node)
+                if value is not None and value.dim() == len(dims):
+                    yield from self.variable(source, found, state, undone)
+                    return
+                if value is not None:
+                    text = f"{source.name} has {value.dim()} dimensions, the rule's has {len(dims)}"
+                    self.failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
+                    return
+        if self.pattern.rowwise and found.op in RESHAPES and keeps_rows(found):
+            grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
+            through = State(state.parts, state.variables, state.scalars, grown)
+            yield from self.operation(wanted, found.args[0][1], through)
+            return
+        if found.blocked:
+            self.failed(state, Reason.ALIAS, found.blocked, found.owner)
+        else:
+            have = "a value from elsewhere" if found.op == INPUT else found.op
+            text = f"the rule wants {wanted.op} here, there is {have}"
+            self.failed(state, Reason.OTHER_OP, text, found.owner)
+
+    def _orders(
+        self, wanted: Operation, found: Term, state: State
+    ) -> Iterator[list[tuple[Any, Any]]]:
+        """Arguments paired, commuted too; only if both have the same arguments and constants."""
+        mine, theirs = dict(wanted.args), dict(found.args)
+        if mine.keys() != theirs.keys():
+            return
+        names = list(mine)
+        orders = [names]
+        if wanted.op in COMMUTATIVE and {"self", "other"} <= mine.keys():
+            rest = [n for n in names if n not in ("self", "other")]
+            orders = [["self", "other", *rest], ["other", "self", *rest]]
+        for order in orders:
+            target = names if order is names else ["self", "other", *order[2:]]
+            pairs = [(mine[a], theirs[b]) for a, b in zip(target, order, strict=True)]
+            if all(self._may_be(wanted, a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
+                # Dimensions are settled. What is most particular first: a variable is anything.
+                left = [p for p, n in zip(pairs, target, strict=True) if not _is_dims(n, p[0])]
+                yield sorted(left, key=lambda pair: isinstance(pair[0], Variable))
+
+    def _may_be(self, wanted: Operation, mine: Any, found: Term, theirs: Any, name: str) -> bool:
+        if isinstance(mine, (Operation, Variable)):
+            return isinstance(theirs, Term)
+        if isinstance(mine, Scalar):
+            return not isinstance(theirs, (Term, tuple))
+        if isinstance(mine, tuple) and any(isinstance(m, (Operation, Variable)) for m in mine):
+            return isinstance(theirs, tuple) and len(mine) == len(theirs)
+        if isinstance(theirs, Term):
+            return False
+        if _is_dims(name, mine):
+            return _same_dims(mine, wanted.rank, theirs, found)
+        return isinstance(mine, (Size, tuple)) or self.same_constant(mine, theirs)
+
+    def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
+        mine, theirs = dict(wanted.args), dict(found.args)
+        differing = [
+            f"{n}={_shown(theirs.get(n))} (rule: {_shown(mine.get(n))})"
+            for n in sorted({*mine, *theirs})
+            if not isinstance(mine.get(n), (Operation, Variable))
+            and not isinstance(theirs.get(n), Term)
+            and not (n in mine and n in theirs and self.same_constant(mine[n], theirs[n]))
+        ]
+        kinds = [n for n in mine if isinstance(theirs.get(n), Term) != isinstance(mine[n], (Operation, Variable))]
+        said = ", ".join(differing) or f"{', '.join(kinds)} is of another kind"
+        text = f"another flavour of {wanted.op}: {said}"
+        self.failed(state, Reason.FLAVOUR, text, found.owner)
+
+    def scalar(self, wanted: Scalar, found: Any, state: State) -> Iterator[State]:
+        if isinstance(found, (Term, tuple)):
+            return
+        held = state.scalars.get(wanted.name, _MISSING)
+        if held is _MISSING:
+            bound = {**state.scalars, wanted.name: found}
+            yield State(state.parts, state.variables, bound, state.nodes)
+        elif held is found or self.same_constant(held, found):
+            yield state
+
+    def same_constant(self, wanted: Any, found: Any) -> bool:
+        if isinstance(wanted, Size):
+            return isinstance(number(found), (int, torch.SymInt))  # compared once sizes are known
+        if isinstance(wanted, tuple) and isinstance(found, tuple):
+            return len(wanted) == len(found) and all(
+                self.same_constant(a, b) for a, b in zip(wanted, found, strict=True)
+            )
+        wanted, found = number(wanted), number(found)
+        if isinstance(wanted, (int, float)) and isinstance(found, (int, float)):
+            if isinstance(wanted, bool) != isinstance(found, bool):
+                return False
+            same = wanted == found or (wanted != wanted and found != found)
+            return same and math.copysign(1, wanted) == math.copysign(1, found)
+        if isinstance(wanted, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
+            return torch_private.known_equal(wanted, found)
+        return type(wanted) is type(found) and bool(wanted == found)
+
+
+_MISSING = object()
+_DIMENSIONS = frozenset("dim dims dim0 dim1".split())
+
+
+def _calls(term: Term) -> list[fx.Node]:
+    """The calls that stand for a term's own operation."""
+    return [*term.passed, *([term.node] if term.node is not None else [])]
+
+
+def number(value: Any) -> Any:
+    """A number an argument stands for, when it is a node or a recorded size."""
+    if isinstance(value, fx.Node):
+        return value.meta.get("example_value", value.meta.get("val", value))
+    return value.size if isinstance(value, SymbolicSize) else value
+
+
+def keeps_rows(term: Term) -> bool:
+    """Whether a reshape leaves the last dimension, and so every row, as it is."""
+    source = term.args[0][1] if term.args else None
+    if not isinstance(source, Term) or source.node is None or term.node is None:
+        return False
+    before, after = tensor_value(source.node), tensor_value(term.node)
+    return (
+        before is not None
+        and after is not None
+        and before.dim() > 0
+        and after.dim() > 0
+        and before.dtype == after.dtype
+        and torch_private.known_equal(before.shape[-1], after.shape[-1])
+    )
+
+
+def _is_dims(name: str, wanted: Any) -> bool:
+    """Whether an argument names dimensions, none of them by a scalar of the rule."""
+    parts = wanted if isinstance(wanted, tuple) else (wanted,)
+    return name in _DIMENSIONS and all(isinstance(p, int) for p in parts)
+
+
+def _same_dims(mine: Any, rank: int, theirs: Any, found: Term) -> bool:
+    """Equal as the pattern wrote them: from the front, or (negative) from the end."""
+    value = tensor_value(found.node if found.node is not None else found.owner)
+    source = found.args[0][1] if found.args else None
+    if isinstance(source, Term) and source.node is not None:
+        value = tensor_value(source.node)
+    if isinstance(mine, tuple) or isinstance(theirs, tuple):
+        both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
+        return both and all(
+            _same_dims(a, rank, b, found) for a, b in zip(mine, theirs, strict=True)
+        )
+    if not isinstance(mine, int) or not isinstance(theirs, int) or value is None:
+        return bool(mine == theirs)
+    size = max(value.dim(), 1)
+    return mine == (theirs % size) - (size if mine < 0 else 0)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Scalar):
+        return value.name
+    return "absent" if value is None else str(number(value))

@@ -1,0 +1,244 @@
+"""Running a rule's function on fake tensors and writing down what it calls.
+
+Before autograd the graph holds calls as users write them, so they are recorded as they pass
+``__torch_function__``; after autograd it holds ATen calls, so the function is traced through
+Inductor's decompositions. Either way Python control flow in the function just runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from fusepass import torch_private
+from fusepass.graph.calls import SymbolicSize
+
+_ABOUT = frozenset(
+    """size stride dim ndimension numel nelement element_size is_contiguous is_floating_point
+    is_complex storage_offset get_device requires_grad_ is_inference data_ptr untyped_storage
+    __len__ __hash__ __repr__ is_signed dim_order""".split()
+)
+_PROPERTIES = frozenset("T mT H mH real imag".split())
+
+
+class TraceError(Exception):
+    """A rule's function does what a rule's function cannot do; the text says what."""
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes every call of torch down as a node."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.nodes: dict[int, fx.Node] = {}
+        self.alive: list[Any] = []
+
+    def note(self, value: torch.Tensor, node: fx.Node) -> None:
+        node.meta["example_value"] = value
+        self.nodes[id(value)] = node
+        self.alive.append(value)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+            if name not in _PROPERTIES:
+                return result
+            node = self.graph.call_function(getattr, (self.argument(args[0]), name))
+        elif name in _ABOUT or not _has_tensor(result):
+            if name in ("item", "__bool__", "__int__", "__float__", "tolist", "__index__"):
+                raise TraceError(f"it reads a tensor's value back to Python ({name})")
+            return result
+        else:
+            node = self.call(func, name, args, kwargs)
+        self.note_result(node, result)
+        return result
+
+    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
+        args = self.argument(tuple(args))
+        kwargs = self.argument(dict(kwargs))
+        if _is_method(func):
+            return self.graph.call_method(name, args, kwargs)
+        return self.graph.call_function(func, args, kwargs)
+
+    def note_result(self, node: fx.Node, result: Any) -> None:
+        if isinstance(result, torch.Tensor):
+            if id(result) in self.nodes:  # handed back as it was: in place, or nothing to do
+                node.meta["example_value"] = result
+                self.nodes[id(result)] = node
+            else:
+                self.note(result, node)
+            return
+        node.meta["example_value"] = result
+        for place, part in enumerate(result):
+            if isinstance(part, torch.Tensor):
+                item = self.graph.call_function(operator.getitem, (node, place))
+                self.note(part, item)
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            node = self.nodes.get(id(value))
+            if node is None:
+                raise TraceError(
+                    "it uses a tensor that is none of its inputs; make it one, or build it inside"
+                )
+            return node
+        if isinstance(value, (tuple, list)):
+            return tuple(map(self.argument, value))
+        if isinstance(value, dict):
+            return {key: self.argument(part) for key, part in value.items()}
+        return SymbolicSize(value) if isinstance(value, torch.SymInt) else value
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(isinstance(part, torch.Tensor) for part in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _is_method(func: Any) -> bool:
+    kinds = ("method_descriptor", "wrapper_descriptor")
+    if type(func).__name__ in kinds:
+        return True
+    return getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
+
+
+def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: Any) -> fx.Graph:
+    """Run ``function`` and return the graph of its calls of torch.
+
+    Args:
+        function: a rule's pattern or replacement.
+        inputs: fake tensors of ``fake_mode``, and scalars, one per parameter.
+        fake_mode: what factories inside compute under.
+
+    Returns:
+        A graph with one placeholder per input; ``example_value`` in each node's meta.
+
+    Raises:
+        TraceError: it returns no tensor, uses a foreign tensor, or an ``autograd.Function``.
+        Exception: what the function raises.
+    """
+    graph = fx.Graph()
+    recorder = _Recorder(graph)
+    for place, value in enumerate(inputs):
+        node = graph.placeholder(f"input_{place}")
+        node.meta["example_value"] = value
+        if isinstance(value, torch.Tensor):
+            recorder.note(value, node)
+    with torch_private.quiet_fakes(), fake_mode, recorder:
+        result = function(*inputs)
+    _no_own_backward(result)
+    graph.output(recorder.argument(returned(result)))
+    return graph
+
+
+def returned(result: Any) -> tuple[torch.Tensor, ...]:
+    """What a rule's function returned, as a tuple.
+
+    Raises:
+        TraceError: it is neither a tensor nor a tuple or list of tensors.
+    """
+    parts = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise TraceError(f"it returns {type(result).__name__}, not a tensor or tuple of tensors")
+    return parts
+
+
+def _no_own_backward(result: Any) -> None:
+    """``autograd.Function`` calls cannot be recorded: its forward would lose its backward."""
+    todo = [t.grad_fn for t in returned(result) if t.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        made_by_library = type(node).__name__.startswith("GeneratedBackwardFor_")
+        is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
+        if is_function and not made_by_library:
+            raise TraceError(
+                "it uses a torch.autograd.Function; define an operator with torch.library and "
+                "register_autograd instead"
+            )
+        following = [n for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(following)
+        todo += following
+
+
+def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: Any) -> fx.Graph:
+    """As :func:`record_torch`, but ATen calls after Inductor's decompositions (``val`` in meta)."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+
+    def on_tensors(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rest = iter(given)
+        full = [next(rest) if isinstance(v, torch.Tensor) else v for v in inputs]
+        return returned(function(*full))
+
+    with torch_private.quiet_fakes(), fake_mode, torch.no_grad():
+        graph = torch_private.traced_to_aten(on_tensors, tensors)
+    places = iter([n for n in graph.nodes if n.op == "placeholder"])
+    first = next(iter(graph.nodes))
+    for place, value in enumerate(inputs):  # scalars get a placeholder too, so that places agree
+        if isinstance(value, torch.Tensor):
+            first = next(places)
+            continue
+        with graph.inserting_before(first):
+            graph.placeholder(f"scalar_{place}").meta["val"] = value
+    return _in_order(graph, inputs)
+
+
+def _in_order(graph: fx.Graph, inputs: Sequence[Any]) -> fx.Graph:
+    """Placeholders in the order of the inputs."""
+    held = [n for n in graph.nodes if n.op == "placeholder"]
+    tensors = iter([n for n in held if isinstance(n.meta["val"], torch.Tensor)])
+    scalars = iter([n for n in held if not isinstance(n.meta["val"], torch.Tensor)])
+    ordered = [next(tensors) if isinstance(v, torch.Tensor) else next(scalars) for v in inputs]
+    first = next(iter(graph.nodes))
+    for node in ordered:
+        if node is first:
+            first = first.next
+            continue
+        first.prepend(node)
+    return graph
+
+
+def symbolic_inputs(values: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Fake tensors with a symbol of its own for every size above 1, and their mode."""
+    mode = torch_private.symbolic_fake_mode()
+    return [
+        torch_private.symbolic_fake(mode, value, place)
+        if isinstance(value, torch.Tensor)
+        else value
+        for place, value in enumerate(values)
+    ], mode
+
+
+def fresh_like(value: Any, fake_mode: Any, *, requires_grad: bool) -> Any:
+    """A fake tensor of its own memory with the metadata of another; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with fake_mode, torch.no_grad():
+        fresh = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+    return fresh.requires_grad_() if requires_grad and value.requires_grad else fresh
+
+
+@contextlib.contextmanager
+def state_of(autocasts: Sequence[tuple[Any, ...]], *, grad: bool) -> Iterator[None]:
+    """Grad mode and autocast as they are at a place in a graph."""
+    with contextlib.ExitStack() as stack:
+        for device_type, dtype, enabled, cache in autocasts:
+            stack.enter_context(
+                torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache)
+            )
+        stack.enter_context(torch.set_grad_enabled(grad))
+        yield

@@ -1,0 +1,113 @@
+"""Trying a rule on its own example, before any graph is touched by it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from fusepass import torch_private
+from fusepass.errors import RuleError
+from fusepass.rewrite import trace
+from fusepass.rewrite.pattern import FLOATS, parameter_names, pattern_of
+from fusepass.rewrite.rule import Rule
+
+
+
+def validate(rule: Any) -> None:
+    """Raise unless a rule is well formed and both its sides agree on the example.
+
+    Raises:
+        RuleError: with the file and line of the rule and what is wrong.
+    """
+    if not isinstance(rule, Rule):
+        raise RuleError(str(rule), "register", f"{type(rule).__name__} is no fusepass.Rule")
+    if not isinstance(rule.name, str) or not rule.name.strip():
+        raise _wrong(rule, f"its name must be a text, not {rule.name!r}")
+    if rule.place not in ("before", "after"):
+        raise _wrong(rule, f"its place is {rule.place!r}; allowed: 'before', 'after'")
+    if isinstance(rule.priority, bool) or not isinstance(rule.priority, int):
+        raise _wrong(rule, f"its priority must be an int, not {rule.priority!r}")
+    if not isinstance(rule.devices, tuple) or not all(isinstance(d, str) for d in rule.devices):
+        raise _wrong(rule, f"its devices must be a tuple of device types, not {rule.devices!r}")
+    for part in ("pattern", "replacement", *(("check",) if rule.check is not None else ())):
+        if not callable(getattr(rule, part)):
+            raise _wrong(rule, f"its {part} is no function but {getattr(rule, part)!r}")
+    names = parameter_names(rule)
+    _check_replacement_takes(rule, names)
+    inputs = _example(rule)
+    tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
+    if not tensors:
+        raise _wrong(rule, "its example holds no tensor")
+    floats = [v.dtype for v in tensors if v.dtype in FLOATS]
+    pattern = pattern_of(rule, floats[0] if floats else torch.float32)
+    _check_sides(rule, inputs, len(pattern.roots))
+
+
+def _wrong(rule: Rule, problem: str) -> RuleError:
+    return RuleError(str(rule.name), rule.location, problem)
+
+
+def _example(rule: Rule) -> tuple[Any, ...]:
+    try:
+        inputs = rule.inputs()
+    except Exception as error:
+        problem = f"its example fails: {type(error).__name__}: {error}"
+        raise _wrong(rule, problem) from error
+    for value in inputs:
+        if not isinstance(value, (torch.Tensor, bool, int, float, str)):
+            kind = type(value).__name__
+            raise _wrong(rule, f"its example holds a {kind}; allowed: tensors, int, float, bool, str")
+    return inputs
+
+
+def _check_replacement_takes(rule: Rule, names: tuple[str, ...]) -> None:
+    try:
+        parameters = inspect.signature(rule.replacement).parameters.values()
+    except (TypeError, ValueError):
+        return  # an operator; the trial below will tell
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p for p in places if p.default is p.empty]
+    if not len(required) <= len(names) <= len(places):
+        taken = ", ".join(p.name for p in places)
+        raise _wrong(rule, f"its pattern takes ({', '.join(names)}), its replacement ({taken})")
+
+
+def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
+    """Run both sides on fake tensors like the example and compare what they return."""
+    mode = torch_private.plain_fake_mode()
+    sides = []
+    for function, what in ((rule.pattern, "pattern"), (rule.replacement, "replacement")):
+        fakes = [
+            mode.from_tensor(v.detach()) if isinstance(v, torch.Tensor) else v for v in inputs
+        ]
+        versions = [v._version for v in fakes if isinstance(v, torch.Tensor)]
+        record = trace.record_torch if rule.place == "before" else trace.record_aten
+        try:
+            graph = record(function, fakes, mode)
+        except Exception as error:
+            problem = f"its {what} fails on the example: {type(error).__name__}: {error}"
+            raise _wrong(rule, problem.split("\n")[0]) from error
+        if versions != [v._version for v in fakes if isinstance(v, torch.Tensor)]:
+            raise _wrong(rule, f"its {what} writes to its inputs")
+        returned: Any = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+        sides.append([n.meta.get("example_value", n.meta.get("val")) for n in returned])
+    if len(sides[1]) != outputs:
+        raise _wrong(
+            rule, f"its pattern returns {outputs} tensors, its replacement {len(sides[1])}"
+        )
+    for place, (old, new) in enumerate(zip(*sides, strict=True)):
+        where = f"output {place}: " if outputs > 1 else ""
+        if old.dtype != new.dtype:
+            raise _wrong(
+                rule, f"{where}its pattern returns {old.dtype}, its replacement {new.dtype}"
+            )
+        if old.shape != new.shape:
+            raise _wrong(
+                rule,
+                f"{where}its pattern returns shape {tuple(old.shape)}, its replacement "
+                f"{tuple(new.shape)}",
+            )

@@ -1,0 +1,235 @@
+"""Choosing how one fused operation is computed: by option, by table, by timing, or by a model."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fusepass import torch_private
+from fusepass.errors import CandidateFailed
+from fusepass.options import Options
+from fusepass.tune import model, timing
+from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.table import Entry, Table, open_table
+
+logger = logging.getLogger("fusepass")
+
+SECONDS_PER_PROCESS = 10.0
+SECONDS_PER_PROBLEM = 0.05
+SECONDS_PER_PROBLEM_AUTOTUNED = 0.5
+_SMALLEST_ESTIMATED_GAIN = 1.03
+
+
+@dataclass
+class _State:
+    """What this process has opened, spent and found out."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    seconds: float = 0.0
+    failed: dict[str, str] = field(default_factory=dict)  # key to why nothing was timed
+    passing: dict[str, Choice] = field(default_factory=dict)  # not to be written down
+    warned: set[str] = field(default_factory=set)
+
+
+_state = _State()
+
+
+def reset() -> None:
+    """Forget tables, spent time and failures of this process; files stay."""
+    vars(_state).update(vars(_State()))
+
+
+def table_for(device: torch.device) -> Table:
+    """The table of choices for a CUDA device, read on first use."""
+    name = torch.cuda.get_device_name(device)
+    if name not in _state.tables:
+        _state.tables[name] = open_table(name)
+    return _state.tables[name]
+
+
+def epoch() -> str:
+    """What must enter cache keys of compiled code: changed on request only, never by learning."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return ""
+    devices = map(torch.device, (f"cuda:{n}" for n in range(torch.cuda.device_count())))
+    tables = {table.device: table for table in map(table_for, devices)}
+    return ",".join(f"{name}={table.epoch}" for name, table in sorted(tables.items()))
+
+
+def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) -> Choice:
+    """Which candidate computes a problem.
+
+    The same question has the same answer on every rank of a job: with several ranks nothing is
+    timed, and what one machine learnt by itself is not looked at.
+
+    Args:
+        problem: the fused operation.
+        options: in force; ``candidate`` may force the answer, ``mode`` decides how long to look.
+        candidates: the first is what Inductor would do, named ``"inductor"``.
+
+    Returns:
+        The choice. ``"inductor"`` wherever nothing is known to be faster by more than the noise.
+    """
+    if options.candidate in (REFERENCE, INDUCTOR):
+        return Choice(options.candidate, {}, "forced", f"options ask for {options.candidate}")
+    if problem.device.type != "cuda":
+        return _left("no kernel of ours is faster there than what Inductor generates")
+    if problem.pointwise_after:
+        return _left("Inductor computes it in the same kernel as the operations that follow")
+    able = [one for one in candidates if one.refuses(problem) is None]
+    if len(able) == 1:
+        reasons = {f"{c.name}: {c.refuses(problem)}" for c in candidates if c not in able}
+        return _left("; ".join(sorted(reasons)) or "there is no other candidate")
+    alone = not _several_ranks()
+    key, table = problem.key(options.mode), table_for(problem.device)
+    entry = table.find(key, same_everywhere=not alone)
+    if entry is not None and entry.candidate in {one.name for one in able}:
+        return _compared(entry.candidate, dict(entry.microseconds), "table")
+    if alone and key in _state.passing:
+        return _state.passing[key]
+    obstacle = _obstacle_to_timing(key, options.mode) if alone else "a job of several ranks"
+    if obstacle is not None:
+        return _estimated(problem, able, obstacle)
+    return _timed(problem, options.mode, able, key, table)
+
+
+def tune(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    mode: str = "default",
+    seconds: float = SECONDS_PER_PROBLEM_AUTOTUNED,
+) -> Choice:
+    """Time a problem now, on request, and keep the choice: code compiled before is a cache miss.
+
+    Raises:
+        Exception: whatever stopped the timing.
+    """
+    able = [one for one in candidates if one.refuses(problem) is None]
+    samples = measure(problem, able, seconds, mode)
+    winner = _winner(samples)
+    entry = Entry(winner, samples.medians(), "tuned")
+    table_for(problem.device).add(problem.key(mode), entry)
+    return _compared(winner, samples.medians(), "measured")
+
+
+def measure(
+    problem: Problem, candidates: Sequence[Candidate], seconds: float, mode: str
+) -> timing.Samples:
+    """Time candidates on random inputs; one that fails is left out, with one warning.
+
+    Raises:
+        NotEnoughMemory: the device is too full to time anything.
+        Exception: the first candidate, the baseline, failed.
+    """
+    plain = torch.autocast("cuda", enabled=False)
+    with torch_private.real_tensors(), plain, torch.cuda.device(problem.device):
+        inputs = timing.make_inputs(problem)
+        calls = {}
+        for one in candidates:
+            try:
+                call = _call(one, inputs, mode)
+                call()
+                torch.cuda.synchronize()
+            except Exception as error:
+                if one.name == INDUCTOR:
+                    raise
+                _warn_once(one.name, error)
+            else:
+                calls[one.name] = call
+        return timing.time_on_device(calls, problem.device, seconds)
+
+
+def _call(
+    candidate: Candidate, inputs: tuple[torch.Tensor | None, ...], mode: str
+) -> Callable[[], object]:
+    """What is timed. Under max-autotune Inductor's own candidate is really compiled."""
+    if candidate.name == INDUCTOR and mode.startswith("max-autotune"):
+        present = [one for one in inputs if one is not None]
+        rest = [None] * (len(inputs) - len(present))
+        patches = torch_private.mode_config("max-autotune-no-cudagraphs")
+        return torch_private.compile_region(lambda *a: candidate.run(*a, *rest), present, patches)
+    return lambda: candidate.run(*inputs)
+
+
+def _obstacle_to_timing(key: str, mode: str) -> str | None:
+    if key in _state.failed:
+        return _state.failed[key]
+    if torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured"
+    if not mode.startswith("max-autotune") and _state.seconds >= SECONDS_PER_PROCESS:
+        return f"the {SECONDS_PER_PROCESS:.0f} s for timing in this process are spent"
+    return None
+
+
+def _timed(
+    problem: Problem, mode: str, able: Sequence[Candidate], key: str, table: Table
+) -> Choice:
+    autotuned = mode.startswith("max-autotune")
+    seconds = SECONDS_PER_PROBLEM_AUTOTUNED if autotuned else SECONDS_PER_PROBLEM
+    began = time.perf_counter()
+    try:
+        samples = measure(problem, able, seconds, mode)
+    except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
+        _state.failed[key] = f"timing failed: {type(error).__name__}: {error}"
+        if not isinstance(error, timing.NotEnoughMemory):
+            _warn_once(INDUCTOR, error)
+        return _estimated(problem, able, _state.failed[key])
+    finally:
+        _state.seconds += time.perf_counter() - began
+    winner = _winner(samples)
+    medians = samples.medians()
+    logger.info("fusepass: timed %s: %s", key, medians)
+    choice = _compared(winner, medians, "measured")
+    if len(medians) == len(able):
+        table.add(key, Entry(winner, medians))
+    else:  # what failed today, for want of memory perhaps, may win tomorrow
+        _state.passing[key] = choice
+    return choice
+
+
+def _winner(samples: timing.Samples) -> str:
+    """The fastest candidate that beats Inductor by more than the noise; else Inductor."""
+    better = [name for name in samples.rounds if name != INDUCTOR and samples.beats(name, INDUCTOR)]
+    medians = samples.medians()
+    return min(better, key=medians.__getitem__, default=INDUCTOR)
+
+
+def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:
+    rates = model.RATES.get(torch.cuda.get_device_name(problem.device))
+    if rates is None or not model.applies_to(problem):
+        return _left(f"nothing is known about this device, and nothing was timed: {why_not_timed}")
+    times = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
+    best = min(times, key=times.__getitem__, default=INDUCTOR)
+    if times.get(INDUCTOR, 0.0) < _SMALLEST_ESTIMATED_GAIN * times.get(best, 0.0):
+        best = INDUCTOR
+    return _compared(best, times, "model", f" ({why_not_timed})")
+
+
+def _left(why: str) -> Choice:
+    return Choice(INDUCTOR, {}, "model", why)
+
+
+def _compared(winner: str, times: dict[str, float], source: str, note: str = "") -> Choice:
+    verb = "should take" if source == "model" else "took"
+    shown = ", ".join(f"{name} {verb} {time:.1f} µs" for name, time in times.items())
+    return Choice(winner, times, source, shown + note)
+
+
+def _several_ranks() -> bool:
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def _warn_once(name: str, error: Exception) -> None:
+    if name not in _state.warned:
+        _state.warned.add(name)
+        warnings.warn(CandidateFailed(name, f"{type(error).__name__}: {error}"), stacklevel=2)

@@ -1,0 +1,52 @@
+"""What a GEMM and a pass over memory should take, for when nothing may be timed.
+
+A roofline: the larger of operations over rate and bytes over bandwidth, with the rates that were
+measured on the device with random data (datasheet rates are not reached). Devices that are not
+listed have no estimate: on them only what was timed there is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fusepass.tune.problem import Problem
+
+_HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device reaches.
+
+    Attributes:
+        half_flops: operations per microsecond of bf16 and fp16 products of matrices.
+        bandwidth: bytes per microsecond to and from device memory, reads and writes together.
+        launch: microseconds from the end of one kernel to the start of the next.
+    """
+
+    half_flops: float
+    bandwidth: float
+    launch: float
+
+
+RATES = {"NVIDIA H200": Rates(half_flops=7.0e8, bandwidth=3.4e6, launch=1.5)}
+
+
+def gemm_microseconds(problem: Problem, rates: Rates) -> float:
+    """The product alone, bias included."""
+    m, n, k = problem.m, problem.n, problem.k
+    moved = (m * k + k * n + m * n) * problem.dtype.itemsize
+    return max(2 * m * n * k / rates.half_flops, moved / rates.bandwidth) + rates.launch
+
+
+def pointwise_microseconds(problem: Problem, rates: Rates) -> float:
+    """A kernel that reads and writes an (m, n) matrix once."""
+    moved = 2 * problem.m * problem.n * problem.dtype.itemsize
+    return moved / rates.bandwidth + rates.launch
+
+
+def applies_to(problem: Problem) -> bool:
+    """Whether the rates say something about a problem."""
+    return problem.dtype in _HALF

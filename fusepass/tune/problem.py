@@ -1,0 +1,121 @@
+"""One fused operation at one place, as the tuner sees it, and the class of problems it belongs to.
+
+Choices are kept per class, not per problem: the number of rows, which varies from call to call, is
+rounded up to a power of two; the sizes of the weight are exact, since a model has few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+INDUCTOR = "inductor"
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A GEMM (m, k) @ (k, n) and what is fused to it.
+
+    Attributes:
+        op: name of the fused operator, without its namespace.
+        activation: what happens to each element of the product.
+        bias: whether a vector of n is added before the activation.
+        dtype: of all operands and of the result.
+        m, n, k: sizes; a symbolic size stands here as its hint.
+        x_strides, weight_strides: of the (m, k) and the (k, n) operand, in elements.
+        device: where it runs.
+        pointwise_after: whether Inductor would fuse the activation with what reads its result, so
+            that a kernel runs there anyway.
+        saved_output: whether the pre-activation is wanted too.
+    """
+
+    op: str
+    activation: str
+    bias: bool
+    dtype: torch.dtype
+    m: int
+    n: int
+    k: int
+    x_strides: tuple[int, int]
+    weight_strides: tuple[int, int]
+    device: torch.device
+    pointwise_after: bool = False
+    saved_output: bool = False
+
+    @property
+    def layout(self) -> str:
+        """``row``, ``col`` or ``strided`` for each operand; ``+`` where rows lie further apart."""
+        x = _layout((self.m, self.k), self.x_strides)
+        return f"{x},{_layout((self.k, self.n), self.weight_strides)}"
+
+    def key(self, mode: str) -> str:
+        """The class of problems this one belongs to, as text.
+
+        Args:
+            mode: of torch.compile. max-autotune has other baselines, hence other choices.
+        """
+        parts = [
+            self.op + ("_saved" if self.saved_output else ""),
+            self.activation,
+            "bias" if self.bias else "no_bias",
+            str(self.dtype).removeprefix("torch."),
+            self.layout,
+            f"{rounded(self.m)}x{self.k}x{self.n}",
+        ]
+        if self.dtype is torch.float32:  # TF32 or not is another GEMM
+            parts.append(torch.get_float32_matmul_precision())
+        if mode.startswith("max-autotune"):
+            parts.append("max-autotune")
+        return "/".join(parts)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute a fused operation.
+
+    Attributes:
+        name: what tables and reports call it.
+        run: ``run(x, weight_t, bias)``; ``bias`` is None for a problem without one.
+        refuses: why it cannot do a problem, or None.
+        estimate: microseconds it should take on a device of those rates; None if nobody knows.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    refuses: Callable[[Problem], str | None] = lambda problem: None
+    estimate: Callable[[Problem, Any], float] | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which candidate computes a problem.
+
+    Attributes:
+        candidate: its name; ``"inductor"`` means that the graph stays as it is.
+        microseconds: what was measured or estimated, by candidate.
+        source: ``"table"``, ``"measured"``, ``"model"`` or ``"forced"``.
+        why: one sentence.
+    """
+
+    candidate: str
+    microseconds: dict[str, float]
+    source: str
+    why: str
+
+
+def rounded(size: int) -> int:
+    """The smallest power of two that is at least ``size`` (0 stays 0)."""
+    return 1 << (size - 1).bit_length() if size > 0 else 0
+
+
+def _layout(sizes: tuple[int, int], strides: tuple[int, int]) -> str:
+    rows, columns = sizes
+    if strides[1] == 1 or columns == 1:
+        return "row" if strides[0] == columns or rows == 1 else "row+"
+    if strides[0] == 1 or rows == 1:
+        return "col" if strides[1] == rows else "col+"
+    return "strided"

@@ -1,0 +1,227 @@
+"""The table of choices: what was measured before, on this device with these versions.
+
+Three layers, strongest first: entries somebody asked for (an explicit tune or import), entries
+shipped with the package, entries learnt while compiling. The first and the last live in one plain
+JSON file per device and torch version, in ``$FUSEPASS_CACHE_DIR`` or ``~/.cache/fusepass``. What
+one machine has learnt by itself does not count in a job of several ranks, which have to agree.
+
+The file is written whole, beside itself, and moved into place, after merging with what another
+process has written meanwhile: a reader never sees half of it. If two processes write in the same
+instant, one may lose what it learnt, and will learn it again. A file that cannot be understood is
+renamed, one that cannot be written is given up on; either way with one warning, and choices of this
+process go on in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusepass.errors import ChoicesUnusable
+
+SCHEMA = 1
+_SHIPPED = Path(__file__).parent / "shipped"
+_HOW = ("learnt", "tuned", "imported", "shipped")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One choice.
+
+    Attributes:
+        candidate: the winner's name.
+        microseconds: what each candidate took.
+        how: ``learnt`` while compiling, ``tuned`` or ``imported`` on request, or ``shipped``.
+    """
+
+    candidate: str
+    microseconds: Mapping[str, float]
+    how: str = "learnt"
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether somebody put it there on purpose."""
+        return self.how in ("tuned", "imported")
+
+
+@dataclass
+class Table:
+    """Choices for one device and one version of torch; see the module.
+
+    Attributes:
+        device: its name, as torch gives it.
+        path: the file.
+        epoch: changes when choices were changed on request, never by learning.
+    """
+
+    device: str
+    path: Path
+    epoch: int = 0
+    entries: dict[str, Entry] = field(default_factory=dict)
+    _writable: bool = True
+
+    def find(self, key: str, *, same_everywhere: bool = False) -> Entry | None:
+        """The entry of a class of problems, or None.
+
+        Args:
+            key: from :meth:`Problem.key`.
+            same_everywhere: leave out what only this machine has learnt.
+        """
+        entry = self.entries.get(key)
+        if entry is not None and entry.asked_for:
+            return entry
+        return shipped_entries(self.device).get(key) or (None if same_everywhere else entry)
+
+    def add(self, key: str, entry: Entry) -> None:
+        """Keep a choice and write it down; one asked for starts a new epoch."""
+        self.change({key: entry}, new_epoch=entry.asked_for)
+
+    def change(
+        self,
+        added: Mapping[str, Entry],
+        removed: Callable[[str, Entry], bool] | None = None,
+        *,
+        new_epoch: bool,
+    ) -> None:
+        """Apply a change to what the file holds now, and write it."""
+        found = self._read()
+        if found is not None:
+            epoch, stored = found
+            # In a new epoch what was taken out stays out, though this process remembers it.
+            self.entries = {**self.entries, **stored} if epoch == self.epoch else stored
+            self.epoch = epoch
+        if removed is not None:
+            self.entries = {k: e for k, e in self.entries.items() if not removed(k, e)}
+        for key, entry in added.items():
+            held = self.entries.get(key)
+            if entry.asked_for or held is None or not held.asked_for:
+                self.entries[key] = entry
+        self.epoch += new_epoch
+        self._write()
+
+    def _read(self) -> tuple[int, dict[str, Entry]] | None:
+        """Epoch and entries of the file; None where there is no usable file."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            self._give_up(f"cannot be read ({error})")
+            return None
+        try:
+            return parse(text, self.device)
+        except ValueError as error:
+            beside = self.path.with_name(f"{self.path.name}.damaged")
+            try:
+                self.path.replace(beside)
+            except OSError:
+                self._give_up(f"is damaged ({error}) and cannot be renamed")
+            else:
+                what = f"was damaged ({error}) and is now {beside.name}"
+                warnings.warn(ChoicesUnusable(str(self.path), what), stacklevel=2)
+            return None
+
+    def _write(self) -> None:
+        if not self._writable:
+            return
+        record = {
+            "schema": SCHEMA,
+            "device": self.device,
+            "epoch": self.epoch,
+            "choices": {key: asdict(entry) for key, entry in sorted(self.entries.items())},
+        }
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            beside.replace(self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            self._give_up(f"cannot be written ({error})")
+
+    def _give_up(self, problem: str) -> None:
+        if self._writable:
+            self._writable = False
+            warnings.warn(ChoicesUnusable(str(self.path), problem), stacklevel=2)
+
+
+def open_table(device: str, folder: Path | None = None) -> Table:
+    """The table for a device, with what its file holds.
+
+    Args:
+        device: its name, as torch gives it.
+        folder: where the file is; None for the usual place.
+    """
+    name = f"choices-{_slug(device)}-torch-{_slug(torch.__version__)}.json"
+    table = Table(device, (folder or default_folder()) / name)
+    found = table._read()
+    if found is not None:
+        table.epoch, table.entries = found
+    return table
+
+
+def default_folder() -> Path:
+    """``$FUSEPASS_CACHE_DIR``, or ``~/.cache/fusepass``."""
+    given = os.environ.get("FUSEPASS_CACHE_DIR")
+    return Path(given) if given else Path("~/.cache/fusepass").expanduser()
+
+
+def parse(text: str, device: str) -> tuple[int, dict[str, Entry]]:
+    """Epoch and entries of a file's text.
+
+    Raises:
+        ValueError: it is not what :class:`Table` writes for that device.
+    """
+    try:
+        record: Any = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise ValueError("not a table of choices of this version")
+    if record.get("device") != device:
+        raise ValueError(f"choices for another device, {record.get('device')!r}")
+    epoch, choices = record.get("epoch"), record.get("choices")
+    if type(epoch) is not int or not isinstance(choices, dict):
+        raise ValueError("no epoch or no choices in it")
+    return epoch, {key: _entry(key, value) for key, value in choices.items()}
+
+
+def _entry(key: str, value: Any) -> Entry:
+    fields = value if isinstance(value, dict) else {}
+    times = fields.get("microseconds")
+    good = (
+        isinstance(fields.get("candidate"), str)
+        and isinstance(times, dict)
+        and all(isinstance(time, int | float) for time in times.values())
+        and fields.get("how") in _HOW
+    )
+    if not good:
+        raise ValueError(f"a malformed choice for {key!r}")
+    return Entry(fields["candidate"], {k: float(v) for k, v in times.items()}, fields["how"])
+
+
+def shipped_entries(device: str) -> Mapping[str, Entry]:
+    """Choices that come with the package for that device and this version of torch."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    path = _SHIPPED / f"{_slug(device)}-torch-{version}.json"
+    if path not in _shipped:
+        _shipped[path] = parse(path.read_text("utf-8"), device)[1] if path.exists() else {}
+    return _shipped[path]
+
+
+_shipped: dict[Path, Mapping[str, Entry]] = {}  # the files do not change while a process runs
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

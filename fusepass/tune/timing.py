@@ -1,0 +1,134 @@
+"""Timing candidates against each other on the device: whole against whole, L2-cold, interleaved.
+
+All launches of a round are queued behind a kernel that only waits, so that the device never starves
+and events measure its time, not the host's. Before each timed call a memset larger than L2 pushes
+out what earlier calls left there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusepass import torch_private
+from fusepass.tune.problem import Problem
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
+SMALLEST_GAIN = 0.01
+_SEED = 2026
+_HOST_MICROSECONDS = 40.0  # to queue one timed call, memset and events included
+_CYCLES_PER_MICROSECOND = 2000.0  # of the waiting kernel; a little above the fastest clocks
+
+
+class NotEnoughMemory(Exception):
+    """Timing would need more device memory than is free."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Device times of each candidate, round by round, in microseconds."""
+
+    rounds: Mapping[str, Sequence[float]]
+
+    def medians(self) -> dict[str, float]:
+        """Median time of each candidate."""
+        return {name: statistics.median(times) for name, times in self.rounds.items()}
+
+    def beats(self, name: str, other: str) -> bool:
+        """Whether ``name`` is faster than ``other`` by more than the noise.
+
+        Candidates of one round ran next to each other, so their ratio is free of slow drifts. The
+        median ratio must exceed 1 by more than half of the ratios' interquartile range, and by
+        more than 1 %.
+        """
+        pairs = zip(self.rounds[other], self.rounds[name], strict=True)
+        ratios = sorted(theirs / ours for theirs, ours in pairs)
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        return middle - 1 > max(SMALLEST_GAIN, (high - low) / 2)
+
+
+def make_inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Random x, weight_t and bias with the problem's strides; torch's own generators stay put.
+
+    Raises:
+        NotEnoughMemory: operands and results would not leave half of the free memory alone.
+    """
+    m, n, k = problem.m, problem.n, problem.k
+    extents = [
+        1 + (rows - 1) * stride[0] + (columns - 1) * stride[1]
+        for rows, columns, stride in [
+            (m, k, problem.x_strides),
+            (k, n, problem.weight_strides),
+        ]
+    ]
+    needed = (sum(extents) + 4 * m * n) * problem.dtype.itemsize + 2 * _l2_bytes(problem.device)
+    free, _ = torch.cuda.mem_get_info(problem.device)
+    free += torch.cuda.memory_reserved(problem.device) - torch.cuda.memory_allocated(problem.device)
+    if needed > free / 2:
+        raise NotEnoughMemory(f"{needed >> 20} MiB needed, {free >> 20} MiB free")
+    generator = torch.Generator(problem.device).manual_seed(_SEED)
+
+    def noise(count: int, scale: float) -> Tensor:
+        data = torch.empty(count, dtype=problem.dtype, device=problem.device)
+        return data.normal_(0.0, scale, generator=generator)
+
+    x = noise(extents[0], 1.0).as_strided((m, k), problem.x_strides)
+    weight = noise(extents[1], 1 / math.sqrt(k)).as_strided((k, n), problem.weight_strides)
+    return x, weight, noise(n, 1.0) if problem.bias else None
+
+
+def time_on_device(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, seconds: float
+) -> Samples:
+    """Time each call in interleaved rounds, for about ``seconds`` in all.
+
+    Args:
+        calls: what to time, by name; each is called a few times before.
+        device: a CUDA device.
+        seconds: decides the number of rounds, 5 to 25.
+
+    Raises:
+        Exception: whatever a call raises; names nothing, so time suspects by themselves first.
+    """
+    with torch.cuda.device(device):
+        flush = torch.empty(2 * _l2_bytes(device), dtype=torch.int8, device=device)
+        first = _run_rounds(calls, flush, 1, queue=False)
+        once = sum(times[0] for times in first.values()) + 60.0 * len(calls)
+        count = min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(seconds * 1e6 / once)))
+        return Samples(_run_rounds(calls, flush, count, queue=True))
+
+
+def _run_rounds(
+    calls: Mapping[str, Callable[[], object]], flush: Tensor, count: int, *, queue: bool
+) -> dict[str, list[float]]:
+    names = list(calls)
+    pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+    if queue:
+        microseconds = _HOST_MICROSECONDS * count * len(names)
+        torch_private.keep_device_busy(int(microseconds * _CYCLES_PER_MICROSECOND))
+    for turn in range(count):
+        for offset in range(len(names)):
+            name = names[(turn + offset) % len(names)]
+            before = torch.cuda.Event(enable_timing=True)
+            after = torch.cuda.Event(enable_timing=True)
+            flush.zero_()
+            before.record()
+            result = calls[name]()
+            after.record()
+            del result  # its memory serves the next call
+            pending.append((name, before, after))
+    torch.cuda.synchronize()
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for name, before, after in pending:
+        times[name].append(before.elapsed_time(after) * 1e3)
+    return times
+
+
+def _l2_bytes(device: torch.device) -> int:
+    size: int = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
+    return size or 64 << 20

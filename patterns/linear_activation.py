@@ -1,0 +1,280 @@
+"""A linear layer and its activation, in one kernel.
+
+    ``activation(x @ weight_t + bias)``  ->  ``fusepass::linear_activation(x, weight_t, bias)``
+
+Both sides are the same function of the same operands; the right one rounds once, after the
+activation, where the left one rounds the product first. With s the logistic function, Φ the normal
+distribution's and c = sqrt(2/π), the activations of a are
+
+    relu          max(a, 0)                          silu     a s(a)
+    squared_relu  max(a, 0)²                         tanh     tanh(a)
+    gelu          a Φ(a)                             sigmoid  s(a)
+    gelu_tanh     a (1 + tanh(c (a + 0.044715 a³))) / 2
+
+``gelu`` and ``gelu_tanh`` differ by up to 5e-4 and are never taken for one another.
+
+Why it can pay: Inductor runs the GEMM and then a kernel that reads and writes the whole result,
+which for a small inner size takes half as long as the GEMM. Why it need not: where the activation's
+result goes into another element-wise operation, that second kernel runs anyway and computes the
+activation for free. So every site is put to the tuner, and stays Inductor's unless another way was
+measured faster.
+
+In training the pre-activation is wanted by most backwards, and is then returned as well, which no
+library kernel can do. Backwards that want only the result (ReLU, tanh, sigmoid) leave the forward
+graph as it is in inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import op_name
+from fusepass.kernels import linear_activation as kernel
+from fusepass.report.decision import Reason
+from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Match, Rule
+from fusepass.tune import INDUCTOR, Candidate, Choice, Problem, Rates, choose
+from fusepass.tune.model import gemm_microseconds, pointwise_microseconds
+
+CUBLASLT = "cublaslt"
+_EPILOGUE_COST = 0.25  # of a pass over the result, on top of the GEMM: 0.07 to 0.24 on an H200
+
+Activation = Callable[[Tensor], Tensor]
+
+
+# --- what is looked for ---------------------------------------------------------------------------
+
+
+def _silu_by_hand(a: Tensor) -> Tensor:
+    """Not what ``F.silu`` is decomposed to, ``a / (1 + exp(-a))``."""
+    return a * torch.sigmoid(a)
+
+
+# Rule to the activation and how it is spelled. The backwards of `saved` want the pre-activation.
+_SPELLINGS: dict[str, tuple[str, Activation]] = {
+    **{f"linear_{name}": (name, function) for name, function in kernel.ACTIVATIONS.items()},
+    "linear_silu_by_hand": ("silu", _silu_by_hand),
+}
+_SAVED = ("gelu", "gelu_tanh", "silu", "squared_relu")
+
+
+def _example(bias: bool) -> Callable[[], tuple[Tensor, ...]]:
+    def inputs() -> tuple[Tensor, ...]:
+        vector = (torch.randn(16),) if bias else ()
+        return torch.randn(8, 32), torch.randn(16, 32).t(), *vector
+
+    return inputs
+
+
+# --- whether it pays ------------------------------------------------------------------------------
+
+
+def candidates(activation: str) -> tuple[Candidate, ...]:
+    """What Inductor would do, and what can be done instead."""
+    unfused = partial(_unfused, activation=activation)
+    cublaslt = partial(_cublaslt, activation=activation)
+    return (
+        Candidate(INDUCTOR, unfused, estimate=_two_kernels),
+        Candidate(CUBLASLT, cublaslt, refuses=_not_in_cublaslt, estimate=_one_kernel),
+    )
+
+
+def _unfused(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """What Inductor does by default: a GEMM, then one pass over its result."""
+    product = x @ weight_t if bias is None else torch.addmm(bias, x, weight_t)
+    return kernel.activation_named(activation)(product)
+
+
+def _cublaslt(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    if bias is None:
+        bias = _zeros(weight_t.shape[1], x.dtype, x.device)
+    return kernel.library(x, weight_t, bias, activation)
+
+
+@lru_cache(maxsize=1)
+def _zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.zeros(size, dtype=dtype, device=device)
+
+
+def _not_in_cublaslt(problem: Problem) -> str | None:
+    if kernel.library_flavour("cuda", problem.dtype, problem.activation) is None:
+        dtype = str(problem.dtype).removeprefix("torch.")
+        return f"cuBLASLt has no epilogue for {problem.activation} in {dtype}"
+    if problem.saved_output:
+        return "cuBLASLt does not store the pre-activation, which the backward wants"
+    if 0 in (problem.m, problem.n, problem.k):
+        return "the product is empty"
+    return None
+
+
+def _two_kernels(problem: Problem, rates: Rates) -> float:
+    return gemm_microseconds(problem, rates) + pointwise_microseconds(problem, rates)
+
+
+def _one_kernel(problem: Problem, rates: Rates) -> float:
+    extra = _EPILOGUE_COST * pointwise_microseconds(problem, rates)
+    return gemm_microseconds(problem, rates) + extra
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+_VIEWS = frozenset(
+    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
+    as_strided split split_with_sizes unbind getitem detach""".split()
+)
+_OPAQUE = frozenset(
+    """mm addmm bmm baddbmm convolution _scaled_mm _addmm_activation sort topk cumsum
+    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    _scaled_dot_product_cudnn_attention""".split()
+)
+
+
+def feeds_generated_code(node: fx.Node) -> bool:
+    """Whether Inductor generates the kernel of something that reads a node, through views or not.
+
+    It then computes the node inside that kernel: reading the pre-activation costs what reading the
+    activation would.
+    """
+    for user in node.users:
+        if user.op != "call_function":
+            continue
+        name = op_name(user)
+        if name in _VIEWS:
+            if feeds_generated_code(user):
+                return True
+            continue
+        registered = torch_private.operator_name(user.target)
+        generated = registered is not None and registered[0] in ("aten", "prims")
+        if generated and name not in _OPAQUE:
+            return True
+    return False
+
+
+def _check(match: Match, activation: str) -> Reject | None:
+    x, weight_t, bias = match["x"], match["weight_t"], match.values.get("bias")
+    node, *pre = match.output_nodes
+    if pre and all(user in match.nodes for user in pre[0].users):
+        text = "nothing else reads the pre-activation: the rule that does not return it is enough"
+        return Reject(Reason.OVERLAP, text, node)
+    if x.dim() != 2 or weight_t.dim() != 2:
+        return Reject(Reason.SHAPE_MISMATCH, "a batch of products is another kernel", node)
+    operands = [x, weight_t, *([] if bias is None else [bias])]
+    if not x.dtype.is_floating_point or {one.dtype for one in operands} != {x.dtype}:
+        shown = ", ".join(str(one.dtype).removeprefix("torch.") for one in operands)
+        return Reject(Reason.DTYPE_MISMATCH, f"operands of {shown}", node)
+    if bias is not None and not _is_vector(bias, weight_t.shape[1]):
+        text = f"what is added has shape {tuple(bias.shape)}: not one number per column"
+        return Reject(Reason.SHAPE_MISMATCH, text, node)
+    sizes = [torch_private.size_hint(size) for size in (*x.shape, weight_t.shape[1])]
+    if None in sizes:
+        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
+    choice = choose(_problem(match, activation), match.options, candidates(activation))
+    return None if choice.candidate != INDUCTOR else _reject(choice, node)
+
+
+def _is_vector(bias: Tensor, columns: int) -> bool:
+    return bias.dim() == 1 and torch_private.known_equal(bias.shape[0], columns)
+
+
+def _problem(match: Match, activation: str) -> Problem:
+    def hints(sizes: tuple[int, ...]) -> tuple[int, int]:
+        rows, columns = (torch_private.size_hint(size) or 0 for size in sizes)
+        return rows, columns
+
+    x, weight_t = match["x"], match["weight_t"]
+    (m, k), (_, n) = hints(x.shape), hints(weight_t.shape)
+    return Problem(
+        op="linear_activation",
+        activation=activation,
+        bias="bias" in match.values,
+        dtype=x.dtype,
+        m=m,
+        n=n,
+        k=k,
+        x_strides=hints(x.stride()),
+        weight_strides=hints(weight_t.stride()),
+        device=x.device,
+        pointwise_after=feeds_generated_code(match.output_nodes[0]),
+        saved_output=len(match.outputs) == 2,
+    )
+
+
+def _reject(choice: Choice, node: fx.Node) -> Reject:
+    code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+    return Reject(code, f"left to Inductor: {choice.why}", node)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def _plain_rule(name: str, activation: str, function: Activation) -> Rule:
+    def pattern(x: Tensor, weight_t: Tensor, bias: Tensor) -> Tensor:
+        return function(torch.addmm(bias, x, weight_t))
+
+    def replacement(x: Tensor, weight_t: Tensor, bias: Tensor) -> Tensor:
+        return kernel.fused(x, weight_t, bias, activation)
+
+    def check(match: Match) -> Reject | None:
+        return _check(match, activation)
+
+    return Rule(name, pattern, replacement, _example(True), check, place="after")
+
+
+def _no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
+    def pattern(x: Tensor, weight_t: Tensor) -> Tensor:
+        return function(x @ weight_t)
+
+    def replacement(x: Tensor, weight_t: Tensor) -> Tensor:
+        return kernel.fused(x, weight_t, None, activation)
+
+    def check(match: Match) -> Reject | None:
+        return _check(match, activation)
+
+    return Rule(f"{name}_no_bias", pattern, replacement, _example(False), check, place="after")
+
+
+def _saved_rule(name: str, activation: str, function: Activation) -> Rule:
+    def pattern(x: Tensor, weight_t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        pre = torch.addmm(bias, x, weight_t)
+        return function(pre), pre
+
+    def replacement(x: Tensor, weight_t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        pre, out = kernel.linear_activation_saved(x, weight_t, bias, activation)
+        return out, pre
+
+    def check(match: Match) -> Reject | None:
+        return _check(match, activation)
+
+    return Rule(f"{name}_saved", pattern, replacement, _example(True), check, place="after")
+
+
+def _saved_no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
+    def pattern(x: Tensor, weight_t: Tensor) -> tuple[Tensor, Tensor]:
+        pre = x @ weight_t
+        return function(pre), pre
+
+    def replacement(x: Tensor, weight_t: Tensor) -> tuple[Tensor, Tensor]:
+        pre, out = kernel.linear_activation_saved(x, weight_t, None, activation)
+        return out, pre
+
+    def check(match: Match) -> Reject | None:
+        return _check(match, activation)
+
+    name = f"{name}_saved_no_bias"
+    return Rule(name, pattern, replacement, _example(False), check, place="after")
+
+
+RULES: tuple[Rule, ...] = tuple(
+    make(name, activation, function)
+    for name, (activation, function) in _SPELLINGS.items()
+    for make in (
+        _plain_rule,
+        _no_bias_rule,
+        *((_saved_rule, _saved_no_bias_rule) if activation in _SAVED else ()),
+    )
+)
