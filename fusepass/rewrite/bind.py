@@ -117,8 +117,8 @@ def _check_dtypes(pattern: Pattern, operands: dict[str, Operand]) -> None:
         if value.dtype != wanted:
             text = f"{variable.name} is {value.dtype}, the rule wants {wanted}"
             raise _Mismatch(Reason.DTYPE_MISMATCH, text, operand.node)
-        if value.layout is not torch.strided:
-            text = f"{variable.name} is a {value.layout} tensor"
+        if value.layout is not torch.strided or not torch_private.is_plain_fake(value):
+            text = f"{variable.name} is no plain dense tensor ({type(value).__name__})"
             raise _Mismatch(Reason.OTHER_OP, text, operand.node)
         if device is not None and value.device != device:
             text = f"{variable.name} is on {value.device}, others are on {device}"

@@ -55,12 +55,12 @@ class Cut:
 
     Attributes:
         nodes: calls to erase, in graph order.
-        before: the replacement is put in front of this node.
+        before: the replacement is put in front of this node; None: behind the last of ``nodes``.
         readers: for each output, the nodes that read it and the node they name it by.
     """
 
     nodes: tuple[fx.Node, ...]
-    before: fx.Node
+    before: fx.Node | None
     readers: tuple[tuple[tuple[fx.Node, fx.Node], ...], ...]
 
 
@@ -105,7 +105,8 @@ def cut(
     ):
         if problem is not None:
             return problem
-    return Cut(ordered, target, tuple(map(tuple, readers)))
+    early = None if target is after_all else target
+    return Cut(ordered, early, tuple(map(tuple, readers)))
 
 
 def _readers(

@@ -130,9 +130,6 @@ class Attempt:
     ) -> Iterator[State]:
         if not isinstance(found, Term):
             return
-        if found.blocked:
-            self.failed(state, Reason.ALIAS, found.blocked, found.owner)
-            return
         if found.node is None and found.op != "permute":
             return  # inside a composite call: there is no such value in the graph
         held = state.variables.get(wanted.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import torch
 from torch import fx
 
 from fusepass import torch_private
@@ -47,7 +48,8 @@ def apply_rules(
     if not rules:
         return []
     try:
-        return _rounds(gm, rules, options, place, built_in)
+        with torch.inference_mode(False):  # what is tried has version counters and gradients
+            return _rounds(gm, rules, options, place, built_in)
     except Exception as fault:  # noqa: BLE001 - an unforeseen graph must not cost the compile
         problem = f"{type(fault).__name__}: {fault}"
         warnings.warn(RewriteFault("pattern rules", problem), stacklevel=2)
@@ -73,10 +75,9 @@ def _rounds(
         sites, losers = chosen(found.sites)
         station = Station(place)
         conflicts += [_conflict(station, found.sites[i], rival) for i, rival in losers.items()]
-        decisions = [_applied(station, site) for site in sites]
         before = copied(gm.graph)
         try:
-            _splice_all(gm, sites)
+            decisions = [_applied(station, site) for site in _splice_all(gm, sites)]
         except Exception as fault:  # noqa: BLE001 - whatever it is, the graph must stay whole
             gm.graph = before
             names = ", ".join(sorted({site.pattern.rule.name for site in sites}))
@@ -91,13 +92,22 @@ def _rounds(
     return applied + conflicts + rejected + _near_misses(station, found)
 
 
-def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> None:
+def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
+    """Splice in graph order; a site another one cut into is left for the next round."""
     symbols = torch_private.symbol_nodes(gm.graph)
     renamed: dict[fx.Node, fx.Node] = {}
+    gone: set[fx.Node] = set()
+    done: list[Site] = []
     order = {node: position for position, node in enumerate(gm.graph.nodes)}
     for site in sorted(sites, key=lambda s: order[s.cut.nodes[-1]]):
+        needed = {n for n in (site.cut.before, *site.bases) if n is not None} - renamed.keys()
+        if site.cut.before in gone or needed & gone:
+            continue
         splice(site, renamed, symbols)
+        gone.update(site.cut.nodes)
+        done.append(site)
     gm.graph.lint()
+    return done
 
 
 def _applied(station: Station, site: Site) -> Decision:

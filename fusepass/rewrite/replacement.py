@@ -235,14 +235,14 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
 
     Args:
         site: from :func:`record`, in a graph that is otherwise unchanged.
-        renamed: node taken out earlier to the node that stands for it now; added to.
+        renamed: output taken out earlier to the node that stands for it now; added to.
         symbols: nodes that hold symbolic sizes.
 
     Raises:
         KeyError: the replacement computes with a size the graph does not hold.
     """
     graph = site.outputs[0].graph
-    where = renamed.get(site.cut.before, site.cut.before)
+    where = site.cut.before or site.cut.nodes[-1].next
     table: dict[fx.Node, Any] = {}
     origin = site.outputs[0]
     inherited = {k: v for k, v in origin.meta.items() if k not in _OF_THE_VALUE}
@@ -277,8 +277,9 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
     for output, result, readers in zip(site.outputs, results, site.cut.readers, strict=True):
         renamed[output] = result
         for reader, name in readers:
-            now = renamed.get(reader, reader)
-            now.replace_input_with(name, result)
+            reader.replace_input_with(name, result)
+        for reader in set(output.users) - set(site.cut.nodes):  # put in by another site just now
+            reader.replace_input_with(output, result)
     for node in reversed(site.cut.nodes):
         if not node.users:
             graph.erase_node(node)

@@ -303,3 +303,73 @@ def test_no_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert one(RMS, lambda x: rms(x, x[0], 0.1), torch.randn(3, 5)) == [APPLIED]
+
+
+# ---- where and how it is compiled ----------------------------------------------------------------
+
+
+def test_inference_mode() -> None:
+    model = Weights(lambda m, x: F.relu(m.linear(x)))
+    compiled = torch.compile(model, backend="fusepass", options={"codegen": "eager"})
+    with torch.inference_mode():
+        x = torch.randn(4, 6)
+        torch.testing.assert_close(compiled(x), model(x))
+    decisions = fusepass.last_report(compiled).decisions
+    assert [d.outcome for d in decisions if d.rule == RULE.name] == [Outcome.APPLIED]
+
+
+def test_an_operand_written_before_is_an_operand() -> None:
+    def program(m: Weights, x: Tensor) -> Tensor:
+        x.mul_(2)
+        return F.relu(m.linear(x))
+
+    model = Weights(program)
+    compiled = torch.compile(model, backend="fusepass", options={"codegen": "eager"})
+    x, y = torch.ones(4, 6), torch.ones(4, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(y))
+    assert torch.equal(x, y)
+    decisions = fusepass.last_report(compiled).decisions
+    assert [d.outcome for d in decisions if d.rule == RULE.name] == [Outcome.APPLIED]
+
+
+def test_neighbours_are_applied_together() -> None:
+    """Matches that feed one another, in one round."""
+    rule = fusepass.Rule(
+        "test_pairs",
+        lambda x, y: (x.sin() * y, x.sin() + y),
+        lambda x, y: (torch.mul(torch.sin(x), y), y + torch.sin(x)),
+        (torch.randn(3, 4), torch.randn(3, 4)),
+    )
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        for _ in range(4):
+            s = x.sin()
+            x, y = s * y, s + y
+        return x, y
+
+    assert one(rule, program, torch.randn(2, 5), torch.randn(2, 5)) == [APPLIED] * 4
+
+
+def test_graph_breaks_and_branches_beside_rules() -> None:
+    def program(m: Weights, x: Tensor) -> Tensor:
+        y = F.relu(m.linear(x))
+        if y.sum() > 0:
+            y = F.relu(F.linear(y[:, :6], m.w, m.b))
+        return y
+
+    report = compare(Spelling("branch", program), grad=False)
+    outcomes = [d.outcome for d in report.decisions if d.rule == RULE.name]
+    assert outcomes == [Outcome.APPLIED] * 2
+
+
+def test_a_match_does_not_reach_across_the_arms_of_a_branch() -> None:
+    def program(m: Weights, x: Tensor) -> Tensor:
+        y = m.linear(x)
+        if x.sum() > 0:
+            y = F.relu(y)
+        return y
+
+    report = compare(Spelling("arm", program), grad=False)
+    ours = [d.reason_code.value for d in report.decisions if d.rule == RULE.name]
+    assert ours == ["extra_user"]
