@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from fusepass.report.explain import explain, last_report, reset
     from fusepass.report.report import Report
     from fusepass.rewrite.registry import register, rules, unregister
-    from fusepass.rewrite.reject import Reject
+    from fusepass.rewrite.reject import Accept, Reject
     from fusepass.rewrite.rule import Match, Rule
 
 __all__ = [
+    "Accept",
     "FusepassError",
     "FusepassWarning",
     "Match",
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Accept": "fusepass.rewrite.reject",
     "Match": "fusepass.rewrite.rule",
     "Reject": "fusepass.rewrite.reject",
     "Report": "fusepass.report.report",

@@ -119,7 +119,7 @@ def reset_cudagraphs() -> None:
 def compile_decomposed_eager(
     gm: fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Hand a graph to AOTAutograd with Inductor's decompositions, and each result to ``compiler``."""
+    """Hand a graph to AOTAutograd with Inductor's decompositions; ``compiler`` gets the results."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._inductor.decomposition import select_decomp_table
 
@@ -127,7 +127,7 @@ def compile_decomposed_eager(
     return compiled(gm, inputs)
 
 
-def run_op_by_op(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def run_op_by_op(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     """The graph itself as what runs, in the calling convention of AOTAutograd."""
     from torch._dynamo.backends.debugging import boxed_nop
 
@@ -1045,7 +1045,7 @@ def size_expression(size: Any, mode: Any) -> Any:
     return int(expression) if expression.is_number else expression
 
 
-def evaluated_size(expression: Any, sizes: Mapping[Any, Any]) -> Any:
+def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
     """A size expression with symbols replaced by the sizes (ints or SymInts) they stand for.
 
     Raises:

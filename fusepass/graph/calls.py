@@ -175,7 +175,9 @@ def _usable(packet: Any) -> tuple[Any, ...]:
     for name in packet.overloads():
         schema = getattr(packet, name)._schema
         types = [str(argument.type) for argument in schema.arguments]
-        named = any("str" in t and "dim" in a.name for t, a in zip(types, schema.arguments, strict=True))
+        named = any(
+            "str" in t and "dim" in a.name for t, a in zip(types, schema.arguments, strict=True)
+        )
         if any("Tensor" in t for t in types) and "out" not in name and not named:
             found.append(schema)
     return tuple(found)

@@ -199,7 +199,10 @@ def _handed_on(term: Term) -> Term | None:
                 range(len(dict(term.args)["dims"]))
             ):
                 return Term(
-                    source.op, source.args, source.owner, source.node,
+                    source.op,
+                    source.args,
+                    source.owner,
+                    source.node,
                     (*inner.passed, *((inner.node,) if inner.node else ()), *source.passed),
                     source.blocked,
                 )
@@ -217,8 +220,12 @@ def _handed_on(term: Term) -> Term | None:
                 return None
             passed = (*seen.passed, seen.node, *inner.passed)
             seen = Term(
-                inner.op, inner.args, inner.owner, inner.node,
-                tuple(n for n in passed if n is not None), inner.blocked,
+                inner.op,
+                inner.args,
+                inner.owner,
+                inner.node,
+                tuple(n for n in passed if n is not None),
+                inner.blocked,
             )
     return seen if _same_layout(term.node, seen.node) else None
 
@@ -354,4 +361,3 @@ def plain_name(node: fx.Node) -> str | None:
     if name is None or name.startswith("__"):
         return name
     return name.rstrip("_")
-

@@ -90,16 +90,18 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
         return decisions
     matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)
     text = f"{matmuls} matrix products left to Inductor: no rule after autograd matches"
-    return [Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)]
+    return [
+        Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)
+    ]
 
 
 def op_by_op_compiler(
     options: Options, rules: Sequence[Rule]
-) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:
     """What runs an ATen graph op by op after station 4, for ``codegen="eager-decomposed"``."""
     record = log.current()
 
-    def compile_graph(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def compile_graph(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         decisions = rewrite_aten(gm.graph, options, rules)
         if record is not None:
             record.decisions += decisions

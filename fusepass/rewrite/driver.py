@@ -111,4 +111,5 @@ class _Attempt:
 
 
 def innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:
+    """A graph module and those nested in it, the nested ones first."""
     return [m for m in gm.modules() if isinstance(m, fx.GraphModule)][::-1]

@@ -21,7 +21,7 @@ from fusepass.rewrite.bind import Binding, bind
 from fusepass.rewrite.legality import Cut, Surroundings, cut
 from fusepass.rewrite.match import Attempt, State
 from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.replacement import MADE_BY, Site, autocasts_at, fakes_of, record
 from fusepass.rewrite.rule import Match, Place, Rule
 
@@ -113,10 +113,9 @@ def _find_misses(
         name = pattern.rule.name
         if name in miss.node.meta.get(MADE_BY, ()) or name in core.meta.get(MADE_BY, ()):
             continue
-        if name not in built_in:
-            if name not in matched:
-                near_miss.keep(found.misses, name, miss)
-        elif core not in found.touched and _looks_like_it(within, miss):
+        if name not in built_in and name not in matched:
+            near_miss.keep(found.misses, name, miss)
+        elif name in built_in and core not in found.touched and _looks_like_it(within, miss):
             held = found.nearly.get(core)
             if held is None or miss.matched * held[1].of > held[1].matched * miss.of:
                 found.nearly[core] = (name, miss)
@@ -130,9 +129,7 @@ def _looks_like_it(within: Search, miss: near_miss.NearMiss) -> bool:
     return 2 * miss.matched >= miss.of and is_pointwise(term.op)
 
 
-def _for_devices(
-    graph: fx.Graph, rules: Sequence[Rule], options: Options
-) -> Sequence[Rule]:
+def _for_devices(graph: fx.Graph, rules: Sequence[Rule], options: Options) -> Sequence[Rule]:
     """Rules that have a device in this graph; references run on any."""
     if options.candidate == "reference" or not any(rule.devices for rule in rules):
         return rules
@@ -255,11 +252,13 @@ def _tested(
         training,
         within.place,
     )
-    refusal = rule.check(match) if rule.check is not None else None
-    if refusal is not None:
-        if not isinstance(refusal, Reject):
-            raise TypeError(f"check returned {refusal!r}, neither None nor a fusepass.Reject")
-        return refusal
+    verdict = rule.check(match) if rule.check is not None else None
+    if isinstance(verdict, Reject):
+        return verdict
+    if not isinstance(verdict, Accept | None):
+        raise TypeError(
+            f"check returned {verdict!r}, not None, a fusepass.Reject or a fusepass.Accept"
+        )
     autocasts = autocasts_at(outputs[0]) if within.place == "before" else []
     try:
         graph = record(
@@ -276,7 +275,7 @@ def _tested(
         return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])
     if isinstance(graph, Reject):
         return graph
-    return Site(pattern, binding, taken, tuple(outputs), match, graph, bases)
+    return Site(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)
 
 
 def fake_mode_of(graph: fx.Graph) -> Any:
@@ -286,5 +285,3 @@ def fake_mode_of(graph: fx.Graph) -> Any:
         if mode is not None:
             return mode
     return None
-
-

@@ -116,9 +116,8 @@ def _readers(
     place = terms.position
     found = []
     for name in _names(terms, output):
-        for user in name.users:
-            if user not in inside and (name is output or place[user] > place[output]):
-                found.append((user, name))
+        later = [u for u in name.users if name is output or place[u] > place[output]]
+        found += [(user, name) for user in later if user not in inside]
     return found
 
 

@@ -67,19 +67,19 @@ class Attempt:
         """Every way the pattern's widest root can be ``root``, the others found from there."""
         start = State({}, {}, {}, ())
         for state in self.part(self.pattern.widest_first[0], root, start):
-            yield from self.other_roots(1, state)
+            yield from self._other_roots(1, state)
 
-    def other_roots(self, index: int, state: State) -> Iterator[State]:
+    def _other_roots(self, index: int, state: State) -> Iterator[State]:
         if index == len(self.pattern.roots):
             yield state
             return
         root = self.pattern.widest_first[index]
         if id(root) in state.parts:
-            yield from self.other_roots(index + 1, state)
+            yield from self._other_roots(index + 1, state)
             return
         for candidate in self._readers(root, state):
             for found in self.part(root, candidate, state):
-                yield from self.other_roots(index + 1, found)
+                yield from self._other_roots(index + 1, found)
 
     def _readers(self, root: Operation, state: State) -> Iterator[Term]:
         """Terms computed from what is matched already, by the operation wanted."""
@@ -95,7 +95,7 @@ class Attempt:
                 if term.op == root.op:
                     yield term
 
-    def failed(self, state: State, code: Reason, text: str, node: fx.Node) -> None:
+    def _failed(self, state: State, code: Reason, text: str, node: fx.Node) -> None:
         depth = len(state.parts)
         if self.miss is None or depth > self.miss.depth:
             self.miss = Miss(depth, code, text, node)
@@ -106,26 +106,26 @@ class Attempt:
         if self.steps > MAX_STEPS:
             return
         if isinstance(wanted, Variable):
-            yield from self.variable(wanted, found, state)
+            yield from self._variable(wanted, found, state)
         elif isinstance(wanted, Operation):
-            yield from self.operation(wanted, found, state)
+            yield from self._operation(wanted, found, state)
         elif isinstance(wanted, Scalar):
-            yield from self.scalar(wanted, found, state)
+            yield from self._scalar(wanted, found, state)
         elif isinstance(wanted, tuple):
             if isinstance(found, tuple) and len(found) == len(wanted):
-                yield from self.sequence(list(zip(wanted, found, strict=True)), state)
-        elif self.same_constant(wanted, found):
+                yield from self._sequence(list(zip(wanted, found, strict=True)), state)
+        elif self._same_constant(wanted, found):
             yield state
 
-    def sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
+    def _sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
         if not pairs:
             yield state
             return
         (wanted, found), *rest = pairs
         for settled in self.part(wanted, found, state):
-            yield from self.sequence(rest, settled)
+            yield from self._sequence(rest, settled)
 
-    def variable(
+    def _variable(
         self, wanted: Variable, found: Any, state: State, dims: tuple[int, ...] | None = None
     ) -> Iterator[State]:
         if not isinstance(found, Term):
@@ -138,12 +138,12 @@ class Attempt:
                 yield state
             else:
                 text = f"{wanted.name} would be two different values"
-                self.failed(state, Reason.OTHER_OP, text, found.owner)
+                self._failed(state, Reason.OTHER_OP, text, found.owner)
             return
         bound = {**state.variables, wanted.name: Bound(found, dims)}
         yield State(state.parts, bound, state.scalars, state.nodes)
 
-    def operation(self, wanted: Operation, found: Any, state: State) -> Iterator[State]:
+    def _operation(self, wanted: Operation, found: Any, state: State) -> Iterator[State]:
         held = state.parts.get(id(wanted))
         if held is not None:
             through = self._rows_of(found, held)
@@ -152,7 +152,7 @@ class Attempt:
                 yield State(state.parts, state.variables, state.scalars, grown)
             elif isinstance(found, Term):
                 text = f"{wanted.op} is read twice in the pattern, here it is two values"
-                self.failed(state, Reason.OTHER_OP, text, found.owner)
+                self._failed(state, Reason.OTHER_OP, text, found.owner)
             return
         if not isinstance(found, Term):
             return
@@ -166,7 +166,7 @@ class Attempt:
         if not orders:
             self._flavour(wanted, found, state)
         for pairs in orders:
-            yield from self.sequence(pairs, inside)
+            yield from self._sequence(pairs, inside)
 
     def _rows_of(self, found: Any, held: Term) -> list[fx.Node] | None:
         """Reshapes between a value and ``held`` that keep its rows; None if it is another value."""
@@ -189,23 +189,23 @@ class Attempt:
                 undone = tuple(dims.index(i) for i in range(len(dims)))
                 value = tensor_value(found.node)
                 if value is not None and value.dim() == len(dims):
-                    yield from self.variable(source, found, state, undone)
+                    yield from self._variable(source, found, state, undone)
                     return
                 if value is not None:
                     text = f"{source.name} has {value.dim()} dimensions, the rule's has {len(dims)}"
-                    self.failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
+                    self._failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
                     return
         if self.pattern.rowwise and found.op in RESHAPES and keeps_rows(found):
             grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
             through = State(state.parts, state.variables, state.scalars, grown)
-            yield from self.operation(wanted, found.args[0][1], through)
+            yield from self._operation(wanted, found.args[0][1], through)
             return
         if found.blocked:
-            self.failed(state, Reason.ALIAS, found.blocked, found.owner)
+            self._failed(state, Reason.ALIAS, found.blocked, found.owner)
         else:
             have = "a value from elsewhere" if found.op == INPUT else found.op
             text = f"the rule wants {wanted.op} here, there is {have}"
-            self.failed(state, Reason.OTHER_OP, text, found.owner)
+            self._failed(state, Reason.OTHER_OP, text, found.owner)
 
     def _orders(
         self, wanted: Operation, found: Term, state: State
@@ -222,12 +222,12 @@ class Attempt:
         for order in orders:
             target = names if order is names else ["self", "other", *order[2:]]
             pairs = [(mine[a], theirs[b]) for a, b in zip(target, order, strict=True)]
-            if all(self._may_be(wanted, a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
+            if all(self._may_be(a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
                 # Dimensions are settled. What is most particular first: a variable is anything.
                 left = [p for p, n in zip(pairs, target, strict=True) if not _is_dims(n, p[0])]
                 yield sorted(left, key=lambda pair: isinstance(pair[0], Variable))
 
-    def _may_be(self, wanted: Operation, mine: Any, found: Term, theirs: Any, name: str) -> bool:
+    def _may_be(self, mine: Any, found: Term, theirs: Any, name: str) -> bool:
         if isinstance(mine, (Operation, Variable)):
             return isinstance(theirs, Term)
         if isinstance(mine, Scalar):
@@ -237,8 +237,8 @@ class Attempt:
         if isinstance(theirs, Term):
             return False
         if _is_dims(name, mine):
-            return _same_dims(mine, wanted.rank, theirs, found)
-        return isinstance(mine, (Size, tuple)) or self.same_constant(mine, theirs)
+            return _same_dims(mine, theirs, found)
+        return isinstance(mine, (Size, tuple)) or self._same_constant(mine, theirs)
 
     def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
         mine, theirs = dict(wanted.args), dict(found.args)
@@ -247,29 +247,33 @@ class Attempt:
             for n in sorted({*mine, *theirs})
             if not isinstance(mine.get(n), (Operation, Variable))
             and not isinstance(theirs.get(n), Term)
-            and not (n in mine and n in theirs and self.same_constant(mine[n], theirs[n]))
+            and not (n in mine and n in theirs and self._same_constant(mine[n], theirs[n]))
         ]
-        kinds = [n for n in mine if isinstance(theirs.get(n), Term) != isinstance(mine[n], (Operation, Variable))]
+        kinds = [
+            n
+            for n in mine
+            if isinstance(theirs.get(n), Term) != isinstance(mine[n], (Operation, Variable))
+        ]
         said = ", ".join(differing) or f"{', '.join(kinds)} is of another kind"
         text = f"another flavour of {wanted.op}: {said}"
-        self.failed(state, Reason.FLAVOUR, text, found.owner)
+        self._failed(state, Reason.FLAVOUR, text, found.owner)
 
-    def scalar(self, wanted: Scalar, found: Any, state: State) -> Iterator[State]:
+    def _scalar(self, wanted: Scalar, found: Any, state: State) -> Iterator[State]:
         if isinstance(found, (Term, tuple)):
             return
         held = state.scalars.get(wanted.name, _MISSING)
         if held is _MISSING:
             bound = {**state.scalars, wanted.name: found}
             yield State(state.parts, state.variables, bound, state.nodes)
-        elif held is found or self.same_constant(held, found):
+        elif held is found or self._same_constant(held, found):
             yield state
 
-    def same_constant(self, wanted: Any, found: Any) -> bool:
+    def _same_constant(self, wanted: Any, found: Any) -> bool:
         if isinstance(wanted, Size):
             return isinstance(number(found), (int, torch.SymInt))  # compared once sizes are known
         if isinstance(wanted, tuple) and isinstance(found, tuple):
             return len(wanted) == len(found) and all(
-                self.same_constant(a, b) for a, b in zip(wanted, found, strict=True)
+                self._same_constant(a, b) for a, b in zip(wanted, found, strict=True)
             )
         wanted, found = number(wanted), number(found)
         if isinstance(wanted, (int, float)) and isinstance(found, (int, float)):
@@ -320,7 +324,7 @@ def _is_dims(name: str, wanted: Any) -> bool:
     return name in _DIMENSIONS and all(isinstance(p, int) for p in parts)
 
 
-def _same_dims(mine: Any, rank: int, theirs: Any, found: Term) -> bool:
+def _same_dims(mine: Any, theirs: Any, found: Term) -> bool:
     """Equal as the pattern wrote them: from the front, or (negative) from the end."""
     value = tensor_value(found.node if found.node is not None else found.owner)
     source = found.args[0][1] if found.args else None
@@ -328,9 +332,7 @@ def _same_dims(mine: Any, rank: int, theirs: Any, found: Term) -> bool:
         value = tensor_value(source.node)
     if isinstance(mine, tuple) or isinstance(theirs, tuple):
         both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
-        return both and all(
-            _same_dims(a, rank, b, found) for a, b in zip(mine, theirs, strict=True)
-        )
+        return both and all(_same_dims(a, b, found) for a, b in zip(mine, theirs, strict=True))
     if not isinstance(mine, int) or not isinstance(theirs, int) or value is None:
         return bool(mine == theirs)
     size = max(value.dim(), 1)

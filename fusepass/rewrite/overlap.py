@@ -6,6 +6,7 @@ independent set of greatest weight (exact where few matches hang together, greed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import networkx as nx
@@ -15,6 +16,7 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.rewrite.replacement import Site
 
 EXACT_UP_TO = 16  # sites in one connected part of the conflict graph
+_SOME_SIZE = 64  # for a symbolic one
 _LAUNCH_NS = 2000.0
 _NS_PER_BYTE = 1e9 / 3e12
 
@@ -57,9 +59,7 @@ def _independent(sites: list[tuple[int, Site]]) -> set[int]:
         for node in site.cut.nodes:
             claimed.setdefault(node, []).append(place)
     for places in claimed.values():
-        graph.add_edges_from(
-            (a, b) for i, a in enumerate(places) for b in places[i + 1 :]
-        )
+        graph.add_edges_from((a, b) for i, a in enumerate(places) for b in places[i + 1 :])
     # A match that reads what is inside another one cannot be applied beside it.
     for place, site in sites:
         for base in site.bases:
@@ -89,14 +89,12 @@ def _best(part: nx.Graph) -> set[int]:
 
 
 def saving(site: Site) -> int:
-    """Estimated saving in nanoseconds: launches, and traffic of values that are no longer stored."""
+    """Estimated saving in nanoseconds: launches, and traffic of values no longer stored."""
     nanoseconds = _LAUNCH_NS * len(site.cut.nodes)
     for node in site.cut.nodes:
         value = tensor_value(node)
         if node not in site.outputs and value is not None:
-            sizes = [s if isinstance(s, int) else 64 for s in value.shape]
-            count = 1
-            for size in sizes:
-                count *= size
+            sizes = (size if type(size) is int else _SOME_SIZE for size in value.shape)
+            count = math.prod(sizes)
             nanoseconds += 2 * count * value.element_size() * _NS_PER_BYTE
     return int(nanoseconds)

@@ -19,7 +19,6 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.errors import RuleError
 from fusepass.graph.calls import SymbolicSize
-from fusepass.graph.canonical import tensor_value
 from fusepass.graph.rowwise import is_rowwise
 from fusepass.graph.terms import CASTS, INPUT, Term, TermGraph, plain_name
 from fusepass.rewrite import concrete, trace
@@ -53,11 +52,10 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """An operation of the pattern; ``rank`` is that of its result in the example."""
+    """An operation of the pattern."""
 
     op: str
     args: tuple[tuple[str, Any], ...]
-    rank: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +180,7 @@ def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, 
         changed = (*values[:place], other, *values[place + 1 :])
         try:
             found.append((other, _graph(rule, changed)[0]))
-        except Exception:  # noqa: BLE001, S112, PERF203 - a dimension the example has not, say
+        except Exception:  # noqa: BLE001 - a dimension the example has not, say
             continue
         break
     return found
@@ -233,9 +231,9 @@ class _Converter:
             if len(other.graph.nodes) != len(self.graph.nodes):
                 raise self.fail("a scalar of its example decides which operations it has")
         roots = []
-        for place, node in enumerate(output.args[0]):  # type: ignore[arg-type]
+        for place, node in enumerate(output.args[0]):
             peers = [_returned(other, place) for _, _, other in self.varied]
-            term = self.terms.read(node, output)  # type: ignore[arg-type]
+            term = self.terms.read(node, output)
             root = self.converted(term, peers)
             if not isinstance(root, Operation):
                 raise self.fail("its pattern returns one of its inputs")
@@ -320,14 +318,12 @@ class _Converter:
                     "example another value"
                 )
             args.append((name, self.converted(value, [v for _, v in others])))
-        value = tensor_value(term.node if term.node is not None else term.owner)
-        rank = -1 if value is None or term.node is None else value.dim()
-        return Operation(term.op, tuple(args), rank)
+        return Operation(term.op, tuple(args))
 
 
 def _returned(terms: TermGraph, place: int) -> Any:
     output = next(n for n in reversed(terms.graph.nodes) if n.op == "output")
-    return terms.read(output.args[0][place], output)  # type: ignore[index, arg-type]
+    return terms.read(output.args[0][place], output)
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -7,7 +7,8 @@ matches what it made itself, so the rounds come to an end whatever the rules are
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import fx
@@ -24,6 +25,7 @@ from fusepass.rewrite.replacement import Site, splice
 from fusepass.rewrite.rule import Place, Rule
 
 MAX_ROUNDS = 16
+_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 def apply_rules(
@@ -111,10 +113,13 @@ def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
 
 
 def _applied(station: Station, site: Site) -> Decision:
-    rule = site.pattern.rule
-    gone = len(site.cut.nodes)
+    verdict, gone = site.verdict, len(site.cut.nodes)
     text = f"{gone} operations became one replacement"
-    return _decision(station, rule.name, Outcome.APPLIED, Reason.PROVED, text, site.outputs[0])
+    code, times = Reason.PROVED, _NOTHING
+    if verdict is not None:
+        text, code, times = f"{text}: {verdict.text}", verdict.reason_code, verdict.microseconds
+    name = site.pattern.rule.name
+    return _decision(station, name, Outcome.APPLIED, code, text, site.outputs[0], times)
 
 
 def _conflict(station: Station, site: Site, rival: Site) -> Decision:
@@ -128,7 +133,8 @@ def _rejected(station: Station, rule: Rule, node: fx.Node, reject: Reject) -> De
         reject.reason_code, Outcome.REJECTED
     )
     where = reject.node if reject.node is not None and _has_source(reject.node) else node
-    return _decision(station, rule.name, outcome, reject.reason_code, reject.text, where)
+    times = reject.microseconds
+    return _decision(station, rule.name, outcome, reject.reason_code, reject.text, where, times)
 
 
 def _has_source(node: fx.Node) -> bool:
@@ -144,6 +150,13 @@ def _near_misses(station: Station, found: Found) -> list[Decision]:
 
 
 def _decision(
-    station: Station, rule: str, outcome: Outcome, code: Reason, text: str, node: fx.Node
+    station: Station,
+    rule: str,
+    outcome: Outcome,
+    code: Reason,
+    text: str,
+    node: fx.Node,
+    microseconds: Mapping[str, float] = _NOTHING,
 ) -> Decision:
-    return Decision(station, rule, outcome, code, text, "", *torch_private.source_of(node))
+    place = torch_private.source_of(node)
+    return Decision(station, rule, outcome, code, text, "", *place, dict(microseconds))

@@ -1,8 +1,9 @@
-"""Why a rule does not act at a place where it could have."""
+"""What a rule's ``check`` can say of a place: not here, or yes, and for this reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import fx
 
@@ -17,6 +18,7 @@ class Reject:
         reason_code: member of the closed list of reasons (:class:`fusepass.Reason`), or its value.
         text: one sentence.
         node: the node that stands in the way.
+        microseconds: what was timed or estimated, by candidate; for the report.
 
     Raises:
         ValueError: a reason code that is not on the list.
@@ -25,6 +27,28 @@ class Reject:
     reason_code: Reason
     text: str
     node: fx.Node | None = None
+    microseconds: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason_code", Reason(self.reason_code))
+
+
+@dataclass(frozen=True)
+class Accept:
+    """Why a rule acts at a site, for checks that have more to say than None.
+
+    Attributes:
+        reason_code: member of the closed list of reasons, or its value.
+        text: one sentence.
+        microseconds: what was timed or estimated, by candidate; for the report.
+
+    Raises:
+        ValueError: a reason code that is not on the list.
+    """
+
+    reason_code: Reason
+    text: str
+    microseconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason_code", Reason(self.reason_code))

@@ -23,7 +23,7 @@ from fusepass.rewrite import trace
 from fusepass.rewrite.bind import Binding
 from fusepass.rewrite.legality import Cut
 from fusepass.rewrite.pattern import Pattern
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.rule import Match
 
 
@@ -37,6 +37,7 @@ class Site:
         cut: what goes out of the graph.
         outputs: nodes whose values the replacement computes.
         match: what the rule's ``check`` was shown.
+        verdict: what it had to say.
         graph: the recorded replacement; its placeholders are ``bases``.
         bases: nodes the replacement reads.
     """
@@ -46,6 +47,7 @@ class Site:
     cut: Cut
     outputs: tuple[fx.Node, ...]
     match: Match
+    verdict: Accept | None
     graph: fx.Graph
     bases: tuple[fx.Node, ...]
 
@@ -107,10 +109,13 @@ def record(
             for name in pattern.names
         ]
         results = trace.returned(rule.replacement(*parts))
-        return tuple(
-            _as_rows_of(result, original) if pattern.rowwise else result
-            for result, original in zip(results, originals, strict=False)
-        ) + results[len(originals) :]
+        return (
+            tuple(
+                _as_rows_of(result, original) if pattern.rowwise else result
+                for result, original in zip(results, originals, strict=False)
+            )
+            + results[len(originals) :]
+        )
 
     with trace.state_of(autocasts, grad=grad):
         if rule.place == "before":
@@ -141,10 +146,10 @@ def _fits(
     grad: bool,
 ) -> Reject | None:
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
-    if len(returned) != len(outputs):  # type: ignore[arg-type]
-        text = f"the replacement returns {len(returned)} tensors, the pattern {len(outputs)}"  # type: ignore[arg-type]
+    if len(returned) != len(outputs):
+        text = f"the replacement returns {len(returned)} tensors, the pattern {len(outputs)}"
         return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
-    for node, output in zip(returned, outputs, strict=True):  # type: ignore[arg-type]
+    for node, output in zip(returned, outputs, strict=True):
         new, old = tensor_value(node), tensor_value(output)
         if new is None or old is None:
             return Reject(Reason.OTHER_OP, "an output is no tensor", output)
@@ -200,7 +205,7 @@ def _gradients(
             )
             return Reject(Reason.NO_GRADIENT, text, outputs[0])
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
-    tensors = [tensor_value(node) for node in returned]  # type: ignore[union-attr]
+    tensors = [tensor_value(node) for node in returned]
     for tensor, output in zip(tensors, outputs, strict=True):
         old = tensor_value(output)
         if tensor is not None and old is not None and tensor.requires_grad != old.requires_grad:
@@ -256,8 +261,10 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
         if isinstance(value, fx.Node):
             return table[value]
         if isinstance(value, (tuple, list)):
-            return type(value)(map(argument, value)) if type(value) in (tuple, list) else tuple(
-                map(argument, value)
+            return (
+                type(value)(map(argument, value))
+                if type(value) in (tuple, list)
+                else tuple(map(argument, value))
             )
         return value
 
@@ -267,7 +274,7 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
                 base = next(bases)
                 table[node] = renamed.get(base, base)
             elif node.op == "output":
-                results = [table[n] for n in node.args[0]]  # type: ignore[union-attr]
+                results = [table[n] for n in node.args[0]]
             else:
                 args = tuple(argument(a) for a in node.args)
                 kwargs = {k: argument(v) for k, v in node.kwargs.items()}

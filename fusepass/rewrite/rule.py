@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import fx
 
 from fusepass.options import Options
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 
 Place = Literal["before", "after"]
 
@@ -60,7 +60,8 @@ class Rule:
             fake tensors, so it may look at shapes, dtypes and scalars.
         example: inputs of the pattern, or a function that makes them. Tensors are variables; other
             values (int, float, bool, str) are scalars that bind to what the graph has.
-        check: looks at a :class:`Match`; None to go on, or a :class:`Reject`.
+        check: looks at a :class:`Match`; None to go on, or a :class:`Reject`. An :class:`Accept`
+            goes on too, and puts its reason into the report.
         place: ``"before"`` autograd, where operations are what the user wrote and the replacement
             must be differentiable; or ``"after"``, on the forward and backward graphs of ATen
             operations, after Inductor's decompositions.
@@ -73,7 +74,7 @@ class Rule:
     pattern: Callable[..., Any]
     replacement: Callable[..., Any]
     example: tuple[Any, ...] | Callable[[], tuple[Any, ...]]
-    check: Callable[[Match], Reject | None] | None = None
+    check: Callable[[Match], Reject | Accept | None] | None = None
     place: Place = "before"
     priority: int = 0
     devices: tuple[str, ...] = ()

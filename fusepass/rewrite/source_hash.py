@@ -19,7 +19,10 @@ import torch
 from fusepass import torch_private
 from fusepass.rewrite.rule import Rule
 
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...))
+_PLAIN = (
+    *(int, float, complex, bool, str, bytes, type(None), type(...)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 _OWN_VERSIONED = ("torch", "numpy", "triton", "math", "operator", "functools", "builtins")
 
 
@@ -35,8 +38,7 @@ def rule_hash(rule: Rule) -> str:
     """
     seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
     parts = [rule.name, rule.place, str(rule.priority)]
-    for function in (rule.pattern, rule.replacement, rule.check):
-        parts.append(_text(function, seen))
+    parts += [_text(function, seen) for function in (rule.pattern, rule.replacement, rule.check)]
     for value in rule.inputs():
         if isinstance(value, torch.Tensor):
             parts.append(f"{value.dtype} {tuple(value.shape)}")
@@ -47,9 +49,7 @@ def rule_hash(rule: Rule) -> str:
 
 def _text(value: Any, seen: dict[int, Any]) -> str:
     """A text that differs when the behaviour of ``value`` may."""
-    if isinstance(value, _PLAIN) or isinstance(
-        value, (torch.dtype, torch.device, torch.layout, torch.memory_format)
-    ):
+    if isinstance(value, _PLAIN):
         return repr(value)
     if id(value) in seen:
         return "again"

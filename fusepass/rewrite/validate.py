@@ -14,15 +14,16 @@ from fusepass.rewrite.pattern import FLOATS, parameter_names, pattern_of
 from fusepass.rewrite.rule import Rule
 
 
-
-def validate(rule: Any) -> None:
+def validate(candidate: object) -> None:
     """Raise unless a rule is well formed and both its sides agree on the example.
 
     Raises:
         RuleError: with the file and line of the rule and what is wrong.
     """
-    if not isinstance(rule, Rule):
-        raise RuleError(str(rule), "register", f"{type(rule).__name__} is no fusepass.Rule")
+    if not isinstance(candidate, Rule):
+        kind = type(candidate).__name__
+        raise RuleError(str(candidate), "register", f"{kind} is no fusepass.Rule")
+    rule: Any = candidate  # whatever the annotations say, its fields hold what they were given
     if not isinstance(rule.name, str) or not rule.name.strip():
         raise _wrong(rule, f"its name must be a text, not {rule.name!r}")
     if rule.place not in ("before", "after"):
@@ -58,7 +59,9 @@ def _example(rule: Rule) -> tuple[Any, ...]:
     for value in inputs:
         if not isinstance(value, (torch.Tensor, bool, int, float, str)):
             kind = type(value).__name__
-            raise _wrong(rule, f"its example holds a {kind}; allowed: tensors, int, float, bool, str")
+            raise _wrong(
+                rule, f"its example holds a {kind}; allowed: tensors, int, float, bool, str"
+            )
     return inputs
 
 
@@ -81,9 +84,7 @@ def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
     mode = torch_private.plain_fake_mode()
     sides = []
     for function, what in ((rule.pattern, "pattern"), (rule.replacement, "replacement")):
-        fakes = [
-            mode.from_tensor(v.detach()) if isinstance(v, torch.Tensor) else v for v in inputs
-        ]
+        fakes = [mode.from_tensor(v.detach()) if isinstance(v, torch.Tensor) else v for v in inputs]
         versions = [v._version for v in fakes if isinstance(v, torch.Tensor)]
         record = trace.record_torch if rule.place == "before" else trace.record_aten
         try:

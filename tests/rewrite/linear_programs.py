@@ -171,7 +171,10 @@ RELU_NEAR_MISSES: list[tuple[Spelling, str]] = [
     (Spelling("autocast_switched", autocast_switched), "flavour"),
     (Spelling("bias_of_columns", square_with_column_bias), "shape_mismatch"),
     (Spelling("bias_per_row", another_bias), "shape_mismatch"),
-    (Spelling("full_addend", lambda m, x: F.relu(torch.addmm(x @ m.w.t(), x, m.w.t()))), "shape_mismatch"),
+    (
+        Spelling("full_addend", lambda m, x: F.relu(torch.addmm(x @ m.w.t(), x, m.w.t()))),
+        "shape_mismatch",
+    ),
     (Spelling("scalar_bias", lambda m, x: F.relu(x @ m.w.t() + 1.0)), "flavour"),
     (Spelling("beta", lambda m, x: F.relu(torch.addmm(m.b, x, m.w.t(), beta=2))), "other_op"),
     (Spelling("alpha", lambda m, x: F.relu(torch.add(x @ m.w.t(), m.b, alpha=2))), "flavour"),
@@ -180,9 +183,20 @@ RELU_NEAR_MISSES: list[tuple[Spelling, str]] = [
     (Spelling("leaky", lambda m, x: F.leaky_relu(m.linear(x))), "other_op"),
     (Spelling("relu6", lambda m, x: F.relu6(m.linear(x))), "other_op"),
     (Spelling("gelu", lambda m, x: F.gelu(m.linear(x))), "other_op"),
-    (Spelling("dropout_between", lambda m, x: F.relu(F.dropout(m.linear(x), 0.5, True))), "other_op"),
+    (
+        Spelling("dropout_between", lambda m, x: F.relu(F.dropout(m.linear(x), 0.5, True))),
+        "other_op",
+    ),
     (Spelling("slice_between", lambda m, x: F.relu(m.linear(x)[:, :4])), "other_op"),
     (Spelling("turned_between", lambda m, x: F.relu(m.linear(x).t())), "other_op"),
-    (Spelling("batched_weight", lambda m, x: F.relu(x @ m.w.t().expand(2, K, N) + m.b), (2, 3, K)), "shape_mismatch"),
-    (Spelling("mixed_dtype", lambda m, x: F.relu((x.double() @ m.w.double().t()) + m.b)), "dtype_mismatch"),
+    (
+        Spelling(
+            "batched_weight", lambda m, x: F.relu(x @ m.w.t().expand(2, K, N) + m.b), (2, 3, K)
+        ),
+        "shape_mismatch",
+    ),
+    (
+        Spelling("mixed_dtype", lambda m, x: F.relu((x.double() @ m.w.double().t()) + m.b)),
+        "dtype_mismatch",
+    ),
 ]

@@ -124,9 +124,7 @@ def same(got: Any, wanted: Any, *, exact: bool = True) -> None:
 
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize(("spelling", "count"), RELU, ids=lambda v: getattr(v, "name", None))
-def test_spelling(
-    spelling: Spelling, count: int, grad: bool, graphs: list[fx.GraphModule]
-) -> None:
+def test_spelling(spelling: Spelling, count: int, grad: bool, graphs: list[fx.GraphModule]) -> None:
     report = compare(spelling, grad=grad)
     applied = [d for d in report.decisions if d.rule == RULE.name and d.outcome is Outcome.APPLIED]
     found = calls(graphs)
@@ -138,10 +136,10 @@ def test_spelling(
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize(("spelling", "code"), RELU_NEAR_MISSES, ids=lambda v: getattr(v, "name", v))
-def test_near_miss(
-    spelling: Spelling, code: str, grad: bool, graphs: list[fx.GraphModule]
-) -> None:
+@pytest.mark.parametrize(
+    ("spelling", "code"), RELU_NEAR_MISSES, ids=lambda v: getattr(v, "name", v)
+)
+def test_near_miss(spelling: Spelling, code: str, grad: bool, graphs: list[fx.GraphModule]) -> None:
     report = compare(spelling, grad=grad)
     ours = [d for d in report.decisions if d.rule == RULE.name]
     assert [d.outcome for d in ours] == [Outcome.REJECTED]
@@ -160,7 +158,9 @@ def test_spellings_and_near_misses_are_many() -> None:
 def one(rule: fusepass.Rule, program: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
     """Compile with one rule, compare with eager, and return what the report says of the rule."""
     with fusepass.rules(rule):
-        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager", **options})
+        compiled = torch.compile(
+            program, backend="fusepass", options={"codegen": "eager", **options}
+        )
         with torch.no_grad():
             same(compiled(*inputs), program(*inputs), exact=False)
         decisions = fusepass.last_report(compiled).decisions
@@ -202,7 +202,9 @@ def test_square_is_a_product() -> None:
 
 
 def test_a_constant_in_the_pattern_must_be_equal() -> None:
-    rule = fusepass.Rule("test_half", lambda x: (x * 0.5).sin(), lambda x: (x / 2).sin(), EXAMPLE[:1])
+    rule = fusepass.Rule(
+        "test_half", lambda x: (x * 0.5).sin(), lambda x: (x / 2).sin(), EXAMPLE[:1]
+    )
     x = torch.randn(3, 4)
     assert one(rule, lambda x: torch.sin(0.5 * x), x) == [APPLIED]
     assert one(rule, lambda x: torch.sin(0.25 * x), x) == [("rejected", "flavour")]
@@ -210,7 +212,10 @@ def test_a_constant_in_the_pattern_must_be_equal() -> None:
 
 def test_a_dimension_counted_from_the_end_stays_there() -> None:
     rule = fusepass.Rule(
-        "test_last", lambda x: x.exp().sum(-1, keepdim=True), lambda x: x.exp().sum(-1, True), EXAMPLE[:1]
+        "test_last",
+        lambda x: x.exp().sum(-1, keepdim=True),
+        lambda x: x.exp().sum(-1, True),
+        EXAMPLE[:1],
     )
     x = torch.randn(2, 3, 4)
     assert one(rule, lambda x: x.exp().sum(2, keepdim=True), x) == [APPLIED]
@@ -236,10 +241,19 @@ def test_several_outputs() -> None:
         y = x @ w
         return y, F.relu(y)
 
-    rule = fusepass.Rule("test_both", both, lambda x, w: (torch.mm(x, w), torch.mm(x, w).clamp(min=0)), (torch.randn(3, 4), torch.randn(4, 5)))
+    rule = fusepass.Rule(
+        "test_both",
+        both,
+        lambda x, w: (torch.mm(x, w), torch.mm(x, w).clamp(min=0)),
+        (torch.randn(3, 4), torch.randn(4, 5)),
+    )
     x, w = torch.randn(2, 4), torch.randn(4, 3)
-    assert one(rule, lambda x, w: (lambda y: (y.relu() + 1, y * 2))(torch.matmul(x, w)), x, w) == [APPLIED]
-    assert one(rule, lambda x, w: (lambda y: y.relu() + y.t().sum())(torch.matmul(x, w)), x, w) == [APPLIED]
+    assert one(rule, lambda x, w: (lambda y: (y.relu() + 1, y * 2))(torch.matmul(x, w)), x, w) == [
+        APPLIED
+    ]
+    assert one(rule, lambda x, w: (lambda y: y.relu() + y.t().sum())(torch.matmul(x, w)), x, w) == [
+        APPLIED
+    ]
 
 
 def test_an_operand_computed_from_an_output_is_a_cycle() -> None:
