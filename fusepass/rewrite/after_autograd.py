@@ -37,9 +37,11 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     """
     record = log.current()
 
+    once = functools.cache(lambda: pass_identity(options, rules))
+
     def identity() -> str | None:
         log.compiling_later(record)  # asked for at the start of each graph, also of a cached one
-        return pass_identity(options, rules)
+        return once()
 
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
@@ -57,8 +59,11 @@ def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     try:
         for graph_rule in graph_rules():
             digest.update(graph_rule.source_hash().encode())
+        built_in = default_rules()
+        digest.update(_hash_of_built_in().encode())
         for rule in rules:
-            digest.update(rule_hash(rule).encode())
+            if rule not in built_in:
+                digest.update(rule_hash(rule).encode())
         digest.update(_engine_source())
     except (OSError, TypeError) as error:
         log.logger.warning(
@@ -69,6 +74,12 @@ def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     digest.update(options.fingerprint().encode())
     digest.update(f"{fusepass.__version__} {torch.__version__} {tune.epoch()}".encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def _hash_of_built_in() -> str:
+    """These do not change while a process runs; the user's may, through what they close over."""
+    return " ".join(map(rule_hash, default_rules()))
 
 
 @functools.cache

@@ -52,7 +52,7 @@ def _runs(
     place, dim = member
     shape = list(values[place].shape)
     shape[dim] = largest + 3
-    with torch.no_grad():
+    with torch.no_grad(), torch_private.quiet_fakes():
         inputs = [
             torch.empty(shape if i == place else v.shape, dtype=v.dtype, device="meta")
             if isinstance(v, torch.Tensor)

@@ -182,9 +182,8 @@ def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
         first = first or site
     if first is not None:
         found.rejected.append((rule, root.owner, first))
-    elif attempt.miss is not None:
-        if rule.name not in root.owner.meta.get(MADE_BY, ()):
-            near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
+    elif attempt.miss is not None and rule.name not in root.owner.meta.get(MADE_BY, ()):
+        near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
 
 
 def _site(within: Search, pattern: Pattern, state: State) -> Site | Reject:

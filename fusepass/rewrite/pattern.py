@@ -140,12 +140,13 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
             f"its example has {len(values)} values, its pattern takes {len(names)}",
         )
     try:
-        graph, size_of = _graph(rule, values)
-        varied = {
-            place: _varied(rule, values, place)
-            for place, value in enumerate(values)
-            if not isinstance(value, torch.Tensor)
-        }
+        with torch_private.real_tensors():  # whatever compile this is in the middle of
+            graph, size_of = _graph(rule, values)
+            varied = {
+                place: _varied(rule, values, place)
+                for place, value in enumerate(values)
+                if not isinstance(value, torch.Tensor)
+            }
     except trace.TraceError as error:
         raise RuleError(rule.name, rule.location, f"its pattern cannot be used: {error}") from None
     except Exception as error:

@@ -100,40 +100,50 @@ def record(
     versions = [tensor._version for tensor in fresh]
     rule = pattern.rule
 
-    def replaced(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        tensors = dict(zip(bases, given, strict=True))
+    sizes = _symbolic([*binding.scalars.values(), *(s for o in originals for s in _shape(o))])
+
+    def replaced(*given: Any) -> tuple[torch.Tensor, ...]:
+        tensors = dict(zip(bases, given, strict=False))
+        known = dict(zip(sizes, given[len(bases) :], strict=True))
         parts = [
             binding.operands[name].shaped(tensors[binding.operands[name].node])
             if name in binding.operands
-            else binding.scalars[name]
+            else known.get(str(binding.scalars[name]), binding.scalars[name])
             for name in pattern.names
         ]
         results = trace.returned(rule.replacement(*parts))
-        return (
-            tuple(
-                _as_rows_of(result, original) if pattern.rowwise else result
-                for result, original in zip(results, originals, strict=False)
-            )
-            + results[len(originals) :]
-        )
+        if not pattern.rowwise or len(results) != len(originals):
+            return results
+        shapes = [[known.get(str(size), size) for size in _shape(o)] for o in originals]
+        return tuple(map(_as_rows_of, results, shapes))
 
     with trace.state_of(autocasts, grad=grad):
         if rule.place == "before":
-            graph = trace.record_torch(replaced, fresh, fake_mode)
+            graph = trace.record_torch(replaced, [*fresh, *sizes.values()], fake_mode)
         else:
-            graph = trace.record_aten(replaced, fresh, fake_mode)
+            graph = trace.record_aten(replaced, [*fresh, *sizes.values()], fake_mode)
     if [tensor._version for tensor in fresh] != versions:
         return Reject(Reason.SIDE_EFFECT, "the replacement writes to its operands", outputs[0])
     return _fits(pattern, graph, outputs, bases, fresh, grad=grad) or graph
 
 
-def _as_rows_of(result: torch.Tensor, original: torch.Tensor | None) -> torch.Tensor:
+def _symbolic(values: Sequence[Any]) -> dict[str, torch.SymInt]:
+    """The symbolic sizes among some numbers, each once: tracing must be given them."""
+    found = [value for value in values if isinstance(value, torch.SymInt)]
+    return {str(value): value for value in found}
+
+
+def _shape(value: torch.Tensor | None) -> tuple[Any, ...]:
+    return () if value is None else tuple(value.shape)
+
+
+def _as_rows_of(result: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
     """Rows split into the leading dimensions of what they stand for."""
-    if original is None or result.dim() == original.dim() or result.dim() == 0:
+    if result.dim() in (0, len(shape)) or not shape:
         return result
-    if not torch_private.known_equal(result.shape[-1], original.shape[-1]):
+    if not torch_private.known_equal(result.shape[-1], shape[-1]):
         return result
-    return result.view(original.shape)
+    return result.view(shape)
 
 
 def _fits(
@@ -271,6 +281,10 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
     with graph.inserting_before(where):
         for node in site.graph.nodes:
             if node.op == "placeholder":
+                value = node.meta.get("val", node.meta.get("example_value"))
+                if isinstance(value, torch.SymInt):
+                    table[node] = torch_private.size_as_node(value, symbols, graph)
+                    continue
                 base = next(bases)
                 table[node] = renamed.get(base, base)
             elif node.op == "output":

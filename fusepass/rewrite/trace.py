@@ -25,6 +25,7 @@ _ABOUT = frozenset(
     __len__ __hash__ __repr__ is_signed dim_order""".split()
 )
 _PROPERTIES = frozenset("T mT H mH real imag".split())
+_TRACED = (torch.Tensor, torch.SymInt)
 
 
 class TraceError(Exception):
@@ -117,7 +118,7 @@ def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode:
 
     Args:
         function: a rule's pattern or replacement.
-        inputs: fake tensors of ``fake_mode``, and scalars, one per parameter.
+        inputs: fake tensors of ``fake_mode``, scalars and symbolic sizes, one per parameter.
         fake_mode: what factories inside compute under.
 
     Returns:
@@ -173,39 +174,29 @@ def _no_own_backward(result: Any) -> None:
 
 def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: Any) -> fx.Graph:
     """As :func:`record_torch`, but ATen calls after Inductor's decompositions (``val`` in meta)."""
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    traced = [value for value in inputs if isinstance(value, _TRACED)]
 
-    def on_tensors(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def on_traced(*given: Any) -> tuple[torch.Tensor, ...]:
         rest = iter(given)
-        full = [next(rest) if isinstance(v, torch.Tensor) else v for v in inputs]
+        full = [next(rest) if isinstance(v, _TRACED) else v for v in inputs]
         return returned(function(*full))
 
     with torch_private.quiet_fakes(), fake_mode, torch.no_grad():
-        graph = torch_private.traced_to_aten(on_tensors, tensors)
+        graph = torch_private.traced_to_aten(on_traced, traced)
     places = iter([n for n in graph.nodes if n.op == "placeholder"])
-    first = next(iter(graph.nodes))
+    following = next(places, None)
     for place, value in enumerate(inputs):  # scalars get a placeholder too, so that places agree
-        if isinstance(value, torch.Tensor):
-            first = next(places)
+        if isinstance(value, _TRACED):
+            following = next(places, None)
             continue
-        with graph.inserting_before(first):
+        point = following if following is not None else _first_call(graph)
+        with graph.inserting_before(point):
             graph.placeholder(f"scalar_{place}").meta["val"] = value
-    return _in_order(graph, inputs)
-
-
-def _in_order(graph: fx.Graph, inputs: Sequence[Any]) -> fx.Graph:
-    """Placeholders in the order of the inputs."""
-    held = [n for n in graph.nodes if n.op == "placeholder"]
-    tensors = iter([n for n in held if isinstance(n.meta["val"], torch.Tensor)])
-    scalars = iter([n for n in held if not isinstance(n.meta["val"], torch.Tensor)])
-    ordered = [next(tensors) if isinstance(v, torch.Tensor) else next(scalars) for v in inputs]
-    first = next(iter(graph.nodes))
-    for node in ordered:
-        if node is first:
-            first = first.next
-            continue
-        first.prepend(node)
     return graph
+
+
+def _first_call(graph: fx.Graph) -> fx.Node:
+    return next(n for n in graph.nodes if n.op != "placeholder")
 
 
 def symbolic_inputs(values: Sequence[Any]) -> tuple[list[Any], Any]:

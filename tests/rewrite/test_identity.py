@@ -48,6 +48,7 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Any:
 def forget() -> None:
     graph_rule._source.cache_clear()
     source_hash._module_source.cache_clear()
+    after_autograd._hash_of_built_in.cache_clear()
 
 
 def identity(**options: Any) -> str | None:
