@@ -902,17 +902,14 @@ def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -
         node = V.graph.current_node
         fakes = [value.meta["val"] if isinstance(value, fx.Node) else value for value in node.args]
         use_gelu = plan(*fakes)
-        wanted = node.meta.get("fusepass_candidate")
-        # The C++ wrapper has a shim for the plain overload only.
-        bias_size = fakes[1].shape[1]
-        without_bias = bias is None and not isinstance(bias_size, int)
-        if use_gelu is None or wanted == "reference" or V.graph.cpp_wrapper or without_bias:
+        if use_gelu is None or node.meta.get("fusepass_candidate") == "reference":
             return leave(x, weight_t, bias, activation)
         *_, layout, x, weight_t = mm_args(x, weight_t)
         if bias is None:
-            with real_tensors():
-                zeros = torch.zeros(bias_size, dtype=layout.dtype, device=layout.device)
-            bias = V.graph.add_tensor_constant(zeros)
+            bias = zeros(layout)
+        if V.graph.cpp_wrapper:  # has a shim for the overload that allocates its output only
+            call = lowering.lowerings[torch.ops.aten._addmm_activation.default]
+            return call(bias, x, weight_t, use_gelu=use_gelu)
         bias = ir.ExternKernel.require_contiguous(ir.ExternKernel.realize_input(bias))
         return ir.TensorBox.create(
             ir.ExternKernelOut(
@@ -924,8 +921,16 @@ def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -
             )
         )
 
+    def zeros(layout: Any) -> Any:
+        """A constant of the compiled code; with a symbolic size, or in C++, made by each call."""
+        size, kind = layout.size[1], {"dtype": layout.dtype, "device": layout.device}
+        if V.graph.cpp_wrapper or not (isinstance(size, int) or size.is_Integer):
+            return lowering.lowerings[torch.ops.aten.full]([size], 0, **kind)
+        with real_tensors():
+            return V.graph.add_tensor_constant(torch.zeros(int(size), **kind))
+
     lowering.register_lowering(operator, type_promotion_kind=None)(lower)
-    lowering.lowerings[operator].fusepass_plan = plan
+    vars(lowering.lowerings[operator])["fusepass_plan"] = plan
 
 
 @contextlib.contextmanager
@@ -1063,11 +1068,11 @@ def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
 
 
 def symbol_nodes(gm_graph: fx.Graph) -> dict[Any, fx.Node]:
-    """Symbol to the node of a graph that holds it as a size."""
+    """Symbol to the node of a graph that holds it as a number."""
     found: dict[Any, fx.Node] = {}
     for node in gm_graph.nodes:
         value = node.meta.get("example_value", node.meta.get("val"))
-        if isinstance(value, torch.SymInt) and value.node.expr.is_symbol:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_symbol:
             found.setdefault(value.node.expr, node)
     return found
 
@@ -1084,7 +1089,7 @@ def size_as_node(size: Any, known: dict[Any, fx.Node], graph: fx.Graph) -> Any:
 
     expression = size.node.expr
     if expression.is_number:
-        return int(expression)
+        return int(expression) if expression.is_integer else float(expression)
     missing = expression.free_symbols - known.keys()
     if missing:
         raise KeyError(f"the graph holds no node for the size {missing}")

@@ -30,9 +30,9 @@ _PROPERTIES = frozenset("T mT H mH real imag".split())
 
 @dataclass(frozen=True)
 class SymbolicSize:
-    """A symbolic size as an argument of a recorded call (FX holds no raw ``SymInt``)."""
+    """A symbolic number as an argument of a recorded call (FX holds no raw ``SymInt``)."""
 
-    size: torch.SymInt
+    size: torch.SymInt | torch.SymFloat
 
 
 @dataclass(frozen=True)

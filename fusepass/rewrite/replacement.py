@@ -127,9 +127,9 @@ def record(
     return _fits(pattern, graph, outputs, bases, fresh, grad=grad) or graph
 
 
-def _symbolic(values: Sequence[Any]) -> dict[str, torch.SymInt]:
-    """The symbolic sizes among some numbers, each once: tracing must be given them."""
-    found = [value for value in values if isinstance(value, torch.SymInt)]
+def _symbolic(values: Sequence[Any]) -> dict[str, Any]:
+    """The symbolic numbers among some values, each once: tracing must be given them."""
+    found = [value for value in values if isinstance(value, (torch.SymInt, torch.SymFloat))]
     return {str(value): value for value in found}
 
 
@@ -282,7 +282,7 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
         for node in site.graph.nodes:
             if node.op == "placeholder":
                 value = node.meta.get("val", node.meta.get("example_value"))
-                if isinstance(value, torch.SymInt):
+                if isinstance(value, (torch.SymInt, torch.SymFloat)):
                     table[node] = torch_private.size_as_node(value, symbols, graph)
                     continue
                 base = next(bases)
@@ -296,9 +296,11 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
                 new.meta = {**inherited, **node.meta, MADE_BY: frozenset(rules)}
                 table[node] = new
     for output, result, readers in zip(site.outputs, results, site.cut.readers, strict=True):
+        if result not in site.bases and MADE_BY in result.meta:
+            _name_the_same_memory(result, output)
+        for reader, name in readers:  # by a name that an earlier splice may have changed
+            reader.replace_input_with(renamed.get(name, name), result)
         renamed[output] = result
-        for reader, name in readers:
-            reader.replace_input_with(name, result)
         for reader in set(output.users) - set(site.cut.nodes):  # put in by another site just now
             reader.replace_input_with(output, result)
     for node in reversed(site.cut.nodes):
@@ -306,6 +308,13 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
             graph.erase_node(node)
         else:
             raise ValueError(f"{node.name} is still read after its match was taken out")
+
+
+def _name_the_same_memory(result: fx.Node, output: fx.Node) -> None:
+    """What is known of views of the output must hold for views of its replacement."""
+    for key in ("example_value", "val"):
+        if key in output.meta:
+            result.meta[key] = output.meta[key]
 
 
 MADE_BY = "fusepass_rules"

@@ -25,7 +25,7 @@ _ABOUT = frozenset(
     __len__ __hash__ __repr__ is_signed dim_order""".split()
 )
 _PROPERTIES = frozenset("T mT H mH real imag".split())
-_TRACED = (torch.Tensor, torch.SymInt)
+_TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
 class TraceError(Exception):
@@ -97,7 +97,8 @@ class _Recorder(TorchFunctionMode):
             return tuple(map(self.argument, value))
         if isinstance(value, dict):
             return {key: self.argument(part) for key, part in value.items()}
-        return SymbolicSize(value) if isinstance(value, torch.SymInt) else value
+        symbolic = isinstance(value, (torch.SymInt, torch.SymFloat))
+        return SymbolicSize(value) if symbolic else value
 
 
 def _has_tensor(value: Any) -> bool:

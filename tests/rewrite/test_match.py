@@ -387,3 +387,64 @@ def test_a_match_does_not_reach_across_the_arms_of_a_branch() -> None:
     report = compare(Spelling("arm", program), grad=False)
     ours = [d.reason_code.value for d in report.decisions if d.rule == RULE.name]
     assert ours == ["extra_user"]
+
+
+# ---- found by running the corpus of tests/capture with such rules in force -----------------------
+
+PLAIN = (
+    fusepass.Rule("test_add", lambda a, s: a + s, torch.add, (torch.randn(3, 4), 0.7)),
+    fusepass.Rule("test_mul", lambda a, s: a * s, torch.mul, (torch.randn(3, 4), 0.7)),
+    fusepass.Rule(
+        "test_where",
+        lambda p, a, b: torch.where(p, a, b),
+        lambda p, a, b: a.where(p, b),
+        (torch.tensor(True), torch.randn(3, 4), torch.randn(3, 4)),
+    ),
+)
+
+
+def written_after_its_replacement(x: Tensor) -> Tensor:
+    y = torch.where(x.sum() > 0, x * 2, x * 3)
+    y.add_(1)
+    y[0] = 0
+    return y
+
+
+def written_through_a_view_of_a_replacement(x: Tensor) -> Tensor:
+    y = torch.where(x.sum() > 0, x * 2, x * 3)
+    y.t().add_(1)
+    return y
+
+
+def two_views(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + 1
+    a, b = y.view(-1), y.t()
+    a.mul_(2)
+    b.add_(3)
+    return y, b * 2
+
+
+@pytest.mark.parametrize(
+    "program", [written_after_its_replacement, written_through_a_view_of_a_replacement, two_views]
+)
+def test_writes_to_what_a_rule_made(program: Callable[..., Any]) -> None:
+    with fusepass.rules(*PLAIN):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        x = torch.randn(3, 4)
+        same(compiled(x), program(x))
+        assert Outcome.APPLIED in {d.outcome for d in fusepass.last_report(compiled).decisions}
+
+
+def test_a_number_drawn_by_python() -> None:
+    import random
+
+    def program(x: Tensor) -> Tensor:
+        return x * 2 + random.random()
+
+    with fusepass.rules(*PLAIN):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        x = torch.randn(3, 4)
+        random.seed(5)
+        got = compiled(x)
+        random.seed(5)
+        same(got, program(x))
