@@ -53,7 +53,8 @@ class RuleError(FusepassError, ValueError):
     """A rule that is malformed, or whose rewrite changed what it must not change."""
 
     def __init__(self, rule: str, location: str, problem: str) -> None:
-        super().__init__(f"fusepass: rule {rule!r} ({location}): {problem}.")
+        first = problem.strip().split("\n")[0].rstrip(". ")  # torch explains itself at length
+        super().__init__(f"fusepass: rule {rule!r} ({location}): {first}.")
 
 
 class NoReport(FusepassError, LookupError):

@@ -36,7 +36,7 @@ from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 from fusepass.kernels import linear_activation as kernel
 from fusepass.report.decision import Reason
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.rule import Match, Rule
 from fusepass.tune import INDUCTOR, Candidate, Choice, Problem, Rates, choose
 from fusepass.tune.model import gemm_microseconds, pointwise_microseconds
@@ -128,9 +128,7 @@ _VIEWS = frozenset(
     as_strided split split_with_sizes unbind getitem detach""".split()
 )
 _OPAQUE = frozenset(
-    """mm addmm bmm baddbmm convolution _scaled_mm _addmm_activation sort topk cumsum
-    _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
-    _scaled_dot_product_cudnn_attention""".split()
+    "mm addmm bmm baddbmm convolution _scaled_mm _addmm_activation sort topk cumsum".split()
 )
 
 
@@ -149,13 +147,14 @@ def feeds_generated_code(node: fx.Node) -> bool:
                 return True
             continue
         registered = torch_private.operator_name(user.target)
-        generated = registered is not None and registered[0] in ("aten", "prims")
-        if generated and name not in _OPAQUE:
+        if registered is None or registered[0] not in ("aten", "prims") or name is None:
+            continue  # somebody's operator: called as it is
+        if name not in _OPAQUE and not name.startswith("_scaled_dot_product"):
             return True
     return False
 
 
-def _check(match: Match, activation: str) -> Reject | None:
+def _check(match: Match, activation: str) -> Accept | Reject:
     x, weight_t, bias = match["x"], match["weight_t"], match.values.get("bias")
     node, *pre = match.output_nodes
     if pre and all(user in match.nodes for user in pre[0].users):
@@ -174,7 +173,7 @@ def _check(match: Match, activation: str) -> Reject | None:
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     choice = choose(_problem(match, activation), match.options, candidates(activation))
-    return None if choice.candidate != INDUCTOR else _reject(choice, node)
+    return _verdict(choice, node)
 
 
 def _is_vector(bias: Tensor, columns: int) -> bool:
@@ -204,9 +203,13 @@ def _problem(match: Match, activation: str) -> Problem:
     )
 
 
-def _reject(choice: Choice, node: fx.Node) -> Reject:
-    code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-    return Reject(code, f"left to Inductor: {choice.why}", node)
+def _verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
+    times = choice.microseconds
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if times else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", node, times)
+    code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
+    return Accept(code, f"{choice.candidate}: {choice.why}", times)
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ def _plain_rule(name: str, activation: str, function: Activation) -> Rule:
     def replacement(x: Tensor, weight_t: Tensor, bias: Tensor) -> Tensor:
         return kernel.fused(x, weight_t, bias, activation)
 
-    def check(match: Match) -> Reject | None:
+    def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
     return Rule(name, pattern, replacement, _example(True), check, place="after")
@@ -232,7 +235,7 @@ def _no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
     def replacement(x: Tensor, weight_t: Tensor) -> Tensor:
         return kernel.fused(x, weight_t, None, activation)
 
-    def check(match: Match) -> Reject | None:
+    def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
     return Rule(f"{name}_no_bias", pattern, replacement, _example(False), check, place="after")
@@ -247,7 +250,7 @@ def _saved_rule(name: str, activation: str, function: Activation) -> Rule:
         pre, out = kernel.linear_activation_saved(x, weight_t, bias, activation)
         return out, pre
 
-    def check(match: Match) -> Reject | None:
+    def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
     return Rule(f"{name}_saved", pattern, replacement, _example(True), check, place="after")
@@ -262,7 +265,7 @@ def _saved_no_bias_rule(name: str, activation: str, function: Activation) -> Rul
         pre, out = kernel.linear_activation_saved(x, weight_t, None, activation)
         return out, pre
 
-    def check(match: Match) -> Reject | None:
+    def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
     name = f"{name}_saved_no_bias"

@@ -86,7 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         measure_all(work, settings, _say, keep_times)
     else:
-        workers = start_workers(variants_for(settings.backend, settings.modes), settings.grad_mode)
+        floor = any(program.floor is not None for program, _ in work)
+        variants = variants_for(settings.backend, settings.modes, floor)
+        workers = start_workers(variants, settings.grad_mode)
         try:
             _measure_programs(work, workers, settings, result, keep)
         finally:
@@ -177,7 +179,12 @@ def _measure_programs(
         else:
             _say(program.name)
             share = None if left is None else left / (len(work) - number)
-            result["programs"].append(measure.measure(program, source, workers, settings, share))
+            taking_part = [
+                one for one in workers if program.floor is not None or not one.variant.floor
+            ]
+            result["programs"].append(
+                measure.measure(program, source, taking_part, settings, share)
+            )
         keep()
 
 

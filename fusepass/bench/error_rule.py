@@ -1,15 +1,4 @@
-"""The error rule: how far a variant may be from the exact result.
-
-A float64 run of the same program, in eager mode, stands for the exact result. A tensor passes if
-its RMS error is at most the largest of
-
-- twice eager's error: rounding differs with the order of operations, and eager is no oracle;
-- 1.1 times Inductor's error in the same mode: what a user of torch.compile already accepts;
-- half an ulp of the output's dtype at the tensor's RMS: no output of that dtype can do better.
-
-NaN and infinity where the reference is finite never pass, whatever eager does. Tensors that are not
-floating point have to equal eager's.
-"""
+"""The error rule (:mod:`fusepass.error_rule`) on the records of a benchmark."""
 
 from __future__ import annotations
 
@@ -18,24 +7,7 @@ from collections.abc import Sequence
 
 from fusepass.bench.numerics import TensorError
 from fusepass.bench.records import ErrorRecord
-
-EAGER_FACTOR = 2.0
-INDUCTOR_FACTOR = 1.1
-
-
-def error_bound(half_ulp: float, eager: float | None, inductor: float | None) -> float:
-    """Largest RMS error that passes; a baseline that is missing or not finite gives no slack."""
-    slack = [half_ulp]
-    if eager is not None and math.isfinite(eager):
-        slack.append(EAGER_FACTOR * eager)
-    if inductor is not None and math.isfinite(inductor):
-        slack.append(INDUCTOR_FACTOR * inductor)
-    return max(slack)
-
-
-def passes(error: float, bound: float) -> bool:
-    """Whether an RMS error is within its bound; NaN and infinity never are."""
-    return math.isfinite(error) and error <= bound
+from fusepass.error_rule import error_bound, passes
 
 
 def judge(

@@ -14,7 +14,7 @@ from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
 from fusepass.bench.programs import Program, Source
 from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
-from fusepass.bench.variants import EAGER, Variant, baseline
+from fusepass.bench.variants import EAGER, Variant, baseline, floor_of
 from fusepass.errors import BenchError
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 500
@@ -67,11 +67,13 @@ def blank(variant: Variant) -> VariantRecord:
         failed=None,
         wall_us=None,
         device_us=None,
+        replay_us=None,
         peak_memory_bytes=None,
         compile=CompileSeconds(cold_s=None, warm_s=None, warm_process_s=None),
         error=None,
         graphs=None,
-        speedup=Speedup(eager=None, inductor=None, best=None),
+        speedup=Speedup(eager=None, inductor=None, best=None, replay=None),
+        over_floor=None,
         slower=None,
     )
 
@@ -195,8 +197,9 @@ def _judge(
     except WorkerFailed as error:
         eager.failed = f"reference: {error}"
         return "eager failed"
-    found: dict[str, list[numerics.TensorError]] = ask(workers, "errors", path=path)
-    variants = [worker.variant for worker in workers]
+    judged = [worker for worker in workers if not worker.variant.floor]
+    found: dict[str, list[numerics.TensorError]] = ask(judged, "errors", path=path)
+    variants = [worker.variant for worker in judged]
     for variant in variants:
         if variant.label in found and EAGER in found:
             peer = baseline(variant, variants)
@@ -230,6 +233,8 @@ def _time(
         turn = max(0.0, min(turn, seconds_left / turns))
     wall: dict[str, list[list[float]]] = {label: [] for label in by_label}
     device: dict[str, list[list[float]]] = {label: [] for label in by_label}
+    replay: dict[str, list[list[float]]] = {label: [] for label in by_label}
+    floor = any(worker.variant.floor for worker in workers)
     for order in samples.rotation(list(by_label), settings.rounds):
         for label in order:
             calls = calls_per_turn(pace[label], turn)
@@ -238,18 +243,31 @@ def _time(
             if label in answer:
                 wall[label].append(answer[label][0])
                 device[label].append(answer[label][1] or [])
+            if floor:  # what is compared with a floor is compared kernel by kernel, too
+                again = ask([by_label[label]], "replay", seconds=turn, timeout=patience)
+                replay[label].append(again.get(label) or [])
     for label, worker in by_label.items():
         if worker.failed is None:
             records[label]["wall_us"] = samples.summary(wall[label])
             records[label]["device_us"] = samples.summary(device[label])
+            records[label]["replay_us"] = samples.summary(replay[label])
     compare_speed([worker.variant for worker in workers], records)
 
 
 def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
-    """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them."""
+    """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them.
+
+    And its time over the floor's.
+    """
     for variant in variants:
         record = records[variant.label]
-        if variant.backend is None or record["wall_us"] is None:
+        floor = floor_of(variant, variants)
+        if floor is not None and not variant.floor:
+            under = records[floor.label]
+            record["over_floor"] = samples.speedup(record["replay_us"], under["replay_us"])
+            if record["over_floor"] is None:
+                record["over_floor"] = samples.speedup(record["wall_us"], under["wall_us"])
+        if variant.backend is None or variant.floor or record["wall_us"] is None:
             continue
         peer = baseline(variant, variants)
         ratios = Speedup(
@@ -258,6 +276,9 @@ def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]
             if peer
             else None,
             best=None,
+            replay=samples.speedup(records[peer.label]["replay_us"], record["replay_us"])
+            if peer
+            else None,
         )
         known = [ratio for ratio in (ratios["eager"], ratios["inductor"]) if ratio is not None]
         ratios["best"] = min(known, default=None)

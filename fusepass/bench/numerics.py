@@ -10,6 +10,8 @@ from typing import Any, TypedDict
 
 import torch
 
+from fusepass.error_rule import half_ulp, is_float, rms, rms_error, to_double
+
 
 class TensorError(TypedDict):
     """One output tensor against the reference and against eager's."""
@@ -50,18 +52,6 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
-def is_float(tensor: torch.Tensor) -> bool:
-    """Whether rounding applies to the tensor's dtype (complex included)."""
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def to_double(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64 (complex128 for complex); other dtypes stay as they are."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
 def reference_outputs(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[torch.Tensor]:
@@ -78,36 +68,6 @@ def reference_outputs(
         exact = exact.double()
     inputs = map_tensors(copy.deepcopy((args, kwargs)), to_double)
     return [tensor.detach().clone() for tensor in tensors_in(exact(*inputs[0], **inputs[1]))]
-
-
-def rms(tensor: torch.Tensor) -> float:
-    """Root mean square, computed in float64; 0 for an empty tensor."""
-    if tensor.numel() == 0:
-        return 0.0
-    return float(tensor.abs().double().square().mean().sqrt())
-
-
-def rms_error(output: torch.Tensor, exact: torch.Tensor) -> float:
-    """RMS of ``output - exact`` over the elements at which the exact result is finite.
-
-    Where it is not, the output must be the same infinity, or NaN too. Anything else that is not
-    finite makes the error infinite.
-    """
-    output, exact = to_double(output), to_double(exact)
-    finite = torch.isfinite(exact)
-    same = torch.eq(output, exact) | (torch.isnan(output) & torch.isnan(exact))
-    if bool((~finite & ~same).any()) or bool((finite & ~torch.isfinite(output)).any()):
-        return math.inf
-    return rms((output - exact)[finite])
-
-
-def half_ulp(dtype: torch.dtype, magnitude: float) -> float:
-    """Half the distance between neighbouring numbers of ``dtype`` at ``magnitude``."""
-    info = torch.finfo(dtype)
-    smallest = info.tiny * info.eps
-    if not math.isfinite(magnitude) or magnitude <= info.tiny:
-        return float(smallest) / 2
-    return max(math.ldexp(info.eps, math.floor(math.log2(magnitude))), smallest) / 2
 
 
 def no_comparison() -> TensorError:

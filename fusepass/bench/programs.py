@@ -39,6 +39,8 @@ class Program:
         parameters: sizes and dtype, for the record.
         twin: builds the same program with its branches on tensors written by hand as
             ``torch.where``: the baseline for compile time.
+        floor: builds the part of the program that no fusion can take away, with the same weights
+            and inputs; timed beside the others, compiled by Inductor, and judged by nobody.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).
         family, layers: programs of one family that differ in the number of layers show how compile
             time grows.
@@ -48,6 +50,7 @@ class Program:
     build: Callable[[], Any]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     twin: Callable[[], Any] | None = None
+    floor: Callable[[], Any] | None = None
     matmul_precision: str = "highest"
     family: str | None = None
     layers: int | None = None

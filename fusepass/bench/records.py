@@ -66,6 +66,7 @@ class Speedup(TypedDict):
     eager: float | None
     inductor: float | None
     best: float | None  # against the better of the two
+    replay: float | None  # over Inductor in the same mode, by replay_us
 
 
 class VariantRecord(TypedDict):
@@ -77,11 +78,13 @@ class VariantRecord(TypedDict):
     failed: str | None
     wall_us: Times | None
     device_us: Times | None
+    replay_us: Times | None  # kernels alone, from a CUDA graph
     peak_memory_bytes: int | None
     compile: CompileSeconds
     error: ErrorRecord | None
     graphs: GraphFacts | None
     speedup: Speedup
+    over_floor: float | None  # time over the floor's in the same mode; replay_us, else wall_us
     slower: bool | None
 
 

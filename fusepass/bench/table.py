@@ -19,11 +19,12 @@ LOSING = "<"
 _LEGEND = (
     "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is\n"
     f"in the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL\n"
-    "breaks the error rule."
+    "breaks the error rule. replay: kernels alone, from a CUDA graph. / floor: time over that of\n"
+    "the part that no fusion can take away, by replay where there is one."
 )
 _HEAD = (
-    "variant", "wall us", "p99/p50", "device us", "x eager", "x inductor", "peak MiB",
-    "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
+    "variant", "wall us", "p99/p50", "device us", "replay us", "x eager", "x inductor", "/ floor",
+    "peak MiB", "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
 )  # fmt: skip
 
 
@@ -79,15 +80,18 @@ def _program(program: ProgramRecord) -> str:
 
 
 def _variant(one: VariantRecord) -> tuple[str, ...]:
-    wall, device, ratio = one["wall_us"], one["device_us"], one["speedup"]
+    wall, device, replay = one["wall_us"], one["device_us"], one["replay_us"]
+    ratio = one["speedup"]
     seconds, peak = one["compile"], one["peak_memory_bytes"]
     return (
         one["variant"],
         _number(wall["median"] if wall else None, 1),
         _number(wall["p99_over_p50"] if wall else None, 2),
         _number(device["median"] if device else None, 1),
+        _number(replay["median"] if replay else None, 1),
         _ratio(ratio["eager"]),
         _ratio(ratio["inductor"]),
+        _number(one["over_floor"], 2),
         _number(peak / 2**20 if peak is not None else None, 0),
         _number(seconds["cold_s"], 1),
         _number(seconds["warm_s"], 1),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 WARM_UP_SECONDS = 0.05
+RECORDED_CALLS = 10
 
 
 def synchronize(device: str) -> None:
@@ -86,3 +87,37 @@ def time_calls(
             # Freed between calls, as in a program that has used the result.
             del result
     return wall, stream
+
+
+def record(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """Record :data:`RECORDED_CALLS` calls in one CUDA graph.
+
+    Raises:
+        RuntimeError: the call does something that cannot be recorded.
+    """
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):  # libraries set themselves up on first use of a stream
+        call()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(RECORDED_CALLS):
+            call()
+    return graph
+
+
+def time_replays(graph: torch.cuda.CUDAGraph, seconds: float) -> list[float]:
+    """Microseconds per call, replay after replay for ``seconds``: kernels alone, back to back."""
+    warm_up(graph.replay, "cuda")
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    before = torch.cuda.Event(enable_timing=True)
+    after = torch.cuda.Event(enable_timing=True)
+    while len(times) < 3 or time.perf_counter() < end:
+        before.record()
+        graph.replay()
+        after.record()
+        torch.cuda.synchronize()
+        times.append(before.elapsed_time(after) * 1e3 / RECORDED_CALLS)
+    return times

@@ -17,16 +17,20 @@ EAGER = "eager"
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a program; ``backend`` None is eager. ``twin`` builds the program's twin."""
+    """One way to run a program; ``backend`` None is eager.
+
+    ``twin`` builds the program's twin in its place, ``floor`` its floor.
+    """
 
     label: str
     backend: str | None = None
     mode: str | None = None
     twin: bool = False
+    floor: bool = False
 
 
-def variants_for(backend: str, modes: Sequence[str]) -> list[Variant]:
-    """Eager, Inductor in each mode, then ``backend`` in each mode.
+def variants_for(backend: str, modes: Sequence[str], floor: bool = False) -> list[Variant]:
+    """Eager, Inductor in each mode, then ``backend`` in each mode; and the floor in each mode.
 
     ``backend="inductor"`` gives Inductor twice: how far apart two equal variants come out is the
     noise of the machine.
@@ -41,15 +45,23 @@ def variants_for(backend: str, modes: Sequence[str]) -> list[Variant]:
         Variant(EAGER),
         *(Variant(f"inductor/{mode}", "inductor", mode) for mode in modes),
         *(Variant(f"{ours}/{mode}", backend, mode) for mode in modes),
+        *(Variant(f"floor/{mode}", "inductor", mode, floor=True) for mode in modes if floor),
     ]
 
 
 def baseline(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
     """Inductor in the variant's mode; None for eager and for Inductor itself."""
     for other in variants:
-        if other.backend == "inductor" and other.mode == variant.mode and not other.twin:
+        as_it_is = not (other.twin or other.floor)
+        if other.backend == "inductor" and other.mode == variant.mode and as_it_is:
             return None if other == variant else other
     return None
+
+
+def floor_of(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
+    """The floor in the variant's mode; eager is held against the default mode's."""
+    mode = variant.mode or "default"
+    return next((other for other in variants if other.floor and other.mode == mode), None)
 
 
 def check_modes(modes: Sequence[str]) -> None:

@@ -31,6 +31,7 @@ from fusepass.errors import BenchError
 GRAD_MODES = ("no-grad", "inference", "grad")
 _SEED = 2026
 _SETTLING_CALLS = 6
+_RECORDING_MODES = ("reduce-overhead", "max-autotune")
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Session:
     grad_mode: str
     built: Built | None = None
     call: Callable[[], Any] | None = None
+    graph: torch.cuda.CUDAGraph | None = None
+    recordable: bool = True
     device: str = "cpu"
     memory_before: int = 0
 
@@ -92,9 +95,13 @@ def build(session: Session, *, source: Source) -> list[int]:
     """Build the program; returns a fingerprint of its weights and inputs, equal in every worker."""
     drop(session)
     program = resolve(source)
-    make = program.twin if session.variant.twin else program.build
+    make: Callable[[], Any] | None = program.build
+    if session.variant.twin:
+        make = program.twin
+    elif session.variant.floor:
+        make = program.floor
     if make is None:
-        raise BenchError(f"fusepass bench: {program.name} has no twin with torch.where.")
+        raise BenchError(f"fusepass bench: {program.name} has no twin or floor.")
     random.seed(_SEED)
     torch.manual_seed(_SEED)
     torch.set_float32_matmul_precision(program.matmul_precision)
@@ -121,7 +128,8 @@ def compile_program(session: Session, *, folder: str | None) -> float:
             a warm one, None the user's own.
     """
     built = _built(session)
-    session.call = None
+    session.call = session.graph = None
+    session.recordable = True
     caches.forget_compiled_code()
     compiled = apply(session.variant, built.model)
     call = lambda: compiled(*built.args, **built.kwargs)  # noqa: E731 - a name only for this closure
@@ -187,9 +195,26 @@ def time_calls(session: Session, *, calls: int) -> tuple[list[float], list[float
         return timing.time_calls(_call(session), calls, session.device)
 
 
+def time_replays(session: Session, *, seconds: float) -> list[float] | None:
+    """One turn of a round: device times of calls recorded in a CUDA graph, in microseconds.
+
+    None on CPU, in modes that record CUDA graphs themselves, and for what cannot be recorded.
+    """
+    own = session.variant.mode in _RECORDING_MODES
+    if session.device != "cuda" or own or not session.recordable:
+        return None
+    with _grad_mode(session):
+        try:
+            session.graph = session.graph or timing.record(_call(session))
+        except RuntimeError:
+            session.recordable = False
+            return None
+        return timing.time_replays(session.graph, seconds)
+
+
 def drop(session: Session) -> None:
     """Free the program, its compiled code and its memory."""
-    session.built = session.call = None
+    session.built = session.call = session.graph = None
     caches.forget_compiled_code()
     gc.collect()
     if torch.cuda.is_initialized():
@@ -206,6 +231,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "errors": errors,
     "facts": graph_facts,
     "time": time_calls,
+    "replay": time_replays,
     "drop": drop,
 }
 

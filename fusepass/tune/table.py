@@ -198,8 +198,8 @@ def parse(text: str, device: str) -> tuple[int, dict[str, Entry]]:
 
 
 def _entry(key: str, value: Any) -> Entry:
-    fields = value if isinstance(value, dict) else {}
-    times = fields.get("microseconds")
+    fields: dict[str, Any] = value if isinstance(value, dict) else {}
+    times: Any = fields.get("microseconds")
     good = (
         isinstance(fields.get("candidate"), str)
         and isinstance(times, dict)

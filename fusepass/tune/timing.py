@@ -40,16 +40,23 @@ class Samples:
         return {name: statistics.median(times) for name, times in self.rounds.items()}
 
     def beats(self, name: str, other: str) -> bool:
-        """Whether ``name`` is faster than ``other`` by more than the noise.
+        """Whether ``name`` is faster than ``other`` by more than the noise and more than 1 %."""
+        gain, noise = self._ratio(name, other)
+        return gain - 1 > max(SMALLEST_GAIN, noise)
 
-        Candidates of one round ran next to each other, so their ratio is free of slow drifts. The
-        median ratio must exceed 1 by more than half of the ratios' interquartile range, and by
-        more than 1 %.
+    def disturbance(self) -> float:
+        """The largest noise in a comparison with the first candidate, as a fraction."""
+        baseline, *others = self.rounds
+        return max((self._ratio(name, baseline)[1] for name in others), default=0.0)
+
+    def _ratio(self, name: str, other: str) -> tuple[float, float]:
+        """How many times as fast as ``other``, and half the interquartile range of that.
+
+        Candidates of one round ran next to each other, so their ratio is free of slow drifts.
         """
         pairs = zip(self.rounds[other], self.rounds[name], strict=True)
-        ratios = sorted(theirs / ours for theirs, ours in pairs)
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        return middle - 1 > max(SMALLEST_GAIN, (high - low) / 2)
+        low, middle, high = statistics.quantiles([b / a for b, a in pairs], n=4)
+        return middle, (high - low) / 2
 
 
 def make_inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -60,13 +60,16 @@ def test_wheel_holds_each_source_file_and_no_other(
     assert found == expected | {"fusepass/py.typed"}
 
 
-def test_wheel_names_the_entry_point_and_licence(wheel: Path, pyproject: dict[str, Any]) -> None:
+def test_wheel_names_the_entry_points_and_licence(wheel: Path, pyproject: dict[str, Any]) -> None:
     prefix = f"fusepass-{pyproject['project']['version']}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
-        entry_points = archive.read(f"{prefix}/entry_points.txt").decode()
+        entry_points = archive.read(f"{prefix}/entry_points.txt").decode().strip()
         licence = archive.read(f"{prefix}/licenses/LICENSE").decode()
-    expected = ["[torch_dynamo_backends]", "fusepass = fusepass.backend:fusepass"]
-    assert entry_points.strip().splitlines() == expected
+    expected = {
+        "pytest11": "fusepass = fusepass.testing.plugin",
+        "torch_dynamo_backends": "fusepass = fusepass.backend:fusepass",
+    }
+    assert entry_points.split("\n\n") == [f"[{k}]\n{v}" for k, v in expected.items()]
     assert licence.startswith("BSD 3-Clause License")
 
 

@@ -324,7 +324,6 @@ class TestGraphs:
         values = [tensor_value(n) for n in gm.graph.nodes if n.target is doubled]
         assert [tuple(v.shape) for v in values if v is not None] == [(3, 4), (3, 4)]
 
-
     def test_order_of_rules_is_priority(self, gm: fx.GraphModule) -> None:
         first = rule(by(operator.add, 0))
         decisions = rewrite(gm, (first, rule(raises)), resolve())

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import sync
+from fusepass.bench.suites import linear, sync
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
-SUITES: dict[str, Programs] = {"sync": sync.programs}
-COMPILE_SUITES: dict[str, Programs] = {"sync": sync.compile_programs}
+SUITES: dict[str, Programs] = {"sync": sync.programs, "linear": linear.programs}
+COMPILE_SUITES: dict[str, Programs] = {
+    "sync": sync.compile_programs,
+    "linear": linear.compile_programs,
+}
 
 
 def suite_programs(suite: str, device: str, *, compile_only: bool = False) -> tuple[Program, ...]:

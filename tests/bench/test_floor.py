@@ -1,0 +1,44 @@
+"""The floor of a program: timed beside the others, judged by nobody, in the same rounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fusepass.__main__ import main
+from fusepass.bench.suites import suite_programs
+from fusepass.bench.variants import baseline, floor_of, variants_for
+
+
+def test_each_mode_has_its_floor() -> None:
+    variants = variants_for("fusepass", ("default", "reduce-overhead"), floor=True)
+    by_label = {one.label: one for one in variants}
+    ours = by_label["fusepass/reduce-overhead"]
+    assert floor_of(ours, variants) is by_label["floor/reduce-overhead"]
+    assert floor_of(by_label["eager"], variants) is by_label["floor/default"]
+    assert baseline(ours, variants) is by_label["inductor/reduce-overhead"]
+    assert floor_of(ours, variants_for("fusepass", ("default",))) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_program_of_the_suite_has_a_floor(device: str) -> None:
+    programs = suite_programs("linear", device)
+    assert len({program.name for program in programs}) == len(programs) >= 4
+    assert all(program.floor is not None for program in programs)
+
+
+def test_the_command_times_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    arguments = "bench --suite linear --only relu-16 --device cpu --modes default --rounds 5"
+    quick = "--round-seconds 0.01 --compile-times none"
+    assert main([*arguments.split(), *quick.split(), "--json", str(out)]) == 0
+    assert "/ floor" in capsys.readouterr().out
+    (program,) = json.loads(out.read_text())["programs"]
+    variants = {one["variant"]: one for one in program["variants"]}
+    assert variants.keys() == {"eager", "inductor/default", "fusepass/default", "floor/default"}
+    assert variants["fusepass/default"]["over_floor"] > 0
+    assert variants["floor/default"]["over_floor"] is None
+    assert variants["floor/default"]["error"] is None
+    assert variants["fusepass/default"]["error"]["passed"]
