@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import torch_private
+from fusepass import torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
 from fusepass.hand_off import hand_off
@@ -83,8 +83,9 @@ def _handed(options: Options) -> Decision:
 
 
 def reset() -> None:
-    """Part of torch._dynamo.reset(): forget reports and free CUDA-graph memory."""
+    """Part of torch._dynamo.reset(): forget reports and timings, and free CUDA-graph memory."""
     log.clear()
+    tune.reset()
     torch_private.reset_cudagraphs()
 
 

@@ -125,8 +125,8 @@ class RulePackageFault(FusepassWarning):
 
     def __init__(self, name: str, where: str, problem: str) -> None:
         super().__init__(
-            f"fusepass: rules of entry point {name!r} ({where}) are left out: {problem}. Everything "
-            "else works; update or uninstall the package that offers them."
+            f"fusepass: rules of entry point {name!r} ({where}) are left out: {problem}. "
+            "Everything else works; update or uninstall the package that offers them."
         )
 
 
@@ -135,8 +135,8 @@ class RulesChanged(FusepassWarning):
 
     def __init__(self) -> None:
         super().__init__(
-            "fusepass: rules apply when a callable is (re)compiled; callables compiled earlier keep "
-            "the rules they were compiled with. Call fusepass.reset() to compile them again."
+            "fusepass: rules apply when a callable is (re)compiled; callables compiled earlier "
+            "keep the rules they were compiled with. Call fusepass.reset() to compile them again."
         )
 
 

@@ -60,6 +60,7 @@ _SPELLINGS: dict[str, tuple[str, Activation]] = {
     **{f"linear_{name}": (name, function) for name, function in kernel.ACTIVATIONS.items()},
     "linear_silu_by_hand": ("silu", _silu_by_hand),
 }
+_DEVICES = ("cuda",)  # elsewhere Inductor's own fusion is the better one
 _SAVED = ("gelu", "gelu_tanh", "silu", "squared_relu")
 
 
@@ -225,7 +226,7 @@ def _plain_rule(name: str, activation: str, function: Activation) -> Rule:
     def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
-    return Rule(name, pattern, replacement, _example(True), check, place="after")
+    return Rule(name, pattern, replacement, _example(True), check, "after", devices=_DEVICES)
 
 
 def _no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
@@ -238,7 +239,9 @@ def _no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
     def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
-    return Rule(f"{name}_no_bias", pattern, replacement, _example(False), check, place="after")
+    return Rule(
+        f"{name}_no_bias", pattern, replacement, _example(False), check, "after", devices=("cuda",)
+    )
 
 
 def _saved_rule(name: str, activation: str, function: Activation) -> Rule:
@@ -253,7 +256,9 @@ def _saved_rule(name: str, activation: str, function: Activation) -> Rule:
     def check(match: Match) -> Accept | Reject:
         return _check(match, activation)
 
-    return Rule(f"{name}_saved", pattern, replacement, _example(True), check, place="after")
+    return Rule(
+        f"{name}_saved", pattern, replacement, _example(True), check, "after", devices=("cuda",)
+    )
 
 
 def _saved_no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
@@ -269,7 +274,7 @@ def _saved_no_bias_rule(name: str, activation: str, function: Activation) -> Rul
         return _check(match, activation)
 
     name = f"{name}_saved_no_bias"
-    return Rule(name, pattern, replacement, _example(False), check, place="after")
+    return Rule(name, pattern, replacement, _example(False), check, "after", devices=_DEVICES)
 
 
 RULES: tuple[Rule, ...] = tuple(

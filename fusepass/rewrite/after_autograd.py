@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 import fusepass
-from fusepass import torch_private, tune
+from fusepass import kernels, torch_private, tune
 from fusepass.options import Options
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -85,7 +85,8 @@ def _hash_of_built_in() -> str:
 @functools.cache
 def _engine_source() -> bytes:
     """The code that matches and replaces: versions do not tell one working copy from the next."""
-    folders = [Path(fusepass.__file__).parent / name for name in ("graph", "rewrite")]
+    folders = [Path(fusepass.__file__).parent / name for name in ("graph", "rewrite", "tune")]
+    folders.append(Path(kernels.__file__).parent)
     files = sorted(path for folder in folders for path in folder.glob("*.py"))
     return b"".join(path.read_bytes() for path in files)
 

@@ -13,7 +13,7 @@ from torch import fx
 from fusepass.errors import RewriteFault, RuleError
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.rowwise import is_pointwise
-from fusepass.graph.terms import Term, TermGraph, plain_name, root_names
+from fusepass.graph.terms import Term, TermGraph, operands, plain_name, root_names
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite import near_miss
@@ -124,9 +124,16 @@ def _find_misses(
 
 
 def _looks_like_it(within: Search, miss: near_miss.NearMiss) -> bool:
-    """A plain linear layer is no failed activation: something pointwise must follow."""
+    """A linear layer and a residual are no failed activation: no other full tensor may join."""
     term = within.terms.term(miss.node)
-    return 2 * miss.matched >= miss.of and is_pointwise(term.op)
+    ranks = {operand.key: _rank(operand.node) for operand in operands(term)}
+    alone = sum(rank == _rank(miss.node) for rank in ranks.values()) == 1
+    return 2 * miss.matched >= miss.of and alone and is_pointwise(term.op)
+
+
+def _rank(node: fx.Node | None) -> int:
+    value = tensor_value(node)
+    return -1 if value is None else value.dim()
 
 
 def _for_devices(graph: fx.Graph, rules: Sequence[Rule], options: Options) -> Sequence[Rule]:

@@ -76,7 +76,11 @@ def _rounds(
             break
         sites, losers = chosen(found.sites)
         station = Station(place)
-        conflicts += [_conflict(station, found.sites[i], rival) for i, rival in losers.items()]
+        conflicts += [
+            _conflict(station, found.sites[i], rival)
+            for i, rival in losers.items()
+            if not {found.sites[i].pattern.rule.name, rival.pattern.rule.name} <= built_in
+        ]
         before = copied(gm.graph)
         try:
             decisions = [_applied(station, site) for site in _splice_all(gm, sites)]
@@ -90,7 +94,12 @@ def _rounds(
     if applied:
         gm.recompile()
     station = Station(place)
-    rejected = [_rejected(station, rule, node, reject) for rule, node, reject in found.rejected]
+    rejected = [
+        _rejected(station, rule, node, reject)
+        for rule, node, reject in found.rejected
+        # Our rules overlap by design: one that leaves a site to another of them is no news.
+        if not (rule.name in built_in and reject.reason_code is Reason.OVERLAP)
+    ]
     return applied + conflicts + rejected + _near_misses(station, found)
 
 

@@ -41,8 +41,8 @@ def register(rule: Rule) -> Rule:
     Raises:
         RuleError: the rule is malformed, or another one has its name.
     """
-    _check(rule, [r.name for r in active_rules()])
     with _lock:
+        _check(rule, [r.name for r in active_rules()])
         _registered[rule.name] = rule
     _warn_if_late()
     return rule

@@ -294,6 +294,7 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
                 kwargs = {k: argument(v) for k, v in node.kwargs.items()}
                 new = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
                 new.meta = {**inherited, **node.meta, MADE_BY: frozenset(rules)}
+                new.meta[CANDIDATE] = site.match.options.candidate
                 table[node] = new
     for output, result, readers in zip(site.outputs, results, site.cut.readers, strict=True):
         if result not in site.bases and MADE_BY in result.meta:
@@ -318,6 +319,7 @@ def _name_the_same_memory(result: fx.Node, output: fx.Node) -> None:
 
 
 MADE_BY = "fusepass_rules"
+CANDIDATE = "fusepass_candidate"  # meta key: the option in force, for lowerings to read
 _OF_THE_VALUE = frozenset(
     "example_value val tensor_meta unbacked_bindings original_aten eager_input_vals".split()
 )

@@ -37,8 +37,13 @@ def rule_hash(rule: Rule) -> str:
         Unhashable: a function of it cannot be hashed.
     """
     seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
-    parts = [rule.name, rule.place, str(rule.priority)]
-    parts += [_text(function, seen) for function in (rule.pattern, rule.replacement, rule.check)]
+    parts = [rule.name, rule.place, repr((rule.priority, rule.devices))]
+    try:
+        parts += [
+            _text(function, seen) for function in (rule.pattern, rule.replacement, rule.check)
+        ]
+    except Unhashable as error:
+        raise Unhashable(f"rule {rule.name!r} ({rule.location}) refers to {error}") from None
     for value in rule.inputs():
         if isinstance(value, torch.Tensor):
             parts.append(f"{value.dtype} {tuple(value.shape)}")
@@ -52,7 +57,7 @@ def _text(value: Any, seen: dict[int, Any]) -> str:
     if isinstance(value, _PLAIN):
         return repr(value)
     if id(value) in seen:
-        return "again"
+        return f"again {list(seen).index(id(value))}"
     seen[id(value)] = value
     if isinstance(value, (tuple, list, set, frozenset)):
         texts = [_text(part, seen) for part in value]
@@ -114,11 +119,14 @@ def _function(function: types.FunctionType, seen: dict[int, Any]) -> str:
     if (function.__module__ or "").startswith("fusepass."):
         own = f"{function.__qualname__} {_module_source(function.__module__)}"
         return "\n".join([own, repr(cells), defaults])
-    helpers = [
-        f"{name}={_text(function.__globals__[name], seen)}"
-        for name in sorted(_names(function.__code__))
-        if name in function.__globals__
-    ]
+    names = _names(function.__code__)
+    used = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [v for v in used.values() if isinstance(v, types.ModuleType)]:
+        if module.__name__.split(".")[0] not in _OWN_VERSIONED:
+            used |= {
+                f"{module.__name__}.{n}": getattr(module, n) for n in names if hasattr(module, n)
+            }
+    helpers = [f"{name}={_text(value, seen)}" for name, value in sorted(used.items())]
     return "\n".join([_code(function.__code__, seen), repr(cells), defaults, *helpers])
 
 

@@ -197,7 +197,8 @@ def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: 
 
 
 def _first_call(graph: fx.Graph) -> fx.Node:
-    return next(n for n in graph.nodes if n.op != "placeholder")
+    nodes: list[fx.Node] = list(graph.nodes)
+    return next(n for n in nodes if n.op != "placeholder")
 
 
 def symbolic_inputs(values: Sequence[Any]) -> tuple[list[Any], Any]:

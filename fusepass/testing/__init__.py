@@ -1,1 +1,37 @@
-"""Property tests for rules (a later issue)."""
+"""Tests for rules: a property test of a rule by itself, and assertions about single programs.
+
+:func:`check_rule` looks for a program that a rule changes. :func:`assert_rewrites`,
+:func:`assert_untouched` and :func:`assert_error` say what must happen to a program of yours. The
+pytest plugin is found by pytest itself. Nothing here imports torch or Hypothesis until it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fusepass.testing.assertions import assert_error, assert_rewrites, assert_untouched
+    from fusepass.testing.check import check_rule
+    from fusepass.testing.result import RuleCheck
+
+__all__ = ["RuleCheck", "assert_error", "assert_rewrites", "assert_untouched", "check_rule"]
+
+_HOME = {
+    "RuleCheck": "fusepass.testing.result",
+    "assert_error": "fusepass.testing.assertions",
+    "assert_rewrites": "fusepass.testing.assertions",
+    "assert_untouched": "fusepass.testing.assertions",
+    "check_rule": "fusepass.testing.check",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

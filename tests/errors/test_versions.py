@@ -13,6 +13,7 @@ from torch import Tensor
 import fusepass
 from fusepass import errors, torch_private
 from fusepass.capture import hooks
+from fusepass.torch_private import versions
 
 EAGER = {"codegen": "eager"}
 
@@ -32,7 +33,7 @@ def asked_anew() -> Iterator[None]:
 @pytest.fixture(params=["TESTED_TORCH", "TESTED_PYTHON"])
 def unsupported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which of the two is out of range."""
-    monkeypatch.setattr(torch_private, request.param, ((9, 0), (9, 1)))
+    monkeypatch.setattr(versions, request.param, ((9, 0), (9, 1)))
     return str(request.param)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 # A file, or a folder of them once it outgrows one.
-PRIVATE = ("fusepass/torch_private.py", "fusepass/torch_private/")
+PRIVATE = ("fusepass/torch_private/",)
 # What an example may use although its name is private: torch's documentation tells users to.
 DOCUMENTED = {"torch._dynamo.explain"}
 

@@ -24,18 +24,24 @@ def example(code: str) -> dict[str, Any]:
     (source,) = re.findall(r"```python\n(.*?)```", SECTIONS[code], flags=re.DOTALL)
     name = f"<docs/reasons.md {code}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "fusepass": fusepass}
     exec(compile(source, name, "exec"), scope)
     return scope
 
 
-@pytest.mark.parametrize("code", sorted(set(SECTIONS) - WITHOUT_EXAMPLE))
+def marked(code: str) -> Any:
+    """The code as a test parameter; what runs on CUDA only is so marked."""
+    on_cuda = pytest.mark.gpu if "torch.cuda" in SECTIONS[code] else ()
+    return pytest.param(code, marks=on_cuda)
+
+
+@pytest.mark.parametrize("code", [marked(code) for code in sorted(set(SECTIONS) - WITHOUT_EXAMPLE)])
 def test_example(code: str) -> None:
     scope = example(code)
     program, inputs = scope["program"], scope["inputs"]
     options = {"codegen": "eager"} | scope.get("options", {})
     compiled = torch.compile(program, backend="fusepass", options=options)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with fusepass.rules(*scope.get("rules", ())), contextlib.redirect_stdout(io.StringIO()):
         report = fusepass.explain(compiled, *inputs)
         torch.manual_seed(0)
         expected = program(*inputs)
@@ -46,8 +52,9 @@ def test_example(code: str) -> None:
         f"{code} not among {[(d.rule, d.reason_code, d.reason) for d in report.decisions]}"
     )
     assert all(d.reason for d in found)
-    if found[0].station == "capture":
+    if found[0].station in ("capture", "before"):
         assert found[0].file.endswith(f"{code}>")
+    if found[0].station == "capture":
         assert "if " in linecache.getline(found[0].file, found[0].line) or code == "loop"
 
 

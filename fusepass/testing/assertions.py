@@ -1,0 +1,251 @@
+"""Assertions about single programs: which rules act on one, that none does, what it raises."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass import torch_private
+from fusepass.errors import NoReport, RewriteMismatch
+from fusepass.report.decision import Outcome, Station
+from fusepass.report.explain import last_report
+from fusepass.report.restore import everything_restored
+from fusepass.testing import oracle
+from fusepass.testing.observe import Observation, at_precision, observe
+from fusepass.testing.programs import Text
+
+_CALL = "def program(*args, **kwargs):\n    return pattern(*args, **kwargs)\n"
+
+
+def assert_rewrites(
+    fn: Any,
+    /,
+    *args: Any,
+    rules: Mapping[str, int],
+    codegen: str = "eager",
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Compile and run a program; rules must act so many times each, and the result be eager's.
+
+    Results, what the program writes and gradients are compared as in
+    :func:`fusepass.testing.check_rule`. Arguments, parameters and other state are put back.
+
+    Args:
+        fn: a function or an nn.Module.
+        *args: positional arguments of the call.
+        rules: rule name to the number of times it must be applied (0 for not at all); rules that
+            are not named may act as they like.
+        codegen: how the rewritten program runs: ``"eager"`` op by op (rules after autograd do not
+            run), ``"eager-decomposed"`` op by op with them, ``"inductor"``.
+        dynamic: as for torch.compile.
+        options: further options for torch.compile.
+        **kwargs: keyword arguments of the call.
+
+    Raises:
+        RewriteMismatch: (an AssertionError) with the report, near misses included.
+    """
+    applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
+    wrong = [
+        f"rule {name!r} applied {applied[name]} times, expected {count}"
+        for name, count in rules.items()
+        if applied[name] != count
+    ]
+    if difference is not None:
+        wrong.append(str(difference))
+    if wrong:
+        raise RewriteMismatch(_name(fn), "; ".join(wrong), report)
+
+
+def assert_untouched(
+    fn: Any,
+    /,
+    *args: Any,
+    rules: Collection[str] | None = None,
+    codegen: str = "eager",
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Compile and run a program; no rule may act on it, and the result must be eager's.
+
+    Args:
+        fn: a function or an nn.Module.
+        *args: positional arguments of the call.
+        rules: names of the rules that must not act; by default all of them. Branches are captured
+            all the same: that is no rule's doing.
+        codegen: as for :func:`assert_rewrites`.
+        dynamic: as for torch.compile.
+        options: further options for torch.compile.
+        **kwargs: keyword arguments of the call.
+
+    Raises:
+        RewriteMismatch: (an AssertionError) with the report.
+    """
+    applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
+    wrong = [
+        f"rule {name!r} applied {count} times, expected none"
+        for name, count in applied.items()
+        if rules is None or name in rules
+    ]
+    if difference is not None:
+        wrong.append(str(difference))
+    if wrong:
+        raise RewriteMismatch(_name(fn), "; ".join(wrong), report)
+
+
+def assert_error(
+    fn: Any,
+    /,
+    *args: Any,
+    error: type[Exception] = Exception,
+    codegen: str = "eager",
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Compile and run a program that raises: it must raise what it raises in eager mode.
+
+    Args:
+        fn: a function or an nn.Module.
+        *args: positional arguments of the call.
+        error: what eager must raise; the compiled program the same type with the same text.
+        codegen: as for :func:`assert_rewrites`.
+        dynamic: as for torch.compile.
+        options: further options for torch.compile.
+        **kwargs: keyword arguments of the call.
+
+    Raises:
+        RewriteMismatch: (an AssertionError) with the report.
+    """
+    eager, compiled, _, report = _observed(fn, args, kwargs, codegen, dynamic, options)
+    if not isinstance(eager.error, error):
+        found = "nothing" if eager.error is None else repr(eager.error)
+        problem = f"eager mode raises {found}, expected {error.__name__}"
+        raise RewriteMismatch(_name(fn), problem, report)
+    difference = oracle.compare(eager, compiled)
+    if isinstance(difference, oracle.Difference):
+        raise RewriteMismatch(_name(fn), str(difference), report)
+
+
+def _run(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    codegen: str,
+    dynamic: bool | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[Counter[str], str, oracle.Difference | None]:
+    """Times each rule was applied, the report as text, and what differs from eager."""
+    eager, compiled, applied, report = _observed(fn, args, kwargs, codegen, dynamic, options)
+    found = oracle.compare(eager, compiled)
+    if isinstance(found, oracle.Difference):
+        return applied, report, found
+    exact = _exactly(fn, args, kwargs) if found else Observation()
+    for pair in found:
+        difference = oracle.judge_values([(pair, oracle.exact_value(pair.path, exact), 0.0)])
+        if difference is not None:
+            return applied, report, difference
+    return applied, report, None
+
+
+def _observed(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    codegen: str,
+    dynamic: bool | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[Observation, Observation, Counter[str], str]:
+    target = torch_private.original_callable(fn)
+    text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
+    try:
+        compiled = torch.compile(
+            text.program,
+            backend="fusepass",
+            dynamic=dynamic,
+            options={"codegen": codegen, **(options or {})},
+        )
+        eager = _snapshot(target, target, args, kwargs)
+        with torch_private.room_for_recompiles(), torch_private.dynamic_shapes_unlearned():
+            other = _snapshot(compiled, target, args, kwargs)
+        try:
+            report = last_report(compiled)
+        except NoReport as nothing:
+            return eager, other, Counter(), str(nothing)
+        applied = Counter(
+            d.rule
+            for d in report.decisions
+            if d.outcome is Outcome.APPLIED and d.station is not Station.CAPTURE
+        )
+        return eager, other, applied, str(report)
+    finally:
+        text.close()
+
+
+def _snapshot(call: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observation:
+    """Observe one call, and put back what it changed."""
+    given = _tensors(target, args, kwargs)
+    with everything_restored(target, args, kwargs):
+        seen = observe(lambda *_: call(*args, **kwargs), given)
+        return dataclasses.replace(
+            seen,
+            outputs=tuple(_copy(value) for value in seen.outputs),
+            inputs=tuple(_copy(value) for value in seen.inputs),
+        )
+
+
+def _tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Tensor arguments, then parameters and buffers."""
+    leaves = [v for v in torch_private.tree_flatten((args, kwargs))[0] if isinstance(v, Tensor)]
+    if isinstance(target, torch.nn.Module):
+        leaves += [*target.parameters(), *target.buffers()]
+    return leaves
+
+
+def _copy(value: Any) -> Any:
+    """A tensor that stays as it is now; anything else itself."""
+    if not isinstance(value, Tensor):
+        return value
+    with torch.inference_mode(value.is_inference()), torch.no_grad():
+        made = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        )
+        if 0 in value.stride() or value._is_view():
+            made = value.detach().clone()
+        else:
+            made.copy_(value)
+    return made.requires_grad_(value.requires_grad) if value.is_floating_point() else made
+
+
+def _exactly(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observation:
+    """The program in float64, on copies of its tensors."""
+    target = torch_private.original_callable(fn)
+    leaves, structure = torch_private.tree_flatten((args, kwargs))
+    places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
+    state = []
+    if isinstance(target, torch.nn.Module):
+        state = [name for name, _ in (*target.named_parameters(), *target.named_buffers())]
+
+    def program(*tensors: Tensor) -> Any:
+        changed = list(leaves)
+        for place, tensor in zip(places, tensors, strict=False):
+            changed[place] = tensor
+        a, k = torch_private.tree_unflatten(changed, structure)
+        if not state:
+            return target(*a, **k)
+        named = dict(zip(state, tensors[len(places) :], strict=True))
+        return torch.func.functional_call(target, named, a, k)
+
+    with everything_restored(target, args, kwargs):
+        return at_precision(torch.float64, program, _tensors(target, args, kwargs))
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__name__)

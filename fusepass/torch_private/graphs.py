@@ -1,0 +1,123 @@
+"""Graphs, sizes and operators. Run on torch 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+
+def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure of nested tuples, lists, dicts and slices (FX argument lists).
+
+    fx.map_arg cannot tell one occurrence of a node from the next; this can.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_flatten(_without_slices(tree))
+
+
+def tree_unflatten(leaves: list[Any], spec: Any) -> Any:
+    """Inverse of :func:`tree_flatten`."""
+    from torch.utils import _pytree
+
+    return _with_slices(_pytree.tree_unflatten(leaves, spec))
+
+
+def _without_slices(tree: Any) -> Any:
+    if isinstance(tree, slice):
+        return {"fusepass_slice": (tree.start, tree.stop, tree.step)}
+    if isinstance(tree, (tuple, list)):
+        items = [_without_slices(v) for v in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    if isinstance(tree, dict):
+        return {k: _without_slices(v) for k, v in tree.items()}
+    return tree
+
+
+def _with_slices(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        if set(tree) == {"fusepass_slice"}:
+            return slice(*tree["fusepass_slice"])
+        return {k: _with_slices(v) for k, v in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        items = [_with_slices(v) for v in tree]
+        return items if isinstance(tree, list) else tuple(items)
+    return tree
+
+
+def fake_mode_of(gm: fx.GraphModule) -> Any:
+    """The mode the fake tensors Dynamo recorded in a graph compute under, or None.
+
+    Not the tracing context's: Dynamo gives backends a fresh mode, its recorded values keep theirs.
+    """
+    for node in gm.graph.nodes:
+        mode = getattr(node.meta.get("example_value"), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return None
+
+
+def source_of(node: fx.Node) -> tuple[str, int]:
+    """File and line of the user's code a node came from, ``("", 0)`` when unknown."""
+    from torch.fx.graph import _parse_stack_trace
+
+    parsed = _parse_stack_trace(node.meta.get("stack_trace") or "")
+    return (parsed.file, int(parsed.lineno)) if parsed else ("", 0)
+
+
+def known_equal(left: Any, right: Any) -> bool:
+    """Whether two sizes are equal for every input, decided without adding a guard."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left == right
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(left == right))
+
+
+def has_unbacked_size(fake: torch.Tensor) -> bool:
+    """Whether a size of a fake tensor depends on data, as that of ``nonzero`` does."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(fake))
+
+
+def storage_key(fake: torch.Tensor) -> int:
+    """Identity of the memory behind a (fake) tensor: equal for views of one another.
+
+    A tensor inside a functorch transform has no storage to ask for and gets an identity of its own.
+    """
+    try:
+        return int(fake.untyped_storage()._cdata)
+    except NotImplementedError:
+        return id(fake)
+
+
+def cond_operator() -> Any:
+    """The higher-order operator behind ``torch.cond``."""
+    return torch.ops.higher_order.cond
+
+
+def operator_name(target: Any) -> tuple[str, str] | None:
+    """``(namespace, name)`` of a registered operator or one of its overloads, else None."""
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    if not isinstance(target, torch._ops.OpOverloadPacket):
+        return None
+    namespace, _, name = target._qualified_op_name.partition("::")
+    return namespace, name
+
+
+def is_builtin(target: Any) -> bool:
+    """Whether a callable is one of torch's own compiled functions (``torch.add``)."""
+    owner = getattr(target, "__self__", None)
+    return getattr(owner, "__module__", "") == "torch" or owner is torch._C._VariableFunctions
+
+
+def schema_mutates(target: Any) -> bool | None:
+    """Whether an operator overload writes to an argument; None when it has no schema."""
+    schema = getattr(target, "_schema", None)
+    return None if schema is None else bool(schema.is_mutable)

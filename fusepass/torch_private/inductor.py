@@ -1,0 +1,186 @@
+"""Inductor: options, hand-off, custom passes, caches. Run on torch 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+from fusepass.torch_private.versions import torch_version
+
+
+def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
+    """Return ``value`` if Inductor's config has ``name`` and takes such a value.
+
+    Raises:
+        UnknownOption: no such key.
+        OptionType: a value of another type than the key's.
+    """
+    from torch._inductor import config
+
+    from fusepass.errors import OptionType, UnknownOption
+
+    known = config.get_config_copy()
+    if name not in known:
+        raise UnknownOption(given_as, [f"inductor.{key}" for key in known])
+    expected = config.get_type(name)  # type: ignore[attr-defined]
+    if isinstance(expected, type) and not isinstance(value, expected):
+        raise OptionType(given_as, value, f"of type {expected.__name__}")
+    return value
+
+
+def mode_config(mode: str) -> dict[str, Any]:
+    """Inductor's config changes behind a ``mode`` of torch.compile."""
+    if mode == "default":
+        return {}
+    return dict(torch._inductor.list_mode_options(mode))
+
+
+def inductor_config_value(name: str) -> Any:
+    """Current value of one Inductor config key, the object itself; None where there is no key."""
+    from torch._inductor import config
+
+    return getattr(config, name, None)
+
+
+def compile_with_inductor(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: Mapping[str, Any],
+    region_name: str | None = None,
+) -> Callable[..., Any]:
+    """Hand a graph to Inductor (through AOTAutograd) with these config patches.
+
+    Going through torch's own wrapper keeps what it does beside the call: CUPTI settings for CUDA
+    graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    if torch_version() >= (2, 13):
+        compiler = wrapper(None, None, None, region_name)
+    else:
+        compiler = wrapper(None, None, None)
+    with_cudagraphs = {k: v for k, v in patches.items() if k == "triton.cudagraphs"}
+    if with_cudagraphs:
+        compiler = type(compiler)(None, with_cudagraphs, None)
+        if torch_version() >= (2, 13):
+            compiler.name = region_name
+    compiler.config = {**compiler.config, **patches}
+    return compiler(gm, inputs)  # type: ignore[no-any-return]
+
+
+def reset_cudagraphs() -> None:
+    """Free the CUDA-graph trees, as Inductor's own ``reset`` does."""
+    if torch.cuda.is_available():
+        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+        reset_cudagraph_trees()
+
+
+def compile_decomposed_eager(
+    gm: fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Hand a graph to AOTAutograd with Inductor's decompositions; ``compiler`` gets the results."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
+
+    compiled = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())
+    return compiled(gm, inputs)
+
+
+def run_op_by_op(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The graph itself as what runs, in the calling convention of AOTAutograd."""
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return boxed_nop(gm, inputs)
+
+
+def graph_pass(
+    run: Callable[[fx.Graph], None], uuid: Callable[[], Any]
+) -> Callable[[fx.Graph], None]:
+    """Wrap a function as an Inductor custom pass whose ``uuid`` enters Inductor's cache keys."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Pass(CustomGraphPass):
+        def __call__(self, graph: fx.Graph) -> None:
+            run(graph)
+
+        def uuid(self) -> Any:
+            return uuid()
+
+    return Pass()
+
+
+def chained_passes(*passes: Any) -> Any:
+    """One value for an Inductor pass hook that runs all of ``passes`` (None entries are skipped).
+
+    2.11 takes one object per hook, later versions also a list; user hooks come first.
+    """
+    flat: list[Any] = []
+    for entry in passes:
+        if isinstance(entry, (list, tuple)):
+            flat.extend(entry)
+        elif entry is not None:
+            flat.append(entry)
+    if len(flat) <= 1:
+        return flat[0] if flat else None
+    if torch_version() >= (2, 13):
+        return flat
+
+    def run(graph: fx.Graph) -> None:
+        for one in flat:
+            one(graph)
+
+    def uuid() -> Any:
+        ids = [one.uuid() if hasattr(one, "uuid") else None for one in flat]
+        return None if None in ids else tuple(ids)
+
+    return graph_pass(run, uuid)
+
+
+def inductor_cache_folder() -> str:
+    """The folder Inductor keeps generated code and compiled graphs in; it may not exist yet."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return str(Path(default_cache_dir() if given is None else given).absolute())
+
+
+def inductor_counters() -> Any:
+    """The ``inductor`` counters, whose changes travel inside cached artifacts."""
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]
+
+
+def dynamo_counters() -> Any:
+    """All of Dynamo's counters, by group."""
+    from torch._dynamo.utils import counters
+
+    return counters
+
+
+def clear_inductor_caches() -> None:
+    """Drop Inductor's in-memory caches, so that a compile reads (or misses) those on disk."""
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+
+
+def clear_compilation_metrics() -> None:
+    """Forget the frames Dynamo has compiled so far."""
+    from torch._dynamo.utils import clear_compilation_metrics as clear
+
+    clear()
+
+
+def compilation_metrics() -> list[Any]:
+    """One record per frame Dynamo compiled or gave up (the last 64), with ``graph_op_count``."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return list(get_compilation_metrics())

@@ -1,0 +1,208 @@
+"""Dynamo: values on the translator's symbolic stack. Run on torch 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+from fusepass.torch_private.graphs import known_equal
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a tracked value is an ordinary strided tensor (no subclass, no sparse layout)."""
+    from torch._dynamo.variables import TensorVariable
+
+    if type(value) is not TensorVariable:
+        return False
+    fake = value.proxy.node.meta.get("example_value")
+    return isinstance(fake, torch.Tensor) and is_plain_fake(fake)
+
+
+def is_plain_fake(fake: torch.Tensor) -> bool:
+    """Whether a fake tensor stands for an ordinary strided tensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    kind = type(fake)
+    return issubclass(kind, (FakeTensor, torch.nn.Parameter)) and fake.layout is torch.strided
+
+
+def tensor_on_top(translator: Any) -> Any:
+    """The tracked tensor on top of the symbolic stack, or None when it is not a tensor."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    value = translator.stack[-1]
+    if isinstance(value, LazyVariableTracker):
+        held = getattr(value, "_cache", None)
+        if not isinstance(getattr(held, "value", None), torch.Tensor):
+            return None
+        value = value.realize()
+        translator.stack[-1] = value
+    return value if is_any_tensor(value) else None
+
+
+def node_of(value: Any) -> fx.Node | None:
+    """The graph node of a tracked tensor, or None for anything else."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    if isinstance(value, LazyVariableTracker) and not value.is_realized():
+        return None
+    value = realized(value)
+    return value.as_proxy().node if is_any_tensor(value) else None
+
+
+def is_any_tensor(value: Any) -> bool:
+    """Whether a tracked value is a tensor of any sort."""
+    from torch._dynamo.variables import TensorVariable
+
+    return isinstance(value, TensorVariable)
+
+
+def realized(value: Any) -> Any:
+    """The tracked value itself behind a lazily built one."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    return value.realize() if isinstance(value, LazyVariableTracker) else value
+
+
+def constant_of(value: Any) -> tuple[bool, Any]:
+    """``(True, python value)`` for a compile-time constant, else ``(False, None)``."""
+    from torch._dynamo.variables import ConstantVariable
+
+    immutable = ("SizeVariable", "SliceVariable", "EnumVariable")
+    plain = isinstance(value, ConstantVariable) or type(value).__name__ in immutable
+    if plain and value.is_python_constant():
+        return True, value.as_python_constant()
+    return False, None
+
+
+def same_symbol(a: Any, b: Any) -> bool:
+    """Whether two tracked sizes, or tuples of sizes, are equal for every input."""
+    from torch._dynamo.variables import ConstantVariable
+    from torch._dynamo.variables.lists import SizeVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    if isinstance(a, SizeVariable) and isinstance(b, SizeVariable):
+        pairs = list(zip(a.items, b.items, strict=False))
+        return len(a.items) == len(b.items) and all(same_symbol(x, y) for x, y in pairs)
+    if isinstance(a, SymNodeVariable) and isinstance(b, SymNodeVariable):
+        return known_equal(a.sym_num, b.sym_num)
+    if isinstance(a, ConstantVariable) and isinstance(b, ConstantVariable):
+        x, y = a.as_python_constant(), b.as_python_constant()
+        return type(x) is type(y) and bool(x == y)
+    return False
+
+
+def sequence_items(value: Any) -> tuple[str, Any] | None:
+    """``(kind, items)`` of a tuple, list or dict built while tracing; None for anything else."""
+    from torch._dynamo import variables
+
+    kind = type(value)
+    if kind is variables.TupleVariable:
+        return "tuple", list(value.items)
+    if not _made_in_arm(value):
+        return None
+    if kind is variables.ListVariable:
+        return "list", list(value.items)
+    if kind is variables.ConstDictVariable:
+        return "dict", dict(value.items)
+    return None
+
+
+def _made_in_arm(value: Any) -> bool:
+    """Whether a container was made in a deeper scope than the one in force: in an arm just left."""
+    from torch._dynamo.current_scope_id import current_scope_id
+
+    mutation = getattr(value, "mutation_type", None)
+    return value.source is None and getattr(mutation, "scope", 0) > current_scope_id()
+
+
+def rebuilt(value: Any, items: Any) -> Any:
+    """A new tuple, list or dict of the same kind as ``value`` with other items."""
+    from torch._dynamo import variables
+    from torch._dynamo.variables.base import ValueMutationNew
+
+    if type(value) is variables.TupleVariable:
+        return value.clone(items=items, source=None)
+    return value.clone(items=items, source=None, mutation_type=ValueMutationNew())
+
+
+def is_existing_mutation(value: Any) -> bool:
+    """Whether a tracked value existed before the traced frame started."""
+    mutation = getattr(value, "mutation_type", None)
+    return mutation is not None and getattr(mutation, "scope", 0) == 0
+
+
+def wrap_tensor(translator: Any, proxy: fx.Proxy, fake: torch.Tensor) -> Any:
+    """A tracked tensor for a proxy whose fake value is known."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    return wrap_fx_proxy(translator, proxy, example_value=fake)
+
+
+def wrap_call(
+    translator: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Record a call in the graph being traced and return its tracked value."""
+    from torch._dynamo.variables.builder import wrap_fx_proxy
+
+    proxy = translator.output.create_proxy(kind, target, args, kwargs)
+    return wrap_fx_proxy(translator, proxy)
+
+
+@contextlib.contextmanager
+def new_scope() -> Iterator[None]:
+    """Dynamo's mutation scope: inside, writing to anything made outside is refused."""
+    from torch._dynamo.current_scope_id import enter_new_scope
+
+    with enter_new_scope():
+        yield
+
+
+def break_reason(text: str, translator: Any) -> Any:
+    """What a speculation entry carries as the reason of its graph break."""
+    from torch._dynamo.output_graph import GraphCompileReason
+
+    return GraphCompileReason(text, [translator.frame_summary()])
+
+
+def is_generator_frame(translator: Any) -> bool:
+    """Whether the frame is a generator that Dynamo inlines."""
+    from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
+
+    return isinstance(translator, InliningGeneratorInstructionTranslator)
+
+
+@contextlib.contextmanager
+def plain_asserts() -> Iterator[None]:
+    """Treat ``assert tensor`` as the branch it is, not as a device-side assert."""
+    with torch._dynamo.config.patch(rewrite_assert_with_torch_assert=False):
+        yield
+
+
+def unsupported_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises for code it cannot trace."""
+    from torch._dynamo import exc
+
+    kinds: list[type[BaseException]] = [exc.Unsupported, exc.UserError, exc.TorchRuntimeError]
+    kinds.extend([exc.SkipFrame, exc.UncapturedHigherOrderOpError])
+    return tuple(kinds)
+
+
+def restart_errors() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises to start its analysis again; never to be swallowed."""
+    from torch._dynamo import exc
+
+    return (exc.RestartAnalysis,)
+
+
+def observed_exceptions() -> tuple[type[BaseException], ...]:
+    """What Dynamo raises inside itself for an exception of the traced program."""
+    from torch._dynamo import exc
+
+    return (exc.ObservedException,)

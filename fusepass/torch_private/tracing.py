@@ -1,0 +1,164 @@
+"""Running a rule's functions on fake tensors. Run on torch 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+from fusepass.torch_private.graphs import operator_name
+
+
+def traced_to_aten(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph:
+    """Trace to ATen calls through Inductor's decompositions, with fake tensors and symbols."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(function, select_decomp_table(), tracing_mode="real")(*inputs)
+    graph = traced.graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def symbolic_fake_mode() -> Any:
+    """A fake mode whose sizes are symbols that know nothing of each other."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=False)
+
+
+@contextlib.contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """No log lines of fake tensors for what is tried and may well fail."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def plain_fake_mode() -> Any:
+    """A fake mode with sizes as they are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=False)
+
+
+def symbolic_fake(mode: Any, value: torch.Tensor, place: int) -> torch.Tensor:
+    """A fake tensor like ``value`` with a symbol of its own for every size but 0 and 1."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim(),
+        constraint_sizes=[None] * value.dim(),
+    )
+    source = ConstantSource(f"rule_input_{place}")
+    return mode.from_tensor(value, source=source, symbolic_context=context)  # type: ignore[no-any-return]
+
+
+def size_expression(size: Any, mode: Any) -> Any:
+    """An int, or the sympy expression of a symbolic size with what the mode found out put in."""
+    if isinstance(size, int):
+        return size
+    expression = mode.shape_env.simplify(mode.shape_env.replace(size.node.expr))
+    return int(expression) if expression.is_number else expression
+
+
+def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
+    """A size expression with symbols replaced by the sizes (ints or SymInts) they stand for.
+
+    Raises:
+        KeyError: a symbol without a size.
+    """
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    if isinstance(expression, int):
+        return expression
+    missing = expression.free_symbols - sizes.keys()
+    if missing:
+        raise KeyError(str(missing))
+    return sympy_interp(PythonReferenceAnalysis, sizes, expression)
+
+
+def symbol_nodes(gm_graph: fx.Graph) -> dict[Any, fx.Node]:
+    """Symbol to the node of a graph that holds it as a number."""
+    found: dict[Any, fx.Node] = {}
+    for node in gm_graph.nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_symbol:
+            found.setdefault(value.node.expr, node)
+    return found
+
+
+def size_as_node(size: Any, known: dict[Any, fx.Node], graph: fx.Graph) -> Any:
+    """Nodes that compute a symbolic size out of sizes the graph holds.
+
+    Raises:
+        KeyError: a symbol the graph does not hold.
+    """
+    from torch.fx.proxy import GraphAppendingTracer
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    expression = size.node.expr
+    if expression.is_number:
+        return int(expression) if expression.is_integer else float(expression)
+    missing = expression.free_symbols - known.keys()
+    if missing:
+        raise KeyError(f"the graph holds no node for the size {missing}")
+    tracer = GraphAppendingTracer(graph)
+    proxies = {s: fx.Proxy(known[s], tracer) for s in expression.free_symbols}
+    result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+    return result.node if isinstance(result, fx.Proxy) else result
+
+
+def lacks_backward(target: Any) -> bool:
+    """Whether an operator of a library can be run but not differentiated."""
+    from torch._library.custom_ops import OPDEFS
+
+    names = operator_name(target)
+    if names is None or names[0] in ("aten", "prims"):
+        return False
+    name = "::".join(names)
+    definition = OPDEFS.get(name)
+    if definition is not None:
+        return definition._backward_fn is None
+    keys = ("Autograd", "CompositeImplicitAutograd", "AutogradCPU", "AutogradCUDA")
+    return not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+
+
+def size_hint(size: Any) -> int | None:
+    """A size as a number: its hint where it is symbolic, None where it depends on data."""
+    if isinstance(size, int):
+        return size
+    hint = getattr(size.node, "hint", None)
+    return int(hint) if isinstance(hint, int) else None
+
+
+@contextlib.contextmanager
+def guards_not_timed() -> Iterator[None]:
+    """Spare each compile the timing of its guards, which Dynamo does for its log only.
+
+    It empties the CPU's caches first, a third of what compiling a small program takes.
+    """
+    guards: Any = torch._dynamo.guards
+    timed = getattr(guards, "profile_guard_manager", None)
+    if timed is None:
+        yield
+        return
+    guards.profile_guard_manager = lambda *_: 0.0
+    try:
+        yield
+    finally:
+        guards.profile_guard_manager = timed
