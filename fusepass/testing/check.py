@@ -10,6 +10,7 @@ import dataclasses
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from fusepass.errors import MissingHypothesis, RuleCheckFailed
@@ -59,6 +60,8 @@ def check_rule(
         MissingHypothesis, UnknownProfile: the check cannot be run.
     """
     chosen = profile_of(profile)
+    if find_spec("hypothesis") is None:
+        raise MissingHypothesis
     if seed is None:
         seed = 0 if chosen.fixed else random.SystemRandom().randrange(2**31)
     space = space_of(rule)
@@ -168,10 +171,8 @@ class _Check:
             self.result.rejected.update(verdict.rejected if not verdict.fired else ())
 
     def _random(self, trials: Trials, count: int) -> None:
-        try:
-            import hypothesis
-        except ImportError:
-            raise MissingHypothesis from None
+        import hypothesis
+
         misses = len(trials.near_misses(self.plain))
         strategy = strategies.cases(
             self.space, self.plain, trials.outputs, misses, self.result.silent

@@ -35,6 +35,7 @@ def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -
     if "torch._inductor.lowering" not in sys.modules:
         return
     from torch._inductor import ir, lowering
+    from torch._inductor.graph import SubgraphLowering
     from torch._inductor.kernel.mm_common import mm_args
     from torch._inductor.virtualized import V
 
@@ -66,9 +67,13 @@ def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -
         )
 
     def zeros(layout: Any) -> Any:
-        """A constant of the compiled code; with a symbolic size, or in C++, made by each call."""
+        """A constant of the compiled code; with a symbolic size, or in C++, made by each call.
+
+        Also inside a ``cond``: the code of its arms does not see constants.
+        """
         size, kind = layout.size[1], {"dtype": layout.dtype, "device": layout.device}
-        if V.graph.cpp_wrapper or not (isinstance(size, int) or size.is_Integer):
+        known = isinstance(size, int) or size.is_Integer
+        if V.graph.cpp_wrapper or not known or isinstance(V.graph, SubgraphLowering):
             return lowering.lowerings[torch.ops.aten.full]([size], 0, **kind)
         with real_tensors():
             return V.graph.add_tensor_constant(torch.zeros(int(size), **kind))

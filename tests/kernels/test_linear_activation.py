@@ -235,6 +235,33 @@ def test_inductor_calls_the_library_into_memory_it_planned(
         kernel.install_lowering()
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_in_an_arm_of_cond(bias: bool, cache_dir: Path) -> None:
+    """The code of an arm does not see constants of the graph around it."""
+    import torch._inductor.lowering  # as in a compile
+
+    def branches(x: Tensor, weight: Tensor, vector: Tensor) -> Tensor:
+        def layer(x: Tensor, weight: Tensor, vector: Tensor) -> Tensor:
+            operator = torch.ops.fusepass.linear_activation
+            out: Tensor = operator(x, weight.t(), vector if bias else None, "relu")
+            return out
+
+        def plain(x: Tensor, weight: Tensor, vector: Tensor) -> Tensor:
+            return x @ weight.t() + vector
+
+        return torch.cond(x.sum() > 0, layer, plain, (x, weight, vector))
+
+    kernel.install_lowering(on_cpu)
+    try:
+        x, weight_t, vector = operands(12, 20, 8, torch.float32)
+        args = x.abs(), weight_t.t().contiguous(), vector
+        got, code = compiled_code(branches, *args)
+        torch.testing.assert_close(got, branches(*args))
+        assert "torch._addmm_activation(" in code
+    finally:
+        kernel.install_lowering()
+
+
 @pytest.mark.slow
 def test_the_cpp_wrapper_calls_the_library_too(cache_dir: Path) -> None:
     import torch._inductor.lowering  # as in a compile
