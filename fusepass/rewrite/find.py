@@ -18,7 +18,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite import near_miss
 from fusepass.rewrite.bind import Binding, bind
-from fusepass.rewrite.legality import Cut, Surroundings, cut
+from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import Attempt, State
 from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
 from fusepass.rewrite.reject import Accept, Reject
@@ -247,6 +247,10 @@ def _tested(
         return Reject(Reason.RULE_OFF, "switched off in options", outputs[0])
     values = [tensor_value(node) for node in outputs]
     grad = within.training and any(v is not None and v.requires_grad for v in values)
+    write = written_later(within.terms, bases, taken.nodes) if grad else None
+    if write is not None:
+        text = "an operand is written to later; a backward that saved it would not run"
+        return Reject(Reason.ALIAS, text, write)
     _, seen = fakes_of(binding, bases, within.fake_mode, grad=grad)
     training = grad if within.place == "before" else within.training
     match = Match(

@@ -90,6 +90,9 @@ def cut(
         for user in node.users:
             if user not in inside and (user, node) not in handed:
                 return Reject(Reason.EXTRA_USER, _used_text(node, user), user)
+    late = _late_reader(around.terms, ordered, inside, handed)
+    if late is not None:
+        return late
     after_all = last.next
     reads = [place[reader] for found in readers for reader, _ in found]
     start = max((place[operand] for operand in operands), default=-1)
@@ -107,6 +110,35 @@ def cut(
             return problem
     early = None if target is after_all else target
     return Cut(ordered, early, tuple(map(tuple, readers)))
+
+
+def _late_reader(
+    terms: TermGraph,
+    nodes: tuple[fx.Node, ...],
+    inside: set[fx.Node],
+    handed: set[tuple[fx.Node, fx.Node]],
+) -> Reject | None:
+    """Who reads, by any name and later, what a call inside the match wrote in place."""
+    place = terms.position
+    for node in nodes:
+        call = call_of(node)
+        if call is None or not call.inplace:
+            continue
+        for name in _names(terms, node):
+            for user in name.users:
+                if place[user] > place[node] and user not in inside and (user, name) not in handed:
+                    text = f"{user.name} reads {name.name} after {node.name} has written to it"
+                    return Reject(Reason.EXTRA_USER, text, user)
+    return None
+
+
+def written_later(
+    terms: TermGraph, operands: Sequence[fx.Node], nodes: Sequence[fx.Node]
+) -> fx.Node | None:
+    """The first call after a match that writes to one of its operands."""
+    end = max(terms.position[node] for node in nodes)
+    writes = [w for operand in operands for w in terms.writes(operand)]
+    return next((w for w in writes if terms.position[w] > end and w not in nodes), None)
 
 
 def _readers(

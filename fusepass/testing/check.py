@@ -44,7 +44,8 @@ def check_rule(
         rule: the rule; it need not be registered.
         profile: ``"quick"`` (at most 3 s), ``"ci"`` (20 s), ``"nightly"`` (minutes, with Inductor).
         seed: of the random programs. ``quick`` and ``ci`` have a fixed one by default.
-        options: further options for torch.compile, such as ``{"candidate": "reference"}``.
+        options: further options for torch.compile. ``candidate`` is ``"reference"`` unless given:
+            what is checked is the rewrite, not whether it pays on this machine.
         training: whether the rule must be applied when gradients are asked for: by default yes for
             a rule before autograd, and for one after autograd, where what is saved for the backward
             may stand in its way, not necessarily. False for a rule whose ``check`` turns it down.
@@ -67,7 +68,8 @@ def check_rule(
     space = space_of(rule)
     with in_force(rule):
         result = RuleCheck(rule.name, profile, seed)
-        return _Check(rule, space, chosen, result, options, training).run(fires_in)
+        given = {"candidate": "reference", **(options or {})}
+        return _Check(rule, space, chosen, result, given, training).run(fires_in)
 
 
 class _Check:

@@ -258,3 +258,52 @@ def test_a_number_drawn_by_python() -> None:
         got = compiled(x)
         random.seed(5)
         same(got, program(x))
+
+
+# ---- found by fusepass.testing.check_rule ---------------------------------------------------------
+
+
+def test_an_interior_write_that_is_read_later() -> None:
+    rule = fusepass.Rule(
+        "test_gated",
+        lambda x, y: F.silu(x) * y,
+        lambda x, y: y * F.silu(x),
+        (torch.randn(3, 4), torch.randn(3, 4)),
+    )
+
+    def by_its_own_name(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x = x * 2
+        return F.silu(x, inplace=True) * y, x
+
+    def not_at_all(x: Tensor, y: Tensor) -> Tensor:
+        x = x * 2
+        return F.silu(x, inplace=True) * y
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    assert one(rule, by_its_own_name, x, y) == [("rejected", "extra_user")]
+    assert one(rule, not_at_all, x, y) == [APPLIED]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_an_operand_written_after_the_match(grad: bool) -> None:
+    """In training the replacement may have saved it where the original had no need to."""
+    rule = fusepass.Rule(
+        "test_sum", lambda x, w: x + w, lambda x, w: w + x, (torch.randn(3, 4), torch.randn(3, 4))
+    )
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = x * 1
+        out = y + w
+        y.mul_(2)
+        return out * y
+
+    x, w = torch.randn(3, 4), torch.randn(3, 4, requires_grad=grad)
+    with fusepass.rules(rule):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        got = compiled(x, w)
+        same(got.detach(), program(x, w).detach())
+        if grad:
+            got.sum().backward()
+        decisions = fusepass.last_report(compiled).decisions
+    ours = [d.reason_code.value for d in decisions if d.rule == rule.name]
+    assert ours == (["alias"] if grad else ["proved", "repeat"])

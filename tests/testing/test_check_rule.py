@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import fusepass
 from fusepass import Reject, Rule
-from fusepass.errors import RuleCheckFailed, RuleError, UnknownProfile
+from fusepass.errors import MissingHypothesis, RuleCheckFailed, RuleError, UnknownProfile
 from fusepass.testing import check_rule
 
 from . import correct_rules, wrong_rules
@@ -190,6 +190,12 @@ def test_errors_before_anything_is_tried():
         check_rule(silu(), "thorough")
     with pytest.raises(RuleError, match="fails on its own example"):
         check_rule(silu(pattern=lambda x: x @ x))
+
+
+def test_hypothesis_is_asked_for_at_once(monkeypatch):
+    monkeypatch.setattr("fusepass.testing.check.find_spec", lambda name: None)
+    with pytest.raises(MissingHypothesis, match="pip install"):
+        check_rule(silu())
 
 
 def test_a_failure_is_an_assertion_of_fusepass():
