@@ -29,13 +29,7 @@ def example(code: str) -> dict[str, Any]:
     return scope
 
 
-def marked(code: str) -> Any:
-    """The code as a test parameter; what runs on CUDA only is so marked."""
-    on_cuda = pytest.mark.gpu if "torch.cuda" in SECTIONS[code] else ()
-    return pytest.param(code, marks=on_cuda)
-
-
-@pytest.mark.parametrize("code", [marked(code) for code in sorted(set(SECTIONS) - WITHOUT_EXAMPLE)])
+@pytest.mark.parametrize("code", sorted(set(SECTIONS) - WITHOUT_EXAMPLE))
 def test_example(code: str) -> None:
     scope = example(code)
     program, inputs = scope["program"], scope["inputs"]
