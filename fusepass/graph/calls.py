@@ -19,6 +19,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 
+REQUIRED = object()
 _NUMBERS = (int, float, complex, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _REFLECTED = {"sub": "rsub", "div": "rdiv", "floor_divide": "rfloor_divide", "remainder": "rrem"}
 _COMMUTES_WITH_NUMBER = frozenset("add mul eq ne bitwise_and bitwise_or bitwise_xor".split())
@@ -79,10 +80,29 @@ def call_of(node: fx.Node) -> Call | None:
     if op in _COMMUTES_WITH_NUMBER | _REFLECTED.keys() | _MIRRORED.keys() and _number_first(args):
         op, args = _REFLECTED.get(op, _MIRRORED.get(op, op)), (args[1], args[0], *args[2:])
     named = _by_schema(_schemas(_plain_op(op)), args, kwargs)
+    if named is not None and "pool" in op:
+        named = _with_stride(named)
     if named is None:
         loose = [(str(position), value) for position, value in enumerate(args)]
         named = (*loose, *((_RENAMED.get(k, k), v) for k, v in sorted(kwargs.items())))
     return Call(op, named, inplace)
+
+
+def _with_stride(named: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+    """Windows of pooling move by their own size unless told otherwise."""
+    given = dict(named)
+    if "kernel_size" in given and not given.get("stride"):
+        given["stride"] = given["kernel_size"]
+    return tuple(sorted(given.items()))
+
+
+def default_of(op: str, name: str) -> Any:
+    """What an argument of an operation is when it is not given; :data:`REQUIRED` if it must be."""
+    for schema in _schemas(_plain_op(op)):
+        for parameter, _, default, *_ in _parameters(schema):
+            if parameter == name and default is not operator:
+                return default
+    return REQUIRED
 
 
 def _plain_op(op: str) -> str:
@@ -92,6 +112,8 @@ def _plain_op(op: str) -> str:
 
 def _plain(value: Any) -> Any:
     """FX's immutable lists and dicts as tuples, so that values compare and hash."""
+    if isinstance(value, slice):
+        return ("slice", *map(_plain, (value.start, value.stop, value.step)))
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
         return tuple(map(_plain, value))
     return tuple(value) if isinstance(value, torch.Size) else value
@@ -137,7 +159,8 @@ def _by_signature(
         p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name in bound.arguments
         for name, p in signature.parameters.items()
     ):
-        return args, kwargs, False
+        rest = {k: v for k, v in kwargs.items() if not (k == "return_indices" and v is False)}
+        return args, rest, False
     inplace = bool(bound.arguments.get("inplace", False))
     kept = {}
     for name, value in bound.arguments.items():
@@ -148,6 +171,8 @@ def _by_signature(
 
 
 def _same(value: Any, default: Any) -> bool:
+    if isinstance(value, tuple) and isinstance(default, tuple):
+        return len(value) == len(default) and all(map(_same, value, default))
     return value is default or (
         type(value) is type(default) and isinstance(value, (int, float, str)) and value == default
     )
@@ -199,7 +224,7 @@ def _bind(
     parameters = _parameters(schema)
     positional = [p for p in parameters if not p[3]]
     values = list(args)
-    for index, (_, kind, _, _) in enumerate(positional):
+    for index, (_, kind, _, _, _) in enumerate(positional):
         if kind == "ints" and index < len(values) and not isinstance(values[index], tuple):
             rest = values[index:]
             if len(values) > len(positional) and all(not _is_tensor_node(v) for v in rest):
@@ -215,7 +240,7 @@ def _bind(
             return None
         given[key] = value
     bound = []
-    for name, kind, default, _ in parameters:
+    for name, kind, default, _, length in parameters:
         if name not in given:
             if default is operator:  # required
                 return None
@@ -223,6 +248,8 @@ def _bind(
         value = given[name]
         if kind == "ints" and not isinstance(value, tuple) and value is not None:
             value = (value,)
+        if kind == "ints" and length and value is not None and len(value) == 1:
+            value = value * length  # one number for all dimensions
         if not _fits(kind, value):
             return None
         if not (default is not operator and (_same(value, default) or value is None is default)):
@@ -234,8 +261,8 @@ def _is_tensor_node(value: Any) -> bool:
     return isinstance(value, fx.Node) and not _is_number(value)
 
 
-def _parameters(schema: Any) -> list[tuple[str, str, Any, bool]]:
-    """Name, kind, default and whether keyword-only, of each argument; read once per schema."""
+def _parameters(schema: Any) -> list[tuple[str, str, Any, bool, int]]:
+    """Name, kind, default, keyword-only, fixed length of each argument; read once per schema."""
     held = _PARAMETERS.get(id(schema))
     if held is None or held[0] is not schema:
         found = []
@@ -244,12 +271,18 @@ def _parameters(schema: Any) -> list[tuple[str, str, Any, bool]]:
             if isinstance(default, list):
                 default = tuple(default)
             name = _RENAMED.get(argument.name, argument.name)
-            found.append((name, _kind(str(argument.type)), default, argument.kwarg_only))
+            length = argument.N if isinstance(argument.N, int) else 0
+            kind = _kind(str(argument.type))
+            if kind == "ints" and length and isinstance(default, int):
+                default = (default,)
+            if kind == "ints" and length and isinstance(default, tuple) and len(default) == 1:
+                default = default * length
+            found.append((name, kind, default, argument.kwarg_only, length))
         held = _PARAMETERS[id(schema)] = (schema, found)
     return held[1]
 
 
-_PARAMETERS: dict[int, tuple[Any, list[tuple[str, str, Any, bool]]]] = {}
+_PARAMETERS: dict[int, tuple[Any, list[tuple[str, str, Any, bool, int]]]] = {}
 
 
 def _kind(text: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass import torch_private
@@ -147,8 +148,8 @@ class TermGraph:
 
     def _made(self, node: fx.Node) -> Term:
         leaf = Term(INPUT, (), node, node)
-        value = tensor_value(node)
-        if value is None or node.op not in ("call_function", "call_method"):
+        holds = tensor_value(node) is not None or _holds_tensors(node)
+        if not holds or node.op not in ("call_function", "call_method"):
             return leaf
         call = call_of(node)
         if call is None:
@@ -160,6 +161,8 @@ class TermGraph:
 
     def _expanded(self, node: fx.Node, call: Call) -> Term:
         def seen(value: Any) -> Any:
+            if isinstance(value, fx.Node) and _holds_tensors(value):
+                return self._held(value)
             if isinstance(value, fx.Node):
                 return self.read(value, node) if tensor_value(value) is not None else value
             return tuple(map(seen, value)) if isinstance(value, tuple) else value
@@ -177,6 +180,12 @@ class TermGraph:
         if not passed:
             return term
         return Term(term.op, term.args, term.owner, term.node, tuple(passed), term.blocked)
+
+
+def _holds_tensors(node: fx.Node) -> bool:
+    """Whether a call returns several tensors."""
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
 
 
 def _whole(node: fx.Node) -> fx.Node:

@@ -65,7 +65,7 @@ class _Attempt:
             place = torch_private.source_of(node)
             if reject is not None:
                 if not rule.settled_by_capture:
-                    why = reject.reason_code, reject.text
+                    why = reject.code, reject.text
                     decisions.append(self._decision(Outcome.REJECTED, *why, place))
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules

@@ -24,6 +24,7 @@ from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.replacement import MADE_BY, Site, autocasts_at, fakes_of, record
 from fusepass.rewrite.rule import Match, Place, Rule
+from fusepass.rewrite.trace import TraceError
 
 
 @dataclass
@@ -280,6 +281,8 @@ def _tested(
             grad=grad,
             autocasts=autocasts,
         )
+    except TraceError as fault:
+        return Reject(Reason.UNTRACEABLE, f"the replacement cannot be used: {fault}", outputs[0])
     except Exception as fault:  # noqa: BLE001 - the replacement cannot take these operands
         text = f"the replacement does not take these operands: {type(fault).__name__}: {fault}"
         return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.calls import SymbolicSize
+from fusepass.graph.calls import REQUIRED, SymbolicSize, default_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term, TermGraph
 from fusepass.report.decision import Reason
@@ -116,6 +116,9 @@ class Attempt:
                 yield from self._sequence(list(zip(wanted, found, strict=True)), state)
         elif self._same_constant(wanted, found):
             yield state
+        elif state.nodes:
+            text = f"a constant is {_shown(found)}, the rule wants {_shown(wanted)}"
+            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
 
     def _sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
         if not pairs:
@@ -212,7 +215,10 @@ class Attempt:
     ) -> Iterator[list[tuple[Any, Any]]]:
         """Arguments paired, commuted too; only if both have the same arguments and constants."""
         mine, theirs = dict(wanted.args), dict(found.args)
-        if mine.keys() != theirs.keys():
+        for name in mine.keys() - theirs.keys():  # a scalar binds to a default, too
+            if isinstance(mine[name], Scalar):
+                theirs[name] = default_of(wanted.op, name)
+        if mine.keys() != theirs.keys() or REQUIRED in theirs.values():
             return
         names = list(mine)
         orders = [names]

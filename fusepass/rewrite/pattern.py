@@ -18,7 +18,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.errors import RuleError
-from fusepass.graph.calls import SymbolicSize
+from fusepass.graph.calls import REQUIRED, SymbolicSize, default_of
 from fusepass.graph.rowwise import is_rowwise
 from fusepass.graph.terms import CASTS, INPUT, Term, TermGraph, plain_name
 from fusepass.rewrite import concrete, trace
@@ -194,7 +194,8 @@ def _others(value: Any) -> list[Any]:
         return [value + 1, value - 1, 0, 1, 2]
     if isinstance(value, float):
         return [value * 1.25 + 0.0625, value * 0.5]
-    return ["none", "tanh", "mean", "sum"] if isinstance(value, str) else []
+    known = ["none", "tanh", "mean", "sum"] if isinstance(value, str) else []
+    return [other for other in known if other != value]
 
 
 class _Converter:
@@ -308,17 +309,17 @@ class _Converter:
             value = self.original[self.places[term.owner]]
             name = self.names[self.places[term.owner]]
             return Variable(name, self.sizes(value), value.dtype)
-        if any(p.op != term.op or len(p.args) != len(term.args) for p in peers):
+        if any(p.op != term.op for p in peers):
             raise self.fail("a scalar of its example decides which operations it has")
+        mine, theirs = dict(term.args), [dict(p.args) for p in peers]
+        for name in dict.fromkeys(n for given in theirs for n in given):
+            mine.setdefault(name, default_of(term.op, name))  # the example's value is the default
         args = []
-        for index, (name, value) in enumerate(term.args):
-            others = [p.args[index] for p in peers]
-            if any(other[0] != name for other in others):
-                raise self.fail(
-                    f"a scalar of its example is the default of {term.op}'s {name!r}; give the "
-                    "example another value"
-                )
-            args.append((name, self.converted(value, [v for _, v in others])))
+        for name, value in mine.items():
+            others = [given.get(name, default_of(term.op, name)) for given in theirs]
+            if value is REQUIRED or any(other is REQUIRED for other in others):
+                raise self.fail(f"a scalar of its example decides whether {name!r} is given")
+            args.append((name, self.converted(value, others)))
         return Operation(term.op, tuple(args))
 
 

@@ -98,7 +98,7 @@ def _rounds(
         _rejected(station, rule, node, reject)
         for rule, node, reject in found.rejected
         # Our rules overlap by design: one that leaves a site to another of them is no news.
-        if not (rule.name in built_in and reject.reason_code is Reason.OVERLAP)
+        if not (rule.name in built_in and reject.code is Reason.OVERLAP)
     ]
     return applied + conflicts + rejected + _near_misses(station, found)
 
@@ -126,7 +126,7 @@ def _applied(station: Station, site: Site) -> Decision:
     text = f"{gone} operations became one replacement"
     code, times = Reason.PROVED, _NOTHING
     if verdict is not None:
-        text, code, times = f"{text}: {verdict.text}", verdict.reason_code, verdict.microseconds
+        text, code, times = f"{text}: {verdict.text}", verdict.code, verdict.microseconds
     name = site.pattern.rule.name
     return _decision(station, name, Outcome.APPLIED, code, text, site.outputs[0], times)
 
@@ -139,11 +139,11 @@ def _conflict(station: Station, site: Site, rival: Site) -> Decision:
 
 def _rejected(station: Station, rule: Rule, node: fx.Node, reject: Reject) -> Decision:
     outcome = {Reason.SLOWER: Outcome.SLOWER, Reason.NO_RULE: Outcome.LEFT_TO_INDUCTOR}.get(
-        reject.reason_code, Outcome.REJECTED
+        reject.code, Outcome.REJECTED
     )
     where = reject.node if reject.node is not None and _has_source(reject.node) else node
     times = reject.microseconds
-    return _decision(station, rule.name, outcome, reject.reason_code, reject.text, where, times)
+    return _decision(station, rule.name, outcome, reject.code, reject.text, where, times)
 
 
 def _has_source(node: fx.Node) -> bool:

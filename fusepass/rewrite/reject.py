@@ -24,13 +24,18 @@ class Reject:
         ValueError: a reason code that is not on the list.
     """
 
-    reason_code: Reason
+    reason_code: Reason | str
     text: str
     node: fx.Node | None = None
     microseconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason_code", Reason(self.reason_code))
+
+    @property
+    def code(self) -> Reason:
+        """The reason code as a member of the list."""
+        return Reason(self.reason_code)
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,14 @@ class Accept:
         ValueError: a reason code that is not on the list.
     """
 
-    reason_code: Reason
+    reason_code: Reason | str
     text: str
     microseconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason_code", Reason(self.reason_code))
+
+    @property
+    def code(self) -> Reason:
+        """The reason code as a member of the list."""
+        return Reason(self.reason_code)

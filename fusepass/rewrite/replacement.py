@@ -270,6 +270,8 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
             return torch_private.size_as_node(value.size, symbols, graph)
         if isinstance(value, fx.Node):
             return table[value]
+        if isinstance(value, slice):
+            return slice(*map(argument, (value.start, value.stop, value.step)))
         if isinstance(value, (tuple, list)):
             return (
                 type(value)(map(argument, value))

@@ -8,6 +8,7 @@ Inductor's decompositions. Either way Python control flow in the function just r
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -65,6 +66,11 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def call(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
+        if _is_method(func) and inspect.isfunction(func):  # gives its own defaults on
+            bound = inspect.signature(func).bind(*args, **kwargs)
+            defaults = {n: p.default for n, p in inspect.signature(func).parameters.items()}
+            given = {n: v for n, v in bound.arguments.items() if v is not defaults[n]}
+            args, kwargs = (given.pop(next(iter(given))),), given
         args = self.argument(tuple(args))
         kwargs = self.argument(dict(kwargs))
         if _is_method(func):
@@ -97,6 +103,8 @@ class _Recorder(TorchFunctionMode):
             return tuple(map(self.argument, value))
         if isinstance(value, dict):
             return {key: self.argument(part) for key, part in value.items()}
+        if isinstance(value, slice):
+            return slice(*map(self.argument, (value.start, value.stop, value.step)))
         symbolic = isinstance(value, (torch.SymInt, torch.SymFloat))
         return SymbolicSize(value) if symbolic else value
 
@@ -136,11 +144,25 @@ def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode:
         node.meta["example_value"] = value
         if isinstance(value, torch.Tensor):
             recorder.note(value, node)
-    with torch_private.quiet_fakes(), fake_mode, recorder:
+    with _by_itself(), fake_mode, recorder:
         result = function(*inputs)
     _no_own_backward(result)
     graph.output(recorder.argument(returned(result)))
     return graph
+
+
+@contextlib.contextmanager
+def _by_itself() -> Iterator[None]:
+    """Nothing of the user's acts on the fake tensors: no compiled code, no saved-tensor hook."""
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    with (
+        torch_private.tracing_a_rule(),
+        torch.autograd.graph.saved_tensors_hooks(keep, keep),
+    ):
+        yield
 
 
 def returned(result: Any) -> tuple[torch.Tensor, ...]:
@@ -182,7 +204,7 @@ def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: 
         full = [next(rest) if isinstance(v, _TRACED) else v for v in inputs]
         return returned(function(*full))
 
-    with torch_private.quiet_fakes(), fake_mode, torch.no_grad():
+    with _by_itself(), fake_mode, torch.no_grad():
         graph = torch_private.traced_to_aten(on_traced, traced)
     places = iter([n for n in graph.nodes if n.op == "placeholder"])
     following = next(places, None)

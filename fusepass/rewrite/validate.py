@@ -51,6 +51,8 @@ def _wrong(rule: Rule, problem: str) -> RuleError:
 
 
 def _example(rule: Rule) -> tuple[Any, ...]:
+    if isinstance(rule.example, torch.Tensor):
+        raise _wrong(rule, "its example is a tensor; it must be a tuple, with a comma after it")
     try:
         inputs = rule.inputs()
     except Exception as error:

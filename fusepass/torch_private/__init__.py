@@ -100,6 +100,7 @@ from fusepass.torch_private.tracing import (
     symbolic_fake,
     symbolic_fake_mode,
     traced_to_aten,
+    tracing_a_rule,
 )
 from fusepass.torch_private.versions import (
     TESTED_PYTHON,
@@ -190,6 +191,7 @@ __all__ = [
     "torch_version",
     "trace_skipped_again",
     "traced_to_aten",
+    "tracing_a_rule",
     "transparent",
     "tree_flatten",
     "tree_unflatten",

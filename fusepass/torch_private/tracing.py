@@ -46,6 +46,18 @@ def quiet_fakes() -> Iterator[None]:
         logger.disabled = before
 
 
+@contextlib.contextmanager
+def tracing_a_rule() -> Iterator[None]:
+    """Functions made by torch.compile run as written (compiled code takes no fakes); symbols work.
+
+    Several operations have a kernel for symbolic sizes only in Python.
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with torch.compiler.set_stance("force_eager"), enable_python_dispatcher(), quiet_fakes():
+        yield
+
+
 def plain_fake_mode() -> Any:
     """A fake mode with sizes as they are."""
     from torch._subclasses.fake_tensor import FakeTensorMode

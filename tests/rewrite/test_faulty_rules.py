@@ -173,7 +173,7 @@ def written_first(x: Tensor) -> Tensor:
 
 REPLACEMENTS: dict[str, tuple[Callable[[Tensor], Any], str, str]] = {
     "raises": (raises, "shape_mismatch", "ZeroDivisionError: in the rule"),
-    "returns nothing": (lambda x: None, "shape_mismatch", "returns NoneType"),
+    "returns nothing": (lambda x: None, "untraceable", "returns NoneType"),
     "returns more": (lambda x: (x + x, x + x), "shape_mismatch", "returns 2 tensors"),
     "another dtype": (lambda x: (x + x).double(), "dtype_mismatch", "is torch.float64, was"),
     "another shape": (lambda x: (x + x)[1:], "shape_mismatch", r"shape \(4, 4\), had \(5, 4\)"),
@@ -187,7 +187,7 @@ REPLACEMENTS: dict[str, tuple[Callable[[Tensor], Any], str, str]] = {
     "detaches": (lambda x: (x + x).detach(), "no_gradient", "has no gradient"),
     "detaches its input": (lambda x: x.detach() + x.detach(), "no_gradient", "gradient"),
     "without grad mode": (with_no_grad, "no_gradient", "gradient"),
-    "autograd.Function": (Doubled.apply, "shape_mismatch", "register_autograd"),
+    "autograd.Function": (Doubled.apply, "untraceable", "register_autograd"),
     "another tensor": (lambda x: x * ELSEWHERE * 2, "shape_mismatch", "does not take these"),
     "reads a value back": (lambda x: x + x.sum().item(), "shape_mismatch", "does not take these"),
 }
