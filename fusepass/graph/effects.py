@@ -32,6 +32,11 @@ _TRAINING_FLAG = {
     "dropout3d": (2, "training", True),
     "rrelu": (3, "training", False),
 }
+RESHAPES_ITS_OPERAND = frozenset(
+    """
+    as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_
+    """.split()
+)
 _RUNNING_STATISTICS = ("running_mean", "running_var")
 _STATE_CALLS = frozenset(
     """
@@ -64,6 +69,11 @@ def copies_between_devices(node: fx.Node) -> bool:
     result = tensor_value(node)
     source = tensor_value(node.args[0]) if node.args else None
     return source is not None and result is not None and source.device != result.device
+
+
+def reshapes_its_operand(node: fx.Node) -> bool:
+    """Whether the call gives the tensor it is called on another shape or other memory."""
+    return op_name(node) in RESHAPES_ITS_OPERAND
 
 
 def is_state_change(node: fx.Node) -> bool:

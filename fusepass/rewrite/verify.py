@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import written_nodes
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.gating import rerun
 
 
@@ -91,17 +91,10 @@ class Facts:
 _Layout = tuple[torch.dtype, torch.device, tuple[Any, ...], tuple[Any, ...]]
 
 
-_RESHAPES_ITS_OPERAND = frozenset(
-    """
-    as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_
-    """.split()
-)
-
-
 def _depends_on_place(node: fx.Node) -> bool:
     """Whether a call makes the values of other calls depend on where they stand in the graph."""
     autocast = getattr(node.target, "__name__", "") in ("_enter_autocast", "_exit_autocast")
-    return autocast or op_name(node) in _RESHAPES_ITS_OPERAND
+    return autocast or reshapes_its_operand(node)
 
 
 def _alias(node: fx.Node) -> Any:
