@@ -15,8 +15,10 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.calls import REQUIRED, SymbolicSize, default_of
+from fusepass.graph.arguments import SymbolicSize
+from fusepass.graph.calls import default_of
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.schemas import REQUIRED
 from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term, TermGraph
 from fusepass.report.decision import Reason
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable

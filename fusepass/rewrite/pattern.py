@@ -18,8 +18,10 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.errors import RuleError
-from fusepass.graph.calls import REQUIRED, SymbolicSize, default_of
+from fusepass.graph.arguments import SymbolicSize
+from fusepass.graph.calls import default_of
 from fusepass.graph.rowwise import is_rowwise
+from fusepass.graph.schemas import REQUIRED
 from fusepass.graph.terms import CASTS, INPUT, Term, TermGraph, plain_name
 from fusepass.rewrite import concrete, trace
 from fusepass.rewrite.rule import Rule

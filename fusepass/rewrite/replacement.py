@@ -15,7 +15,8 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.calls import SymbolicSize, call_of
+from fusepass.graph.arguments import SymbolicSize
+from fusepass.graph.calls import call_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.memory import memory_of
 from fusepass.report.decision import Reason

@@ -18,7 +18,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from fusepass import torch_private
-from fusepass.graph.calls import SymbolicSize
+from fusepass.graph.arguments import SymbolicSize
 
 _ABOUT = frozenset(
     """size stride dim ndimension numel nelement element_size is_contiguous is_floating_point
