@@ -11,7 +11,8 @@ from __future__ import annotations
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture.select import BRANCH, Branch, arm_of, select
+from fusepass.capture.select import BRANCH, WRITTEN, Branch, arm_of, select
+from fusepass.capture.shadow import SHADOW_OF
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
 
@@ -33,8 +34,9 @@ def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
             owners.setdefault(key, set()).add(node)
     classes = _Classes()
     selected: dict[int, int] = {}  # storage of a selected tensor -> site
+    shadows = _shadows(graph)
     for node in selects:
-        _join_aliases(node, branches, owners, classes, selected)
+        _join_aliases(node, branches, owners, classes, selected, shadows)
     inputs = set(memories(n for n in graph.nodes if n.op in ("placeholder", "get_attr")))
     output = next(n for n in graph.nodes if n.op == "output")
     outputs = set(memories(output.all_input_nodes))
@@ -57,22 +59,39 @@ def _join_aliases(
     owners: dict[int, set[fx.Node]],
     classes: _Classes,
     selected: dict[int, int],
+    shadows: dict[int, int],
 ) -> None:
     site = node.meta[BRANCH].site
-    results = node.meta["example_value"]
+    results = node.meta["example_value"][: node.meta.get(WRITTEN)]
     keys = [torch_private.storage_key(value) for value in results]
     for key in keys:
         selected[key] = site
     for arm, values in ((True, node.args[1]), (False, node.args[2])):
         first: dict[int, int] = {}
-        for key, value in zip(keys, values, strict=True):  # type: ignore[arg-type]
-            for source in memories([value]):
+        for key, value in zip(keys, values, strict=False):  # type: ignore[arg-type]
+            for held in memories([value]):
+                source = shadows.get(held, held)  # in eager it is the older memory itself
                 if source in first:
                     classes.join(key, first[source])  # two results that are views of one tensor
                 first[source] = key
                 outside = any(arm_of(o, site, branches) is not arm for o in owners[source])
                 if outside or source in selected:  # an inner branch may hand on what is outside
                     classes.join(key, source)
+
+
+def _shadows(graph: fx.Graph) -> dict[int, int]:
+    """Memory of each shadow to the memory it stands in for, through the shadows of outer arms."""
+    direct: dict[int, int] = {}
+    for node in graph.nodes:
+        older = node.meta.get(SHADOW_OF)
+        if older is not None:
+            direct.update(zip(memories([node]), memories([older]), strict=False))
+    resolved = {}
+    for shadow, older in direct.items():
+        while older in direct:
+            older = direct[older]  # noqa: PLW2901  # follow the chain to its end
+        resolved[shadow] = older
+    return resolved
 
 
 def _later_writes(

@@ -21,6 +21,7 @@ from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT, Region
 from fusepass.capture.select import ARM
+from fusepass.capture.ungraded import requires_grad
 from fusepass.report.decision import Reason
 
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
@@ -55,6 +56,7 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     jumped = (target, [*rest, tested] if keeps else rest)
     passed = (translator.instruction_pointer, rest)
     starts = {jumps_if: jumped, not jumps_if: passed}
+    ungraded = frame.ungraded.now(translator.output.graph)
     arms: dict[bool, Arm] = {}
     try:
         for taken in (True, False):
@@ -64,6 +66,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
                 arms[taken] = _trace(translator, before, start, list(stack), join)
                 for node in arms[taken].nodes:
                     node.meta.setdefault(ARM, (site_id, taken))
+        if any(map(requires_grad, ungraded)):
+            text = "an arm writes something that requires grad into a tensor that does not"
+            raise Refusal(Reason.NONE_GRAD, text)
         before.restore()
         return join_arms(translator, frame, site_id, before, arms, join, predicate, where)
     except BaseException:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fusepass import torch_private
 from fusepass.capture.select import Branch
+from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
 from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision
@@ -44,6 +45,7 @@ class Frame:
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
+        ungraded: what did not require grad before the arms being traced.
     """
 
     compiler: Any
@@ -51,6 +53,7 @@ class Frame:
     sites: list[Site] = field(default_factory=list)
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
+    ungraded: Ungraded = field(default_factory=Ungraded)
     next_id: int = 0
 
     def new_id(self) -> int:

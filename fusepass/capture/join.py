@@ -13,7 +13,9 @@ from fusepass.capture.liveness import live_names
 from fusepass.capture.merge import Outputs, merge, merge_locals, settle
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
-from fusepass.capture.select import BRANCH, Branch, select
+from fusepass.capture.select import BRANCH, WRITTEN, Branch, select
+from fusepass.capture.shadow import shadow_arms
+from fusepass.capture.write_back import write_back
 from fusepass.report.decision import Reason
 
 
@@ -34,15 +36,26 @@ def join_arms(
     """
     taken, other = arms[True], arms[False]
     graph_nodes = {True: taken.nodes, False: other.nodes}
-    legality.check_arms(graph_nodes)
-    outputs = Outputs()
+    shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
+    partial = legality.check_arms(graph_nodes)
+    outputs = Outputs(settled=shadows.settled)
     if join == EXIT:
         index, finish = _merge_returns(translator, taken, other, outputs)
     else:
         index, finish = join, _merge_states(translator, before, taken, other, join, outputs)
-    pairs = [(a.as_proxy().node, b.as_proxy().node) for a, b in outputs.pairs]
+    read = len(outputs.pairs)  # what follows is written back instead
+    for final in shadows.finals.values():
+        outputs.pairs.append(
+            (
+                torch_private.proxy_of(translator, final[True]),
+                torch_private.proxy_of(translator, final[False]),
+            )
+        )
+    pairs = [(a.node, b.node) for a, b in outputs.pairs]
     predicate_node = predicate.as_proxy().node
-    verdict = legality.check_outputs(translator, frame.options, predicate_node, pairs, graph_nodes)
+    verdict = legality.check_outputs(
+        translator, frame.options, predicate_node, pairs, graph_nodes, partial
+    )
     file, line = where
     branch = Branch(
         site_id,
@@ -60,18 +73,20 @@ def join_arms(
             select,
             (
                 predicate.as_proxy(),
-                tuple(a.as_proxy() for a, _ in outputs.pairs),
-                tuple(b.as_proxy() for _, b in outputs.pairs),
+                tuple(a for a, _ in outputs.pairs),
+                tuple(b for _, b in outputs.pairs),
             ),
             {},
         )
         proxy.node.meta["example_value"] = tuple(verdict.fakes)
         proxy.node.meta[BRANCH] = branch
+        proxy.node.meta[WRITTEN] = read
         site.select = proxy.node
         tensors = [
             torch_private.wrap_tensor(translator, proxy[i], fake)
             for i, fake in enumerate(verdict.fakes)
         ]
+        write_back(translator, shadows, tensors[read:])
     finish(tensors)
     translator.instruction_pointer = translator.start_point = index
     return site

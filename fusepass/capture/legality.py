@@ -54,11 +54,14 @@ class Verdict:
         )
 
 
-def check_arms(arms: Nodes) -> None:
+def check_arms(arms: Nodes) -> Refusal | None:
     """What the arms do: writes, then operations that can fail, then random draws.
 
+    Returns:
+        Why the arm that is not taken must not run, or None when both may.
+
     Raises:
-        Refusal: with the first reason found, in the order above.
+        Refusal: an arm writes older memory (in a way that shadows could not take over).
     """
     for nodes in arms.values():
         made_here = {memory_of(n) for n in nodes} - {None}
@@ -73,22 +76,38 @@ def check_arms(arms: Nodes) -> None:
         for node in nodes:
             why = None if is_random(node) else partial_reason(node)
             if why is not None:
-                raise Refusal(Reason.PARTIAL_OP, f"an arm must not run untaken: {why}")
+                return Refusal(Reason.PARTIAL_OP, f"an arm must not run untaken: {why}")
     for nodes in arms.values():
         for node in nodes:
             if is_random(node):
-                raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
+                return Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
+    return None
 
 
 def check_outputs(
-    translator: Any, options: Options, predicate: fx.Node, pairs: Pairs, arms: Nodes
+    translator: Any,
+    options: Options,
+    predicate: fx.Node,
+    pairs: Pairs,
+    arms: Nodes,
+    untaken: Refusal | None,
 ) -> Verdict:
     """What the arms leave, and which treatment pays.
+
+    Args:
+        translator: Dynamo's translator.
+        options: the options in force.
+        predicate: node of the 0-d bool tested.
+        pairs: nodes the arms left, as (taken, other).
+        arms: nodes of each arm.
+        untaken: why the arm that is not taken must not run, or None.
 
     Raises:
         Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
     """
     tested = tensor_value(predicate)
+    if untaken is not None and not pairs:
+        raise untaken
     fakes = []
     for taken, other in pairs:
         a, b = tensor_value(taken), tensor_value(other)
@@ -97,17 +116,20 @@ def check_outputs(
         _check_pair(a, b, tested)
         fakes.append(_selected(translator, tested, a, b))
         _check_requires_grad(options, a, b, fakes[-1])
-    gated = any(fake.requires_grad for fake in fakes) and not all(
-        zero_safe(node) for nodes in arms.values() for node in nodes
+    if tested is None:
+        raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
+    trained = any(fake.requires_grad for fake in fakes)
+    treatment, reason, text, estimates = _choose(options, arms, tested, untaken, trained)
+    gated = (
+        treatment == "where"
+        and trained
+        and not all(zero_safe(node) for nodes in arms.values() for node in nodes)
     )
     if gated and restrides_outputs(arms, [n for pair in pairs for n in pair], translator.fake_mode):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",
         )
-    if tested is None:
-        raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
-    treatment, reason, text, estimates = _choose(options, arms, tested)
     return Verdict(treatment, reason, text, gated, tuple(fakes), estimates)
 
 
@@ -159,8 +181,16 @@ def _check_requires_grad(
 
 
 def _choose(
-    options: Options, arms: Nodes, tested: torch.Tensor
+    options: Options,
+    arms: Nodes,
+    tested: torch.Tensor,
+    untaken: Refusal | None,
+    trained: bool,
 ) -> tuple[str, Reason, str, dict[str, float]]:
+    if untaken is not None:
+        _check_cond(options, tested, untaken, trained)
+        text = f"only the arm taken may run: {untaken.text}"
+        return "cond", untaken.code, text, {}
     if options.treatment == "where":
         return "where", Reason.FORCED, "options ask for where", {}
     if options.treatment == "cond":
@@ -183,6 +213,27 @@ def _choose(
         Reason.COST,
         f"running both arms would cost about {both:.0f} µs, a round trip {trip:.0f} µs",
         estimates,
+    )
+
+
+def _check_cond(options: Options, tested: torch.Tensor, untaken: Refusal, trained: bool) -> None:
+    """Whether ``torch.cond`` can take the arms, and is cheaper than the graph break."""
+    if options.treatment == "where":
+        raise untaken
+    if trained and untaken.code is Reason.RANDOM_OP:
+        text = "the backward of torch.cond would draw them anew"
+        raise Refusal(untaken.code, f"{untaken.text}; {text}")
+    if _cuda_graphs(options, tested) and options.treatment != "cond":
+        raise Refusal(
+            Reason.COST, f"{untaken.text}; torch.cond would cost the whole graph its CUDA graphs"
+        )
+
+
+def _cuda_graphs(options: Options, tested: torch.Tensor) -> bool:
+    return (
+        tested.device.type == "cuda"
+        and options.codegen == "inductor"
+        and options.mode in ("reduce-overhead", "max-autotune")
     )
 
 

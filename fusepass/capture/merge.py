@@ -7,8 +7,11 @@ tuples, lists and dicts built in the arms are joined item by item. Anything else
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
@@ -20,20 +23,37 @@ class Outputs:
     """The pairs of tensors to select between, collected while merging.
 
     Attributes:
+        pairs: ``(value the taken arm left, value the other arm left)`` as proxies.
         containers: lists and dicts joined so far, by the one the taken arm left.
-        pairs: ``(value the taken arm left, value the other arm left)`` as tracked tensors.
+        settled: the older tensor that a node of an arm is (the result of an in-place call).
     """
 
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    pairs: list[tuple[fx.Proxy, fx.Proxy]] = field(default_factory=list)
     containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
+    settled: Callable[[fx.Node], fx.Node] = lambda node: node
 
     def add(self, taken: Any, other: Any) -> Pending:
         """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
+        return self.add_proxies(taken.as_proxy(), other.as_proxy())
+
+    def add_proxies(self, taken: fx.Proxy, other: fx.Proxy) -> Pending:
+        """The same for proxies."""
         for position, (a, b) in enumerate(self.pairs):
-            if _same_node(a, taken) and _same_node(b, other):
+            if a.node is taken.node and b.node is other.node:
                 return Pending(position)
         self.pairs.append((taken, other))
         return Pending(len(self.pairs) - 1)
+
+    def common(self, taken: Any, other: Any) -> Any:
+        """The one tensor that two tracked values are, or None when they are two."""
+        nodes = [value.as_proxy().node for value in (taken, other)]
+        older = [self.settled(node) for node in nodes]
+        if older[0] is not older[1]:
+            return None
+        for value, node in zip((taken, other), nodes, strict=True):
+            if node is older[0]:
+                return value
+        return torch_private.with_node(taken, older[0])
 
 
 @dataclass(frozen=True)
@@ -91,8 +111,9 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
     if taken is other:
         return taken
     if torch_private.is_any_tensor(taken) and torch_private.is_any_tensor(other):
-        if _same_node(taken, other):
-            return taken
+        same = outputs.common(taken, other)
+        if same is not None:
+            return same
         if torch_private.is_plain_tensor(taken) and torch_private.is_plain_tensor(other):
             return outputs.add(taken, other)
         raise Refusal(
@@ -168,10 +189,6 @@ def settle(value: Any, tensors: list[Any], made: dict[int, Any] | None = None) -
             made[id(value)] = torch_private.rebuilt(value.like, items)
         return made[id(value)]
     return value
-
-
-def _same_node(a: Any, b: Any) -> bool:
-    return a is b or a.as_proxy().node is b.as_proxy().node
 
 
 def _same_constant(a: Any, b: Any) -> bool:

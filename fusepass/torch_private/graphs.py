@@ -101,6 +101,11 @@ def cond_operator() -> Any:
     return torch.ops.higher_order.cond
 
 
+def invoke_subgraph_operator() -> Any:
+    """The higher-order operator that calls a subgraph; calls of one subgraph are compiled once."""
+    return torch.ops.higher_order.invoke_subgraph
+
+
 def operator_name(target: Any) -> tuple[str, str] | None:
     """``(namespace, name)`` of a registered operator or one of its overloads, else None."""
     if isinstance(target, torch._ops.OpOverload):

@@ -155,6 +155,21 @@ def wrap_call(
     return wrap_fx_proxy(translator, proxy)
 
 
+def with_node(value: Any, node: fx.Node) -> Any:
+    """The tracked tensor again, standing for another node of the same metadata."""
+    return value.clone(proxy=fx.Proxy(node, value.proxy.tracer), source=None)
+
+
+def proxy_of(translator: Any, node: fx.Node) -> fx.Proxy:
+    """A proxy for a node of the graph being traced."""
+    return fx.Proxy(node, translator.output.current_tracer)
+
+
+def record_grad_mode(translator: Any, enabled: bool) -> None:
+    """Record that autograd is switched on or off from here on (when the graph runs)."""
+    translator.output.create_node("call_function", torch._C._set_grad_enabled, (enabled,), {})
+
+
 @contextlib.contextmanager
 def new_scope() -> Iterator[None]:
     """Dynamo's mutation scope: inside, writing to anything made outside is refused."""
