@@ -1,0 +1,139 @@
+"""What two runs of one program left behind, compared: everything that a caller can see."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusepass import torch_private
+
+
+class Difference(AssertionError):
+    """Two runs differ.
+
+    Attributes:
+        kind: what differs: ``values``, ``dtype``, ``stride``, ``structure``, ...
+        path: where, as ``result[0]``.
+    """
+
+    def __init__(self, kind: str, path: str, text: str) -> None:
+        super().__init__(f"{path}: {text}")
+        self.kind = kind
+        self.path = path
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor inside nested containers, in order, repeats included."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors(item)
+    elif isinstance(value, nn.Module):
+        yield from value.parameters()
+        yield from value.buffers()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for item in dataclasses.fields(value):
+            yield from tensors(getattr(value, item.name))
+
+
+def containers(value: Any) -> Iterator[Any]:
+    """Every list, dict and set inside nested containers, outermost first, repeats included."""
+    if isinstance(value, (list, dict, set)):
+        yield value
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from containers(item)
+
+
+def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
+    """Equal values and, unless told otherwise, equal signs of zero; any NaN equals any NaN."""
+    if left.device.type == "meta":
+        return True
+    left, right = left.detach(), right.detach()
+    if left.is_complex():
+        left, right = torch.view_as_real(left), torch.view_as_real(right)
+    if not left.is_floating_point():
+        return torch.equal(left, right)
+    nan = left.isnan()
+    if not torch.equal(nan, right.isnan()):
+        return False
+    equal = left == right
+    if zero_signs:
+        equal &= left.signbit() == right.signbit()
+    return bool((equal | nan).all())
+
+
+def facts(tensor: Tensor) -> dict[str, Any]:
+    """What a program can ask of a tensor besides its values."""
+    return {
+        "type": type(tensor),
+        "dtype": tensor.dtype,
+        "shape": tuple(tensor.shape),
+        "stride": tensor.stride(),
+        "device": tensor.device,
+        "layout": tensor.layout,
+        "requires_grad": tensor.requires_grad,
+        "has grad_fn": tensor.grad_fn is not None,
+        "inference": tensor.is_inference(),
+    }
+
+
+def assert_same_facts(eager: Tensor, compiled: Tensor, path: str) -> None:
+    """Raise Difference unless two tensors are alike in everything but their values."""
+    found = facts(compiled)
+    for name, fact in facts(eager).items():
+        if fact != found[name]:
+            text = f"{name} is {fact} in eager, {found[name]} compiled"
+            raise Difference(name, path, text)
+
+
+def assert_same(eager: Any, compiled: Any, path: str) -> None:
+    """Raise Difference, naming the path, at the first difference."""
+    if type(eager) is not type(compiled):
+        kinds = f"eager gives a {type(eager).__name__}, compiled a {type(compiled).__name__}"
+        raise Difference("structure", path, kinds)
+    if isinstance(eager, Tensor):
+        assert_same_facts(eager, compiled, path)
+        if not same_bits(eager, compiled):
+            raise Difference("values", path, f"values\neager    {eager}\ncompiled {compiled}")
+    elif isinstance(eager, Mapping):
+        if list(eager) != list(compiled):
+            raise Difference("structure", path, f"keys {list(eager)} vs {list(compiled)}")
+        for key in eager:
+            assert_same(eager[key], compiled[key], f"{path}[{key!r}]")
+    elif isinstance(eager, (tuple, list)):
+        if len(eager) != len(compiled):
+            raise Difference("structure", path, f"length {len(eager)} vs {len(compiled)}")
+        for index, (one, other) in enumerate(zip(eager, compiled, strict=True)):
+            assert_same(one, other, f"{path}[{index}]")
+    elif dataclasses.is_dataclass(eager) and not isinstance(eager, type):
+        for item in dataclasses.fields(eager):
+            one, other = getattr(eager, item.name), getattr(compiled, item.name)
+            assert_same(one, other, f"{path}.{item.name}")
+    elif isinstance(eager, float):
+        # repr tells -0.0 from 0.0 and finds nan equal to nan.
+        if repr(eager) != repr(compiled):
+            raise Difference("python value", path, f"{eager!r} vs {compiled!r}")
+    elif eager != compiled:
+        raise Difference("python value", path, f"{eager!r} vs {compiled!r}")
+
+
+def sharing(*values: Any) -> dict[str, list[int]]:
+    """Who is who: for each tensor, storage and container, the first that is the same."""
+    every = list(tensors(values))
+    kinds = {
+        "objects": [id(tensor) for tensor in every],
+        "storages": [torch_private.storage_key(tensor) for tensor in every],
+        "containers": [id(container) for container in containers(values)],
+    }
+    return {name: [ids.index(one) for one in ids] for name, ids in kinds.items()}

@@ -1,0 +1,1 @@
+"""Random programs with branches on tensors, run in eager mode and compiled, and compared."""

@@ -1,0 +1,160 @@
+"""A program held to eager: compiled once per context, called with every input set, compared."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import fusepass
+from fusepass.errors import NoReport
+from fusepass.testing.compare import Difference
+from fusepass.testing.fuzz.program import Loaded, Program, loaded
+from fusepass.testing.fuzz.run import CONTEXTS, assert_same_call, call, side
+
+REMOVED = ("where", "cond", "drop", "sink")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One difference between eager and compiled.
+
+    Attributes:
+        context: ``inference`` or ``training``.
+        call: number of the input set, from 0.
+        kind: what differs.
+        path: where.
+        text: how.
+        dynamo: the same difference is there with ``backend="eager"``: torch's own.
+    """
+
+    context: str
+    call: int
+    kind: str
+    path: str
+    text: str
+    dynamo: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.context}, input set {self.call}: {self.kind} differs at {self.text}"
+
+
+@dataclass
+class Examined:
+    """What came of one program.
+
+    Attributes:
+        failures: at most one per context.
+        treatments: for each site, in each context: what was done with it. ``keep`` if any visit
+            of it broke the graph, ``""`` if Dynamo never came there.
+        unintended: what eager raised although no ``raise`` or ``assert`` of the program did.
+        no_backward: calls after which eager autograd refused to go backward.
+        rounded: calls whose gradients differ by the order of a sum.
+        calls: calls compared.
+    """
+
+    failures: list[Failure] = field(default_factory=list)
+    treatments: list[dict[str, str]] = field(default_factory=list)
+    unintended: list[str] = field(default_factory=list)
+    no_backward: int = 0
+    rounded: int = 0
+    calls: int = 0
+
+
+def examine(program: Program, *, codegen: str = "eager") -> Examined:
+    """Run a program in eager mode and compiled, in inference and, where it trains, in training.
+
+    Args:
+        program: what to run.
+        codegen: of fusepass: ``eager`` compares bit by bit, ``inductor`` by the error rule.
+    """
+    found = Examined(treatments=[{} for _ in program.sites])
+    with loaded(program) as names:
+        for context in CONTEXTS[: 1 + program.training]:
+            with _fresh_compiler():
+                failure = _compare(names, context, codegen, "fusepass", program, found)
+            if failure is not None:
+                with _fresh_compiler():
+                    again = _compare(names, context, codegen, "eager")
+                same = again is not None and (again.call, again.kind, again.path) == (
+                    failure.call,
+                    failure.kind,
+                    failure.path,
+                )
+                if same:
+                    failure = Failure(**{**vars(failure), "dynamo": True})
+                found.failures.append(failure)
+    return found
+
+
+def _compare(
+    names: Loaded,
+    context: str,
+    codegen: str,
+    backend: str,
+    program: Program | None = None,
+    found: Examined | None = None,
+) -> Failure | None:
+    eager, other = side(names, context), side(names, context)
+    options: dict[str, Any] = {"codegen": codegen} if backend == "fusepass" else {}
+    compiled = torch.compile(other.target, backend=backend, options=options)
+    other.target = compiled
+    failure = None
+    for index in range(len(eager.sets)):
+        wanted, got = call(eager, index, context), call(other, index, context)
+        if found is not None:
+            found.calls += 1
+            found.no_backward += wanted.backward_error is not None
+            if wanted.raised is not None and not _meant(wanted.raised, names.file):
+                found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
+        try:
+            exact = assert_same_call(wanted, got)
+        except Difference as difference:
+            failure = Failure(context, index, difference.kind, difference.path, str(difference))
+            break
+        if found is not None:
+            found.rounded += not exact
+    if found is not None and program is not None:
+        for treated, treatment in zip(
+            found.treatments, _treatments(compiled, program, names.file), strict=True
+        ):
+            treated[context] = treatment
+    return failure
+
+
+def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
+    """What fusepass did with each site."""
+    try:
+        report = fusepass.last_report(compiled)
+    except NoReport:
+        return ["" for _ in program.sites]
+    by_line: dict[int, set[str]] = {}
+    for decision in report.decisions:
+        if decision.treatment and decision.file == file:
+            by_line.setdefault(decision.line, set()).add(decision.treatment)
+    kept = {site["line"] for site in report.graph_breaks if site["file"] == file}
+    found = []
+    for site in program.sites:
+        there = by_line.get(site.line, set()) | ({"keep"} if site.line in kept else set())
+        found.append("keep" if "keep" in there else "+".join(sorted(there)))
+    return found
+
+
+def _meant(error: BaseException, file: str) -> bool:
+    """Whether the program's own ``raise`` or ``assert`` raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return last.filename == file and (last.line or "").lstrip().startswith(("raise ", "assert "))
+
+
+@contextlib.contextmanager
+def _fresh_compiler() -> Iterator[None]:
+    """Nothing compiled before, nothing kept after."""
+    fusepass.reset()
+    try:
+        yield
+    finally:
+        fusepass.reset()

@@ -1,0 +1,127 @@
+"""A whole program: preamble, sites, results, and the text around them."""
+
+from __future__ import annotations
+
+from fusepass.testing.fuzz.draft import MARK, SETS, Draft, Lines, Scope, indented
+from fusepass.testing.fuzz.draw import Draw, RandomDraw
+from fusepass.testing.fuzz.effects import shown
+from fusepass.testing.fuzz.places import statement
+from fusepass.testing.fuzz.program import Program, Site
+from fusepass.testing.fuzz.values import data, fresh
+
+_RETURNS = {"{0}": 6, "({0}, x)": 2, "[{0}]": 1, '{{"out": {0}}}': 1}
+_HEAD = ["import torch", "import torch.nn.functional as F", "from torch import nn"]
+
+
+def program(draw: Draw, name: str = "program") -> Program:
+    """Write one program.
+
+    Args:
+        draw: the source of choices.
+        name: for messages.
+    """
+    d = Draft(draw)
+    return _text(d, _body(d), name)
+
+
+def seeded(seed: int, index: int) -> Program:
+    """The program of a campaign's seed and a place in it; the same on every machine."""
+    return program(RandomDraw(f"{seed}:{index}"), f"seed {seed}, program {index}")
+
+
+def _body(d: Draft) -> Lines:
+    scope = Scope(returns=d.draw.weighted(_RETURNS))
+    scope.add(d.data("x", grad=d.training), result=False)
+    if d.draw.chance(40):
+        scope.add(d.data("w", grad=d.training and d.draw.chance(70)), result=False)
+    lines: Lines = []
+    if d.draw.chance(50):
+        name = d.fresh("h", scope)
+        source = d.draw.choice(scope.data)
+        step = fresh(d, scope)
+        if d.module and d.draw.chance(50):
+            step = f"{source} * {d.parameter('weight')}"
+        lines.append(f"{name} = {step}")
+        scope.add(name, own=True)
+    printing = d.draw.chance(9)
+    while d.budget > 0:
+        if printing and d.draw.chance(50):
+            lines.append(shown(d, scope, "before"))
+        lines += statement(d, scope)
+    if printing:
+        lines.append(shown(d, scope, "end"))
+        _everywhere(d, "print_outside")
+    if d.draw.chance(10):
+        name, operand = d.fresh("noise", scope), d.draw.choice(scope.data)
+        call = d.draw.choice(("torch.rand_like({0})", "F.dropout({0}, 0.5)", "torch.randn({1})"))
+        lines.append(f"{name} = {call.format(operand, ', '.join(map(str, d.shape)))}")
+        scope.add(name)
+        _everywhere(d, "random_after")
+    return [*lines, f"return {_result(d, scope)}"]
+
+
+def _everywhere(d: Draft, shape: str) -> None:
+    for site in d.sites:
+        site.shapes.add(shape)
+
+
+def _result(d: Draft, scope: Scope) -> str:
+    """What is returned: of the same kind as by early returns, which all sites can be seen in."""
+    shaped = [name for name in scope.results if name in scope.data]
+    if d.plain_result or d.draw.chance(25):
+        together = " + ".join(shaped[-4:]) or data(d, scope)
+        return scope.returns.format(together)
+    every = scope.results[-5:] or [data(d, scope)]
+    if len(every) == 1:
+        return every[0]
+    if d.draw.chance(15):
+        return "{" + ", ".join(f'"{name}": {name}' for name in every) + "}"
+    return ", ".join(every)
+
+
+def _text(d: Draft, body: Lines, name: str) -> Program:
+    arguments = ", ".join(d.arguments)
+    state = list(d.attributes.values())
+    lines = [f"# fusepass.testing.fuzz: {name}", *_imports(d), *_HEAD, ""]
+    lines += ['nan, inf = float("nan"), float("inf")']
+    for definition in d.definitions.values():
+        lines += ["", "", *definition]
+    if d.module:
+        init = ["super().__init__()", *state]
+        lines += ["", "", "class Model(nn.Module):"]
+        lines += indented(["def __init__(self):", *indented(init)])
+        lines += ["", *indented([f"def forward(self, {arguments}):", *indented(body)])]
+        make = ["torch.manual_seed(0)", "model = Model()", "return model, model"]
+    else:
+        function = [f"def program({arguments}):", *indented(body)]
+        make = [*function, "", "return program, None"]
+        if state:
+            lines += ["", "", "class Box:"]
+            lines += indented(["def __init__(self):", *indented(state)])
+            make = ["box = Box()", "", *function, "", "return program, box"]
+    lines += ["", "", "def make():", *indented(make)]
+    sets = [
+        "(" + ", ".join(argument.literals[i] for argument in d.arguments.values()) + ",),"
+        for i in range(SETS)
+    ]
+    lines += ["", "", "def inputs():", *indented(["return [", *indented(sets), "]"])]
+    grads = [i for i, argument in enumerate(d.arguments.values()) if argument.grad]
+    lines += ["", "", f"GRADS = {tuple(grads)}"]
+    text, sites = _marked(d, lines)
+    return Program(text, sites, d.training, name)
+
+
+def _imports(d: Draft) -> Lines:
+    lines = ["from dataclasses import dataclass"] * ("Bundle" in d.definitions)
+    return lines + ["from typing import NamedTuple", ""] * ("Pair" in d.definitions)
+
+
+def _marked(d: Draft, lines: Lines) -> tuple[str, tuple[Site, ...]]:
+    """The text without marks, and the sites they stood for."""
+    sites = []
+    for number, line in enumerate(lines, 1):
+        text, mark, index = line.partition(MARK)
+        if mark:
+            lines[number - 1] = text
+            sites.append(Site(number, frozenset(d.sites[int(index)].shapes)))
+    return "\n".join(lines) + "\n", tuple(sites)

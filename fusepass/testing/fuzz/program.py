@@ -1,0 +1,73 @@
+"""A program as a plain value: its text, and where in it the sites are."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import linecache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_FILES = itertools.count()
+
+
+@dataclass(frozen=True)
+class Site:
+    """One branch on a tensor.
+
+    Attributes:
+        line: of the program's text, from 1.
+        shapes: keys of :data:`fusepass.testing.fuzz.shapes.SHAPES` it is an example of.
+    """
+
+    line: int
+    shapes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program to be run in eager mode and compiled.
+
+    The text defines ``make()``, which returns a fresh callable and the object that holds its state;
+    ``inputs()``, which returns fresh tuples of arguments; and ``GRADS``, positions of the
+    arguments that require grad in training.
+
+    Attributes:
+        source: the text.
+        sites: its branches on tensors, in order of line.
+        training: whether it is also to be trained.
+        name: for messages: where it came from.
+    """
+
+    source: str
+    sites: tuple[Site, ...] = field(default=(), compare=False)
+    training: bool = False
+    name: str = "program"
+
+    def __str__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The names of a program's text, under a file name that tracebacks and reports can quote."""
+
+    file: str
+    make: Callable[[], tuple[Callable[..., Any], Any]]
+    inputs: Callable[[], list[tuple[Any, ...]]]
+    grads: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def loaded(program: Program) -> Iterator[Loaded]:
+    """Run a program's text; its lines can be quoted until the scope ends."""
+    file = f"<fusepass.testing.fuzz {next(_FILES)}>"
+    text = program.source
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    names: dict[str, Any] = {"__name__": __name__}
+    try:
+        exec(compile(text, file, "exec"), names)
+        yield Loaded(file, names["make"], names["inputs"], tuple(names.get("GRADS", ())))
+    finally:
+        linecache.cache.pop(file, None)

@@ -1,0 +1,193 @@
+"""One call of a program under observation, and the comparison of two such calls."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusepass.testing.compare import Difference, assert_same, same_bits, sharing, tensors
+from fusepass.testing.fuzz.program import Loaded
+
+CONTEXTS = ("inference", "training")
+ROUNDING = 32  # units in the last place of the largest gradient, for the order of a sum
+
+
+@dataclass
+class Seen:
+    """What one call did."""
+
+    args: tuple[Any, ...]
+    result: Any = None
+    error: tuple[type[BaseException], str] | None = None
+    raised: BaseException | None = None
+    printed: str = ""
+    rng: Tensor = field(default_factory=torch.get_rng_state)
+    grad_mode: bool = True
+    grads: list[Tensor | None] = field(default_factory=list)
+    backward_error: tuple[type[BaseException], str] | None = None
+    state: Any = None
+
+
+@dataclass
+class Side:
+    """One of the two sides: its callable, its state and its input sets."""
+
+    target: Callable[..., Any]
+    owner: Any
+    sets: list[tuple[Any, ...]]
+
+
+def side(program: Loaded, context: str) -> Side:
+    """A fresh callable and fresh inputs; equal for all sides."""
+    target, owner = program.make()
+    if isinstance(owner, nn.Module) and context != "training":
+        owner.requires_grad_(False)
+    sets = program.inputs()
+    for args in sets if context == "training" else ():
+        for position in program.grads:
+            args[position].requires_grad_()
+    return Side(target, owner, sets)
+
+
+def call(one: Side, index: int, context: str) -> Seen:
+    """Call one side with one of its input sets, with backward in training."""
+    args = one.sets[index]
+    seen = Seen(args)
+    leaves = [leaf for leaf in (*tensors(args), *tensors(one.owner)) if leaf.requires_grad]
+    for leaf in leaves:
+        leaf.grad = None
+    torch.manual_seed(7)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        try:
+            seen.result = one.target(*args)
+        except Exception as error:  # noqa: BLE001 - programs raise what they like; it is compared
+            seen.raised = error
+            seen.error = (type(error), str(error))
+    seen.printed = printed.getvalue()
+    seen.rng = torch.get_rng_state()
+    seen.grad_mode = torch.is_grad_enabled()
+    seen.state = state_of(one.owner)
+    if context == "training" and seen.error is None:
+        try:
+            _backward(seen.result)
+        except RuntimeError as error:
+            seen.backward_error = (type(error), str(error))
+        seen.grads = [leaf.grad for leaf in leaves]
+    return seen
+
+
+def _backward(result: Any) -> None:
+    outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
+    generator = torch.Generator().manual_seed(11)
+    given = [
+        torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+        for out in outputs
+    ]
+    if outputs:
+        torch.autograd.backward(outputs, given)
+
+
+def state_of(owner: Any) -> Any:
+    """All that a program can have written to: parameters, buffers, attributes, nested objects."""
+    if isinstance(owner, nn.Module):
+        kept = {
+            "parameters": dict(owner.named_parameters()),
+            "buffers": dict(owner.named_buffers()),
+        }
+        inner = {name: state_of(module) for name, module in owner.named_children()}
+        return {**kept, "inner": inner, **_attributes(owner)}
+    return None if owner is None else _attributes(owner)
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    """Public attributes; objects of a program's own classes as dicts of theirs."""
+    return {
+        name: _attributes(value) if type(value).__module__ == _OWN and _plain(value) else value
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and name != "training"
+    }
+
+
+_OWN = "fusepass.testing.fuzz.program"  # the __name__ that a program's text runs under
+
+
+def _plain(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, (tuple, nn.Module))
+
+
+def assert_same_call(eager: Seen, compiled: Seen) -> bool:
+    """Compare all that two calls left behind.
+
+    Args:
+        eager: the call that is right by definition.
+        compiled: the other.
+
+    Returns:
+        Whether gradients, too, are equal bit by bit.
+
+    Raises:
+        Difference: the first one found.
+    """
+    if eager.error != compiled.error:
+        text = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
+        raise Difference("exception", "call", text)
+    if eager.printed != compiled.printed:
+        text = f"eager printed {eager.printed!r}, compiled {compiled.printed!r}"
+        raise Difference("printed text", "call", text)
+    for name in ("result", "args", "state"):
+        assert_same(getattr(eager, name), getattr(compiled, name), name)
+    if not torch.equal(eager.rng, compiled.rng):
+        raise Difference("random state", "call", "the random generator is in another state")
+    if eager.grad_mode != compiled.grad_mode:
+        raise Difference("grad mode", "call", f"grad mode is {compiled.grad_mode} afterwards")
+    shared = [sharing(seen.args, seen.state, seen.result) for seen in (eager, compiled)]
+    for kind, one in shared[0].items():
+        if one != shared[1][kind]:
+            text = f"other {kind} are shared: {one} in eager, {shared[1][kind]} compiled"
+            raise Difference("aliasing", "call", text)
+    return _assert_same_gradients(eager, compiled)
+
+
+def _assert_same_gradients(eager: Seen, compiled: Seen) -> bool:
+    """Whether they are equal bit by bit, or only up to the order in which autograd sums them."""
+    if eager.backward_error:
+        # A value saved for backward was written. Compilers that functionalize, torch's own
+        # included, save a copy and succeed; nothing is left to compare.
+        return True
+    if compiled.backward_error:
+        raise Difference("backward", "call", f"backward raised {_shown(compiled.backward_error)}")
+    exact = True
+    for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
+        path = f"gradient {index}"
+        if one is None or other is None:
+            if one is not other:
+                raise Difference("None gradient", path, f"{one} in eager, {other} compiled")
+        # A zero from the arm not taken may be added: that turns -0.0 into 0.0 and nothing else.
+        elif not same_bits(one, other, zero_signs=False):
+            exact = False
+            if not _same_sum(one, other):
+                raise Difference("gradient", path, f"\neager    {one}\ncompiled {other}")
+    return exact
+
+
+def _same_sum(one: Tensor, other: Tensor) -> bool:
+    """Whether two gradients differ by no more than the rounding of a few additions.
+
+    Autograd adds what the uses of a value contribute in an order that depends on the graph, which
+    is another one where a branch became a select.
+    """
+    finite = one[one.isfinite()].abs()
+    scale = max(1.0, float(finite.max()) if finite.numel() else 0.0)
+    slack = ROUNDING * torch.finfo(one.dtype).eps * scale
+    return torch.allclose(one, other, rtol=0.0, atol=slack, equal_nan=True)
+
+
+def _shown(error: tuple[type[BaseException], str] | None) -> str:
+    return "nothing" if error is None else f"{error[0].__name__}({error[1]!r})"
