@@ -23,7 +23,8 @@ def hand_off(
     if options.codegen == "eager-decomposed":
         compiler = op_by_op_compiler(options, active_rules("after"))
         return torch_private.compile_decomposed_eager(gm, inputs, compiler)
-    patches = {**torch_private.mode_config(options.mode), **options.inductor}
+    patches = {**torch_private.cond_config(gm), **torch_private.mode_config(options.mode)}
+    patches |= options.inductor
     for hook, ours in inductor_passes(options, active_rules("after")).items():
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))
         patches[hook] = torch_private.chained_passes(theirs, ours)

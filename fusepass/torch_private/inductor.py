@@ -12,6 +12,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.graphs import cond_operator
 from fusepass.torch_private.versions import torch_version
 
 
@@ -33,6 +34,19 @@ def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
     if isinstance(expected, type) and not isinstance(value, expected):
         raise OptionType(given_as, value, f"of type {expected.__name__}")
     return value
+
+
+def cond_config(gm: fx.GraphModule) -> dict[str, Any]:
+    """Settings under which Inductor computes the ``torch.cond`` calls of a graph right.
+
+    Before torch 2.15 an arm that constant folding makes an identity (``x + 0 * y``) hands its
+    operand back as if it were fresh memory, and what comes next overwrites it.
+    """
+    if torch_version() >= (2, 15):
+        return {}
+    modules = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    calls = any(n.target is cond_operator() for m in modules for n in m.graph.nodes)
+    return {"joint_graph_constant_folding": False} if calls else {}
 
 
 def mode_config(mode: str) -> dict[str, Any]:
