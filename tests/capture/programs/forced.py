@@ -105,7 +105,7 @@ def where_only_where_legal(x: Tensor) -> Tensor:
     return x.half() if x.sum() > 0 else x * 3
 
 
-@FAMILY.program(ONE, keep("side_effect"), **SELECT)
+@FAMILY.program(ONE, where("forced"), **SELECT)
 def where_does_not_run_writes(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x.add_(1)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import B, signs
-from ..program import WHERE, Family, keep
+from ..program import WHERE, Family, cond
 
 FAMILY = Family("fresh_writes")
 ONE = signs((B, 4))
@@ -151,7 +151,7 @@ def write_in_nested_arm(x: Tensor) -> Tensor:
     return bump(x) if x.sum() > 0 else bump(-x)
 
 
-@FAMILY.program(ONE, WHERE | keep("partial_op"))
+@FAMILY.program(ONE, WHERE | cond("partial_op"))
 def index_put_on_fresh(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x.clone()

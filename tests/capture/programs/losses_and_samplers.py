@@ -115,7 +115,7 @@ def heun_or_euler(x: Tensor, sigmas: Tensor) -> Tensor:
     return x
 
 
-@FAMILY.program(SIGMAS, keep("random_op"))
+@FAMILY.program(SIGMAS, keep("alias"))
 def ancestral_noise(x: Tensor, sigmas: Tensor) -> Tensor:
     if sigmas[1] > 0:
         x = x + torch.randn_like(x) * sigmas[1]

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import InputSets
-from ..program import WHERE, Family, Verdict, keep
+from ..program import WHERE, Family, Verdict, cond, keep
 
 FAMILY = Family("partial_ops")
 Op = Callable[[Tensor, Tensor], Tensor]
-PARTIAL = keep("partial_op")
+PARTIAL = cond("partial_op")
 # Dynamo itself cannot trace operations whose output size depends on the data.
-DYNAMIC_SIZE = PARTIAL | keep("untraceable")
+DYNAMIC_SIZE = PARTIAL | keep("partial_op") | keep("untraceable")
 
 
 def guarded(arm: Op, other: Op, x: Tensor, i: Tensor) -> Tensor:
@@ -121,7 +121,9 @@ def invertible(arm: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 for name, function in LINALG.items():
-    FAMILY.add(name, lambda function=function: partial(invertible, function), matrices, PARTIAL)
+    # LAPACK leaves matrices in column order; the arms must agree on strides, as always.
+    verdict = PARTIAL if name in ("eigvalsh", "svd") else keep("stride_mismatch")
+    FAMILY.add(name, lambda function=function: partial(invertible, function), matrices, verdict)
 
 ROWS = [[1.0, -1.0, 2.0], [-1.0, -2.0, -3.0]]
 SIZES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -152,7 +154,7 @@ for name, function in SIZES.items():
     )
 
 
-@FAMILY.program(good_and_bad_index, PARTIAL, grad=True)
+@FAMILY.program(good_and_bad_index, PARTIAL, grad=True, expect_grad=(keep("none_grad"),))
 class EmbeddingOrDefault(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +166,7 @@ class EmbeddingOrDefault(nn.Module):
         return x[:3] @ self.table.weight[:3]
 
 
-@FAMILY.program(good_and_bad_index, PARTIAL)
+@FAMILY.program(good_and_bad_index, cond("partial_op"))
 def in_the_untested_arm(x: Tensor, i: Tensor) -> Tensor:
     if i.min() < 0:
         return x[:3] * 2
@@ -175,7 +177,7 @@ def lookup(x: Tensor, i: Tensor) -> Tensor:
     return x[i].sum(0)
 
 
-@FAMILY.program(good_and_bad_index, PARTIAL)
+@FAMILY.program(good_and_bad_index, cond("partial_op"))
 def two_calls_down(x: Tensor, i: Tensor) -> Tensor:
     return lookup(x, i) if i.min() >= 0 else x.sum(0)
 
@@ -186,7 +188,7 @@ def partial_op_outside_the_arms(x: Tensor, i: Tensor) -> Tensor:
     return rows * 2 if i.min() >= 0 else rows + 1
 
 
-@FAMILY.program(good_and_bad_index, PARTIAL, WHERE)
+@FAMILY.program(good_and_bad_index, cond("partial_op"), WHERE)
 def partial_then_capture(x: Tensor, i: Tensor) -> Tensor:
     h = x[i] * 2 if i.min() >= 0 else x[:3] * 3
     return h.sin() if i[0] > 0 else h.cos()
@@ -197,7 +199,7 @@ def partial_then_capture(x: Tensor, i: Tensor) -> Tensor:
         (torch.ones(2, 3), torch.tensor([0.2, 0.3])),
         (torch.ones(2, 3), torch.tensor([-1.0, 0.3])),
     ],
-    PARTIAL | keep("random_op"),
+    PARTIAL | cond("random_op"),
 )
 def probabilities_out_of_range(x: Tensor, p: Tensor) -> Tensor:
     return x.sum(1) * torch.bernoulli(p) if (p >= 0).all() else x.sum(1) - p
@@ -208,7 +210,7 @@ def probabilities_out_of_range(x: Tensor, p: Tensor) -> Tensor:
         (torch.ones(3), torch.tensor([0.2, 0.3, 0.5])),
         (torch.zeros(3), torch.tensor([0.2, 9.3, 0.5])),
     ],
-    PARTIAL,
+    cond("partial_op"),
 )
 def binary_cross_entropy(x: Tensor, p: Tensor) -> Tensor:
     # Raises where its input is not between 0 and 1.

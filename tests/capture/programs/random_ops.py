@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import B, signs
-from ..program import WHERE, Family, keep
+from ..program import WHERE, Family, cond, keep
 
 FAMILY = Family("random_ops")
 ONE = signs((B, 4))
-RANDOM = keep("random_op")
+RANDOM = cond("random_op")
+# The backward of torch.cond would draw again.
+TRAINED = (keep("random_op"),)
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x, 0.5, training=True),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, training=True),
@@ -40,8 +42,15 @@ def drawing(draw: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 for name, draw in DRAWS.items():
     # bernoulli also fails for probabilities out of range, whichever is found first.
-    verdict = RANDOM | keep("partial_op") if name == "bernoulli_half" else RANDOM
-    FAMILY.add(name, lambda draw=draw: partial(drawing, draw), ONE, verdict, grad=name == "dropout")
+    verdict = RANDOM | cond("partial_op") if name == "bernoulli_half" else RANDOM
+    FAMILY.add(
+        name,
+        lambda draw=draw: partial(drawing, draw),
+        ONE,
+        verdict,
+        grad=name == "dropout",
+        expect_grad=TRAINED,
+    )
 
 
 @FAMILY.program(ONE, RANDOM)
@@ -49,7 +58,7 @@ def both_arms_draw(x: Tensor) -> Tensor:
     return x + torch.rand(4) if x.sum() > 0 else x - torch.rand(4)
 
 
-@FAMILY.program(ONE, RANDOM, grad=True)
+@FAMILY.program(ONE, RANDOM, grad=True, expect_grad=TRAINED)
 class DropoutModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()

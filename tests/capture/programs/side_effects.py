@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import B, signs
-from ..program import Family, keep
+from ..program import WHERE, Family, keep
 
 FAMILY = Family("side_effects")
 ONE = signs((B, 4))
@@ -15,14 +15,14 @@ TWO = signs((B, 4), (B, 4))
 WRITES = keep("side_effect")
 
 
-@FAMILY.program(ONE, WRITES, tags="contexts")
+@FAMILY.program(ONE, WHERE, tags="contexts")
 def add_to_input(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x.add_(1)
     return x * 2
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def augmented_assignment_to_input(x: Tensor) -> Tensor:
     # On tensors += writes in place.
     if x.sum() > 0:
@@ -30,7 +30,7 @@ def augmented_assignment_to_input(x: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(ONE, WRITES, grad=True, tags="inductor")
+@FAMILY.program(ONE, WHERE, grad=True, tags="inductor")
 def add_to_intermediate(x: Tensor) -> Tensor:
     h = x * 2
     if x.sum() > 0:
@@ -40,7 +40,7 @@ def add_to_intermediate(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, WRITES, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def augmented_assignment_to_intermediate(x: Tensor) -> Tensor:
     h = x * 2
     if x.sum() > 0:
@@ -48,7 +48,7 @@ def augmented_assignment_to_intermediate(x: Tensor) -> Tensor:
     return h.sin()
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def set_item(x: Tensor) -> Tensor:
     h = x + 0
     if x.sum() > 0:
@@ -56,14 +56,14 @@ def set_item(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def set_slice_of_input(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x[:, 1:3] = 0
     return x.sum()
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def write_through_a_view(x: Tensor) -> Tensor:
     h = x * 2
     if x.sum() > 0:
@@ -72,7 +72,7 @@ def write_through_a_view(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, keep("alias"))
 def write_through_contiguous(x: Tensor) -> Tensor:
     # x is contiguous already, so this is x.
     if x.sum() > 0:
@@ -83,7 +83,7 @@ def write_through_contiguous(x: Tensor) -> Tensor:
     return y.sum() + x.sum()
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, keep("alias"))
 def write_through_to_same_dtype(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x.to(torch.float32).mul_(2)
@@ -92,14 +92,14 @@ def write_through_to_same_dtype(x: Tensor) -> Tensor:
     return y.sum() * x.sum()
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def write_through_reshape(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x.reshape(-1)[0] = 7
     return x + 1
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def write_through_eval_dropout(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = F.dropout(x, 0.5, training=False).neg_()
@@ -108,7 +108,7 @@ def write_through_eval_dropout(x: Tensor) -> Tensor:
     return y + x
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def write_through_unpacked_rows(x: Tensor) -> Tensor:
     first, second = x[0], x[1]
     if x.sum() > 0:
@@ -116,7 +116,7 @@ def write_through_unpacked_rows(x: Tensor) -> Tensor:
     return x * 1
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def relu_in_place(x: Tensor) -> Tensor:
     h = x - 0.5
     if x.sum() > 0:
@@ -124,14 +124,14 @@ def relu_in_place(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(TWO, WRITES)
+@FAMILY.program(TWO, WHERE)
 def out_argument(x: Tensor, buffer: Tensor) -> Tensor:
     if x.sum() > 0:
         torch.add(x, 1, out=buffer)
     return buffer * 2
 
 
-@FAMILY.program(TWO, WRITES)
+@FAMILY.program(TWO, WHERE)
 def copy_into_other_input(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0:
         y.copy_(x)
@@ -140,7 +140,7 @@ def copy_into_other_input(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def index_fill_in_place(x: Tensor) -> Tensor:
     h = x.clone()
     if x.sum() > 0:
@@ -148,7 +148,7 @@ def index_fill_in_place(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 class BufferUpdatedInPlace(nn.Module):
     seen: Tensor
 
@@ -176,7 +176,7 @@ class BufferRebound(nn.Module):
         return x * self.scale
 
 
-@FAMILY.program(signs((4, 3, 2, 2)), WRITES)
+@FAMILY.program(signs((4, 3, 2, 2)), WHERE)
 class BatchNormInTraining(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class BatchNormInTraining(nn.Module):
         return x * 2
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 class InPlaceActivation(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def fill_first(h: Tensor) -> None:
     h[0].fill_(3)
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def written_by_a_helper(x: Tensor) -> Tensor:
     h = x * 2
     if x.sum() > 0:
@@ -213,7 +213,7 @@ def written_by_a_helper(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def moving_average(x: Tensor) -> Tensor:
     average = torch.zeros(4)
     if x.sum() > 0:
@@ -223,7 +223,7 @@ def moving_average(x: Tensor) -> Tensor:
     return average
 
 
-@FAMILY.program(ONE, WRITES)
+@FAMILY.program(ONE, WHERE)
 def written_then_returned_early(x: Tensor) -> Tensor:
     if x.sum() > 0:
         x.zero_()

@@ -218,7 +218,7 @@ def total_then_reset(run: object) -> Tensor:
     return found
 
 
-@FAMILY.program(ONE, keep("side_effect"), state=total_then_reset)
+@FAMILY.program(ONE, WHERE, state=total_then_reset)
 def global_tensor_written(x: Tensor) -> Tensor:
     if x.sum() > 0:
         TOTAL.add_(x.sum(0))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import InputSets
-from ..program import WHERE, Family, keep
+from ..program import WHERE, Family, cond, keep
 
 FAMILY = Family("transformers_guards")
 
@@ -161,7 +161,7 @@ class EncoderWithHiddenStates(nn.Module):
         return {"last": x, "states": (*states, x), "attentions": attentions}
 
 
-@FAMILY.program(half, keep("side_effect"))
+@FAMILY.program(half, WHERE)
 def clamp_in_place(x: Tensor) -> Tensor:
     h = x * 2
     if torch.isinf(h).any():
@@ -205,7 +205,7 @@ def masked_fill_if_any(x: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(-1)
 
 
-@FAMILY.program(masks, keep("side_effect"))
+@FAMILY.program(masks, cond("partial_op"))
 def masked_store_if_any(x: Tensor, mask: Tensor) -> Tensor:
     h = x * 2
     if mask.any():
