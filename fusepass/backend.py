@@ -52,7 +52,7 @@ def fusepass(
     """
     chosen = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
-    record.decisions += rewrite(gm, graph_rules(), chosen)  # station 2
+    record.decide(rewrite(gm, graph_rules(), chosen))  # station 2
     for graph in innermost_first(gm):
         record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)

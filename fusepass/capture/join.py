@@ -16,6 +16,7 @@ from fusepass.capture.region import EXIT
 from fusepass.capture.select import BRANCH, WRITTEN, Branch, select
 from fusepass.capture.shadow import shadow_arms
 from fusepass.capture.write_back import write_back
+from fusepass.graph.masked_store import lower_masked_stores
 from fusepass.report.decision import Reason
 
 
@@ -36,6 +37,8 @@ def join_arms(
     """
     taken, other = arms[True], arms[False]
     graph_nodes = {True: taken.nodes, False: other.nodes}
+    for nodes in graph_nodes.values():
+        lower_masked_stores(nodes, translator.fake_mode)
     shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
     partial = legality.check_arms(graph_nodes)
     outputs = Outputs(settled=shadows.settled)

@@ -81,7 +81,7 @@ class Decision:
         outcome: what came of it.
         reason_code: a member of :class:`Reason`.
         reason: one sentence for a person.
-        treatment: for a branch, ``where``, ``cond`` or ``keep``; else ``""``.
+        treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink`` or ``keep``; else ``""``.
         file: source file of the site, ``""`` when unknown.
         line: line in ``file``, 0 when unknown.
         candidates: name to microseconds for what was timed or estimated.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusepass import torch_private
-from fusepass.report.decision import Decision
+from fusepass.report.decision import Decision, Station
 
 logger = logging.getLogger("fusepass")
 COUNTER_PREFIX = "fusepass:"
@@ -38,6 +38,17 @@ class GraphRecord:
     positions: set[tuple[Any, ...]] = field(default_factory=set)
     options: Any = None
     code: Any = None
+
+    def decide(self, found: list[Decision]) -> None:
+        """Add decisions; what a rule made of a captured branch takes the place of the capture."""
+        settled = {(d.file, d.line) for d in found if d.station is Station.CAPTURE}
+        self.decisions = [
+            d
+            for d in self.decisions
+            if d.station is not Station.CAPTURE
+            or d.treatment != "where"
+            or (d.file, d.line) not in settled
+        ] + found
 
 
 @dataclass

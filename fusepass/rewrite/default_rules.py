@@ -12,6 +12,7 @@ from fusepass.rewrite.rule import Rule
 def graph_rules() -> tuple[GraphRule, ...]:
     """Rules that edit the graph before autograd; they run first, in this order."""
     from fusepass.patterns import (
+        branch_drop,
         branch_to_cond,
         branch_to_where,
         constant_attention_mask,
@@ -22,6 +23,7 @@ def graph_rules() -> tuple[GraphRule, ...]:
     return (
         short_circuit.RULE,
         joined_reductions.RULE,
+        branch_drop.RULE,
         branch_to_where.RULE,
         branch_to_cond.RULE,
         constant_attention_mask.RULE,

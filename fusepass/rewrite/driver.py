@@ -11,6 +11,7 @@ import warnings
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.select import BRANCH
 from fusepass.errors import RewriteFault, RuleError
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -72,7 +73,21 @@ class _Attempt:
                 self.before = copied(gm.graph)
                 facts = Facts(gm.graph, fake_mode) if options.verify else None
             changed = True
+            branch = node.meta.get(BRANCH)
             rule.replace(match)
+            if rule.treatment and branch is not None:
+                decisions.append(
+                    Decision(
+                        Station.CAPTURE,
+                        "branch",
+                        Outcome.APPLIED,
+                        Reason.PROVED,
+                        rule.summary,
+                        rule.treatment,
+                        branch.file,
+                        branch.line,
+                    )
+                )
             if not rule.settled_by_capture:
                 decisions.append(
                     self._decision(Outcome.APPLIED, Reason.PROVED, rule.summary, place)

@@ -49,6 +49,7 @@ class GraphRule:
         summary: one sentence for the report when the rule was applied.
         settled_by_capture: the decision was taken, and reported, when the graph was captured;
             switching the rule off is then up to capture (the select it lowers cannot stay).
+        treatment: what a rule settled by capture makes of a branch, where the report should say so.
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
     """
@@ -59,6 +60,7 @@ class GraphRule:
     replace: Callable[[Site], None]
     summary: str = ""
     settled_by_capture: bool = False
+    treatment: str = ""
     sources: tuple[Any, ...] = ()
     location: str = field(default="")
 
