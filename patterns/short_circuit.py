@@ -64,19 +64,27 @@ def _replace(site: Site) -> None:
 
 def _plan(outer: fx.Node, graph: fx.Graph) -> tuple[fx.Node, fx.Node, bool, bool] | None:
     """``(outer, inner, arm of outer that holds inner, arm of inner that outer repeats)``."""
-    if not outer.users:
+    if not outer.users or not _only_select(outer, graph):
         return None
     for inner_in in (True, False):
         results = outer.args[1] if inner_in else outer.args[2]
         repeated = outer.args[2] if inner_in else outer.args[1]
         inner = _whole_select(results)  # type: ignore[arg-type]
-        if inner is None or not _inside(inner, outer, inner_in):
+        if inner is None or not _inside(inner, outer, inner_in) or not _only_select(inner, graph):
             continue
         for shared in (True, False):
             twin = inner.args[1] if shared else inner.args[2]
             if _same_values(repeated, twin, outer, inner_in, graph):  # type: ignore[arg-type]
                 return outer, inner, inner_in, shared
     return None
+
+
+def _only_select(node: fx.Node, graph: fx.Graph) -> bool:
+    """Whether no other select belongs to the same branch (numbers that differ make some)."""
+    site = node.meta[BRANCH].site
+    return not any(
+        n is not node and BRANCH in n.meta and n.meta[BRANCH].site == site for n in graph.nodes
+    )
 
 
 def _whole_select(results: tuple[fx.Node, ...]) -> fx.Node | None:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.attributes import AttributeWrites
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 
@@ -32,6 +33,7 @@ class Arm:
     index: int
     nodes: list[fx.Node]
     iterators: list[tuple[Any, dict[str, Any]]]
+    writes: AttributeWrites
 
 
 class Bindings:

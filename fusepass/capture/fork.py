@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.attributes import attribute_writes
 from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
@@ -106,7 +107,9 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
     calls_before = len(graph.nodes) - torch_private.input_count(translator)
     translator.stack = stack
     translator.instruction_pointer = translator.start_point = start
-    _run_to(translator, join)
+    with attribute_writes(translator) as writes:
+        _run_to(translator, join)
+    writes.collect()
     if modes() != before.modes:
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm leaves grad mode, autocast or inference mode changed"
@@ -122,7 +125,7 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
     held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
-    return Arm(bindings, translator.instruction_pointer, nodes, held)
+    return Arm(bindings, translator.instruction_pointer, nodes, held, writes)
 
 
 def _run_to(translator: Any, join: int) -> None:

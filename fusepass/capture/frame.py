@@ -45,6 +45,7 @@ class Frame:
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
+        stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
     """
 
@@ -54,12 +55,19 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     ungraded: Ungraded = field(default_factory=Ungraded)
+    stands_for: dict[int, int] = field(default_factory=dict)
     next_id: int = 0
 
     def new_id(self) -> int:
         """Number for the next site of this graph."""
         self.next_id += 1
         return self.next_id
+
+    def new_branch(self, site: int) -> int:
+        """Number for one more branch that stands for a captured site."""
+        made = self.new_id()
+        self.stands_for[made] = self.stands_for.get(site, site)
+        return made
 
 
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt

@@ -20,6 +20,7 @@ from fusepass import torch_private
 from fusepass.capture import escape, gradients
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.errors import CaptureFault, UnsupportedVersion
@@ -156,6 +157,7 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
+    _take_back(frame, lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch))
     _take_back(frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     _take_back(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
@@ -165,6 +167,7 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
 
 def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
     """Give the first of the sites back to Dynamo, which starts the frame again."""
+    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
     for site in frame.sites:
         branch = site.branch
         if branch.site in lost:

@@ -7,10 +7,12 @@ from typing import Any
 
 from fusepass import torch_private
 from fusepass.capture import legality
+from fusepass.capture.attributes import merge_attributes
 from fusepass.capture.bindings import Arm, Bindings, put_back
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.liveness import live_names
-from fusepass.capture.merge import Outputs, merge, merge_locals, settle
+from fusepass.capture.merge import Outputs, Results, merge, merge_locals, settle
+from fusepass.capture.numbers import record_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
 from fusepass.capture.select import BRANCH, WRITTEN, Branch, select
@@ -46,6 +48,9 @@ def join_arms(
         index, finish = _merge_returns(translator, taken, other, outputs)
     else:
         index, finish = join, _merge_states(translator, before, taken, other, join, outputs)
+    bound = merge_attributes(
+        taken.writes, other.writes, lambda a, b, what: merge(a, b, what, outputs)
+    )
     read = len(outputs.pairs)  # what follows is written back instead
     for final in shadows.finals.values():
         outputs.pairs.append(
@@ -90,14 +95,21 @@ def join_arms(
             for i, fake in enumerate(verdict.fakes)
         ]
         write_back(translator, shadows, tensors[read:])
-    finish(tensors)
+    if outputs.numbers and verdict.treatment != "where":
+        raise Refusal(Reason.PYTHON_VALUE, "a Python number differs between the arms")
+    numbers = [record_choice(translator, predicate, pair, branch) for pair in outputs.numbers]
+    results = Results(tensors, numbers)
+    finish(results)
+    for item, name, value in bound:
+        effects = translator.output.side_effects
+        torch_private.bind_attribute(effects, item, name, settle(value, results))
     translator.instruction_pointer = translator.start_point = index
     return site
 
 
 def _merge_states(
     translator: Any, before: Bindings, taken: Arm, other: Arm, join: int, outputs: Outputs
-) -> Callable[[list[Any]], None]:
+) -> Callable[[Results], None]:
     a, b = taken.bindings, other.bindings
     if len(a["stack"]) != len(b["stack"]):
         raise Refusal(Reason.UNTRACEABLE, "the arms leave stacks of different depth")
@@ -121,10 +133,9 @@ def _merge_states(
         a["symbolic_locals"], b["symbolic_locals"], live, before.values["symbolic_locals"], outputs
     )
 
-    def finish(tensors: list[Any]) -> None:
-        made: dict[int, Any] = {}
-        translator.stack = [settle(value, tensors, made) for value in stack]
-        translator.symbolic_locals = {n: settle(value, tensors, made) for n, value in names.items()}
+    def finish(results: Results) -> None:
+        translator.stack = [settle(value, results) for value in stack]
+        translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
         translator.block_stack = list(b["block_stack"])
         put_back(other.iterators)
 
@@ -153,7 +164,7 @@ def _same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 def _merge_returns(
     translator: Any, taken: Arm, other: Arm, outputs: Outputs
-) -> tuple[int, Callable[[list[Any]], None]]:
+) -> tuple[int, Callable[[Results], None]]:
     """Join two arms that both stand before a return: only the returned value matters."""
     a_inst, b_inst = translator.instructions[taken.index], translator.instructions[other.index]
     if a_inst.opname == "RETURN_CONST" and b_inst.opname == "RETURN_CONST":
@@ -178,9 +189,9 @@ def _merge_returns(
     return other.index, _adopt(translator, other, [value])
 
 
-def _adopt(translator: Any, arm: Arm, stack: list[Any]) -> Callable[[list[Any]], None]:
-    def finish(tensors: list[Any]) -> None:
-        translator.stack = [settle(value, tensors) for value in stack]
+def _adopt(translator: Any, arm: Arm, stack: list[Any]) -> Callable[[Results], None]:
+    def finish(results: Results) -> None:
+        translator.stack = [settle(value, results) for value in stack]
         translator.symbolic_locals = dict(arm.bindings["symbolic_locals"])
         translator.block_stack = list(arm.bindings["block_stack"])
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.numbers import is_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 
@@ -24,11 +25,13 @@ class Outputs:
 
     Attributes:
         pairs: ``(value the taken arm left, value the other arm left)`` as proxies.
+        numbers: the same where one or both are Python numbers.
         containers: lists and dicts joined so far, by the one the taken arm left.
         settled: the older tensor that a node of an arm is (the result of an in-place call).
     """
 
     pairs: list[tuple[fx.Proxy, fx.Proxy]] = field(default_factory=list)
+    numbers: list[tuple[Any, Any]] = field(default_factory=list)
     containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
     settled: Callable[[fx.Node], fx.Node] = lambda node: node
 
@@ -43,6 +46,11 @@ class Outputs:
                 return Pending(position)
         self.pairs.append((taken, other))
         return Pending(len(self.pairs) - 1)
+
+    def add_number(self, taken: Any, other: Any) -> PendingNumber:
+        """Slot for values of which one or both are Python numbers."""
+        self.numbers.append((taken, other))
+        return PendingNumber(len(self.numbers) - 1)
 
     def common(self, taken: Any, other: Any) -> Any:
         """The one tensor that two tracked values are, or None when they are two."""
@@ -61,6 +69,28 @@ class Pending:
     """Stands for an output of the branch until its node exists."""
 
     position: int
+
+
+@dataclass(frozen=True)
+class PendingNumber:
+    """Stands for a number that differs between the arms."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """What pending slots are replaced by.
+
+    Attributes:
+        tensors: the outputs of the branch, in order.
+        numbers: the numbers that differ, in order.
+        made: containers rebuilt so far: one pending container gives one object.
+    """
+
+    tensors: list[Any]
+    numbers: list[Any]
+    made: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,11 +154,17 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
     if constant and other_constant:
         if _same_constant(value, other_value):
             return taken
+        if _is_number(value) and _is_number(other_value):
+            return outputs.add_number(value, other_value)
         raise Refusal(
             Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
         )
     if torch_private.same_symbol(taken, other):
         return taken
+    left = _number_or_tensor(taken, constant, value)
+    right = _number_or_tensor(other, other_constant, other_value)
+    if left is not None and right is not None:
+        return outputs.add_number(left, right)
     joined = _merge_containers(taken, other, what, outputs)
     if joined is not None:
         return joined
@@ -169,26 +205,36 @@ def _merge_containers(taken: Any, other: Any, what: str, outputs: Outputs) -> An
     return joined
 
 
-def settle(value: Any, tensors: list[Any], made: dict[int, Any] | None = None) -> Any:
-    """Replace pending slots by the tensors that now exist; one pending container gives one object.
-
-    Args:
-        value: what :func:`merge` returned.
-        tensors: the outputs of the branch, in order.
-        made: containers rebuilt so far, shared between the slots of one join.
-    """
-    made = {} if made is None else made
+def settle(value: Any, results: Results) -> Any:
+    """Replace what :func:`merge` left pending by what now exists."""
     if isinstance(value, Pending):
-        return tensors[value.position]
+        return results.tensors[value.position]
+    if isinstance(value, PendingNumber):
+        return results.numbers[value.position]
     if isinstance(value, PendingContainer):
+        made = results.made
         if id(value) not in made:
             if isinstance(value.items, dict):
-                items: Any = {k: settle(v, tensors, made) for k, v in value.items.items()}
+                items: Any = {k: settle(v, results) for k, v in value.items.items()}
             else:
-                items = [settle(v, tensors, made) for v in value.items]
+                items = [settle(v, results) for v in value.items]
             made[id(value)] = torch_private.rebuilt(value.like, items)
         return made[id(value)]
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _number_or_tensor(tracked: Any, constant: bool, value: Any) -> Any:
+    """A Python number itself, the proxy of a tensor or of another such number, or None."""
+    if constant:
+        return value if _is_number(value) else None
+    node = torch_private.number_node(tracked)
+    if torch_private.is_plain_tensor(tracked) or (node is not None and is_choice(node)):
+        return tracked.as_proxy()
+    return None
 
 
 def _same_constant(a: Any, b: Any) -> bool:

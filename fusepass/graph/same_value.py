@@ -24,7 +24,8 @@ def same_value(a: Any, b: Any, source: Callable[[fx.Node], fx.Node] = _itself) -
     """Whether two arguments (nodes, numbers, containers of them) are equal for every input.
 
     Args:
-        a, b: what to compare.
+        a: a node, a number or a container of them.
+        b: another.
         source: gives the node whose value a node is known to hold (a copy's original, say).
     """
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):

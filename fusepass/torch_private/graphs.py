@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,6 +48,12 @@ def _with_slices(tree: Any) -> Any:
         items = [_with_slices(v) for v in tree]
         return items if isinstance(tree, list) else tuple(items)
     return tree
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same tree with ``function`` applied to each leaf, inside slices too."""
+    leaves, spec = tree_flatten(tree)
+    return tree_unflatten([function(leaf) for leaf in leaves], spec)
 
 
 def fake_mode_of(gm: fx.GraphModule) -> Any:

@@ -155,6 +155,23 @@ def wrap_call(
     return wrap_fx_proxy(translator, proxy)
 
 
+def unknown_number(translator: Any, proxy: fx.Proxy, integral: bool) -> Any:
+    """A tracked Python number of which nothing is known but its kind, for the node of a proxy."""
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    shapes = translator.fake_mode.shape_env
+    with shapes.ignore_fresh_unbacked_symbols():
+        number = shapes.create_unbacked_symint() if integral else shapes.create_unbacked_symfloat()
+    return SymNodeVariable.create(translator, proxy, number)
+
+
+def number_node(value: Any) -> fx.Node | None:
+    """The graph node of a tracked Python number that is not a constant, or None."""
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
+
+
 def with_node(value: Any, node: fx.Node) -> Any:
     """The tracked tensor again, standing for another node of the same metadata."""
     return value.clone(proxy=fx.Proxy(node, value.proxy.tracer), source=None)
