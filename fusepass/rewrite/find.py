@@ -12,8 +12,10 @@ from torch import fx
 
 from fusepass.errors import RewriteFault, RuleError
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.normal_form import plain_name, root_names
 from fusepass.graph.rowwise import is_pointwise
-from fusepass.graph.terms import Term, TermGraph, operands, plain_name, root_names
+from fusepass.graph.term_graph import TermGraph
+from fusepass.graph.terms import Term, operands
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite import near_miss

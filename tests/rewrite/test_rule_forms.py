@@ -234,8 +234,21 @@ def two_views(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, b * 2
 
 
+def a_copy_from_before_the_write(x: Tensor) -> Tensor:
+    y = x + 1
+    z = y.clone()
+    y.mul_(2)
+    return z * 3 - y
+
+
 @pytest.mark.parametrize(
-    "program", [written_after_its_replacement, written_through_a_view_of_a_replacement, two_views]
+    "program",
+    [
+        written_after_its_replacement,
+        written_through_a_view_of_a_replacement,
+        two_views,
+        a_copy_from_before_the_write,
+    ],
 )
 def test_writes_to_what_a_rule_made(program: Callable[..., Any]) -> None:
     with fusepass.rules(*PLAIN):
