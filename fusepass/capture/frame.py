@@ -24,6 +24,7 @@ class Site:
         select: the select node, once it exists (None when the arms leave nothing that differs).
         predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
+        inside: sites of the branches it stands in.
     """
 
     branch: Branch
@@ -33,6 +34,7 @@ class Site:
     select: Any = None
     predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    inside: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Frame:
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
         ungraded: what did not require grad before the arms being traced.
+        predicates: the tracked tensor each branch tests, by site id.
+        in_message: whether what is traced is only the message of an exception.
     """
 
     compiler: Any
@@ -54,6 +58,8 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     ungraded: Ungraded = field(default_factory=Ungraded)
+    predicates: dict[int, Any] = field(default_factory=dict)
+    in_message: bool = False
     next_id: int = 0
 
     def new_id(self) -> int:
