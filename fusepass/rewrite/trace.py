@@ -61,7 +61,8 @@ class _Recorder(TorchFunctionMode):
         elif name in _ABOUT or not _has_tensor(result):
             if name in _READS_BACK:
                 raise TraceError(f"it reads a tensor's value back to Python ({name})")
-            if result is None and name not in _WITHOUT_EFFECT:
+            given = torch_private.tree_flatten((args, kwargs))[0]
+            if result is None and name not in _WITHOUT_EFFECT and _has_tensor(given):
                 self.effect(func, name, args, kwargs)
             return result
         else:
@@ -198,9 +199,7 @@ def _no_own_backward(result: Any) -> None:
     seen = set(todo)
     while todo:
         node = todo.pop()
-        made_by_library = type(node).__name__.startswith("GeneratedBackwardFor_")
-        is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if is_function and not made_by_library:
+        if torch_private.has_own_backward(node):
             raise TraceError(
                 "it uses a torch.autograd.Function; define an operator with torch.library and "
                 "register_autograd instead"
