@@ -13,6 +13,7 @@ from torch import fx
 
 from fusepass import torch_private, tune
 from fusepass.capture import hooks
+from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.errors import FusepassError
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
@@ -52,14 +53,14 @@ def fusepass(
     """
     chosen = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
+    exits = take_sinks_out(gm)  # exceptions become a number and code around the graph
     record.decide(rewrite(gm, graph_rules(), chosen))  # station 2
     for graph in innermost_first(gm):
         record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
     record.decisions.append(_handed(chosen))
-    return log.counting(
-        hand_off(gm, inputs, chosen, name), record
-    )  # stations 3, 4, 5; 6 is the log
+    compiled = hand_off(gm, inputs, chosen, name)  # stations 3, 4, 5; 6 is the log
+    return log.counting(compiled if exits is None else exits.around(compiled), record)
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:

@@ -19,10 +19,13 @@ from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
-from fusepass.capture.refusal import Refusal
+from fusepass.capture.raising_arm import record_sink, tag_as_message
+from fusepass.capture.refusal import ArmRaises, Refusal
 from fusepass.capture.region import EXIT, Region
 from fusepass.capture.select import ARM
+from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.capture.ungraded import requires_grad
+from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
 
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
@@ -48,15 +51,19 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     jump_index = translator.instruction_pointer - 1
     target = translator.indexof[jump.target]
     join = region.join_of(jump_index)
-    for start in (target, translator.instruction_pointer):
-        if region.only_raises(start):
-            raise Refusal(Reason.RAISES, "an arm only raises")
     tested = translator.stack[-1]
     predicate = as_bool_scalar(translator, torch_private.realized(tested))
+    frame.predicates[site_id] = predicate
     rest = translator.stack[:-1]
     jumped = (target, [*rest, tested] if keeps else rest)
     passed = (translator.instruction_pointer, rest)
     starts = {jumps_if: jumped, not jumps_if: passed}
+    raising = [arm for arm, (start, _) in starts.items() if region.only_raises(start)]
+    if len(raising) == 2:
+        raise Refusal(Reason.RAISES, "both arms only raise")
+    if raising:
+        return _go_on(translator, frame, site_id, before, starts, predicate, raising[0], where)
+    last = next(iter(reversed(translator.output.graph.nodes)), None)
     ungraded = frame.ungraded.now(translator.output.graph)
     arms: dict[bool, Arm] = {}
     try:
@@ -67,6 +74,16 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
                 arms[taken] = _trace(translator, before, start, list(stack), join)
                 for node in arms[taken].nodes:
                     node.meta.setdefault(ARM, (site_id, taken))
+    except ArmRaises:
+        before.restore()
+        traced = tag_as_message(translator.output.graph, last, site_id)
+        if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
+            raise
+        return _go_on(translator, frame, site_id, before, starts, predicate, taken, where)
+    except BaseException:
+        before.restore()
+        raise
+    try:
         if any(map(requires_grad, ungraded)):
             text = "an arm writes something that requires grad into a tensor that does not"
             raise Refusal(Reason.NONE_GRAD, text)
@@ -75,6 +92,25 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     except BaseException:
         before.restore()
         raise
+
+
+def _go_on(
+    translator: Any,
+    frame: Frame,
+    site_id: int,
+    before: Bindings,
+    starts: dict[bool, tuple[int, list[Any]]],
+    predicate: Any,
+    raising: bool,
+    where: tuple[str, int],
+) -> Site:
+    """Leave a sink for the arm that raises, and the translator at the start of the other one."""
+    arm = starts[raising]
+    site = record_sink(translator, frame, site_id, before, arm, predicate, raising, where)
+    start, stack = starts[not raising]
+    translator.stack = list(stack)
+    translator.instruction_pointer = translator.start_point = start
+    return site
 
 
 @contextlib.contextmanager
@@ -98,7 +134,7 @@ def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterato
 
 
 def _refuse_handling(error: Any) -> None:
-    raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})")
+    raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})")
 
 
 def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join: int) -> Arm:
@@ -124,6 +160,7 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
+    nodes = [n for n in nodes if not is_sink(n) and not only_for_message(n)]
     held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
     return Arm(bindings, translator.instruction_pointer, nodes, held, writes)
 
@@ -143,7 +180,7 @@ def _run_to(translator: Any, join: int) -> None:
     except torch_private.restart_errors():
         raise
     except torch_private.observed_exceptions() as error:
-        raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
+        raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
     except torch_private.unsupported_errors() as error:
         raise _refusal_for(error) from error
 

@@ -24,6 +24,7 @@ class Site:
         select: the select node, once it exists (None when the arms leave nothing that differs).
         predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
+        inside: sites of the branches it stands in.
     """
 
     branch: Branch
@@ -33,6 +34,7 @@ class Site:
     select: Any = None
     predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    inside: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -47,6 +49,8 @@ class Frame:
         active: jumps being forked, as (code, instruction index), to recognise loops.
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
+        predicates: the tracked tensor each branch tests, by site id.
+        in_message: whether what is traced is only the message of an exception.
     """
 
     compiler: Any
@@ -56,6 +60,8 @@ class Frame:
     active: list[tuple[Any, int]] = field(default_factory=list)
     ungraded: Ungraded = field(default_factory=Ungraded)
     stands_for: dict[int, int] = field(default_factory=dict)
+    predicates: dict[int, Any] = field(default_factory=dict)
+    in_message: bool = False
     next_id: int = 0
 
     def new_id(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients
+from fusepass.capture import escape, gradients, raising_arm, sink_legality
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.numbers import lower_numbers
@@ -40,7 +40,9 @@ def install() -> None:
     global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
     with _install_lock:
         if _uninstall is None:
-            _uninstall = torch_private.install_hooks(_on_jump, _on_identity, _on_graph, _on_break)
+            _uninstall = torch_private.install_hooks(
+                _on_jump, _on_identity, _on_graph, _on_break, _on_raise
+            )
 
 
 def uninstall() -> None:
@@ -122,6 +124,8 @@ def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
         return Refusal(Reason.FORCED, "options ask to keep branches as graph breaks")
     if torch_private.is_generator_frame(translator):
         return Refusal(Reason.GENERATOR, "the branch is in a generator")
+    if frame.in_message:
+        return Refusal(Reason.RAISES, "the message of an exception depends on a branch")
     return None
 
 
@@ -161,6 +165,7 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     _take_back(frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     _take_back(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    _take_back(frame, sink_legality.unsafe_sinks(gm, output_graph))
     with log.compiling(frame, output_graph):
         return compile_graph()
 
@@ -187,6 +192,10 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
             (stack[-1].filename, stack[-1].lineno) if stack else _location(translator, None)
         )
         log.graph_break(frame.compiler, reason, file, line)
+
+
+def _on_raise(translator: Any, instruction: Any) -> None:
+    raising_arm.on_raise(translator, frame_of(translator.output), instruction)
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:

@@ -61,9 +61,14 @@ def join_arms(
         )
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
     predicate_node = predicate.as_proxy().node
+    raises_inside = any(site_id in inner.inside for inner in frame.sites)
+    if raises_inside and shadows.finals:
+        raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
     verdict = legality.check_outputs(
         translator, frame.options, predicate_node, pairs, graph_nodes, partial
     )
+    if raises_inside and verdict.treatment == "cond":
+        raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
     file, line = where
     branch = Branch(
         site_id,

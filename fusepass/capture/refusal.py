@@ -17,3 +17,7 @@ class Refusal(Exception):
         super().__init__(f"{code.value}: {text}")
         self.code = code
         self.text = text
+
+
+class ArmRaises(Refusal):
+    """An arm was traced into an exception: it may be one that always raises."""

@@ -91,6 +91,18 @@ EXCLUDED = {
 }
 
 
+_SIZED_BY_DATA = frozenset(
+    """
+    argwhere bincount combinations masked_select nonzero repeat_interleave unique unique_consecutive
+    """.split()
+)
+
+
+def depends_on_data(name: str) -> bool:
+    """Whether the size of what an operation gives depends on the values it is given."""
+    return name in _SIZED_BY_DATA
+
+
 def partial_reason(node: fx.Node) -> str | None:
     """Why the call may fail for some input values, or None when it is total."""
     if node.op in ("placeholder", "get_attr", "output") or is_state_change(node):

@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.terms import TermGraph
+from fusepass.graph.term_graph import TermGraph
 from fusepass.report.decision import Reason
 from fusepass.rewrite.match import Bound, State, number
 from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size, Variable

@@ -12,19 +12,20 @@ from torch import fx
 
 from fusepass.errors import RewriteFault, RuleError
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.normal_form import plain_name, root_names
 from fusepass.graph.rowwise import is_pointwise
-from fusepass.graph.terms import Term, TermGraph, operands, plain_name, root_names
+from fusepass.graph.term_graph import TermGraph
+from fusepass.graph.terms import Term, operands
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite import near_miss
-from fusepass.rewrite.bind import Binding, bind
-from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
-from fusepass.rewrite.match import Attempt, State
+from fusepass.rewrite.admit import Search, admitted, is_training
+from fusepass.rewrite.legality import Surroundings
+from fusepass.rewrite.match import Attempt
 from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
-from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.replacement import MADE_BY, Site, autocasts_at, fakes_of, record
-from fusepass.rewrite.rule import Match, Place, Rule
-from fusepass.rewrite.trace import TraceError
+from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.replacement import MADE_BY, Site
+from fusepass.rewrite.rule import Place, Rule
 
 
 @dataclass
@@ -44,20 +45,6 @@ class Found:
     misses: dict[str, near_miss.NearMiss] = field(default_factory=dict)
     nearly: dict[fx.Node, tuple[str, near_miss.NearMiss]] = field(default_factory=dict)
     touched: set[fx.Node] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Search:
-    """One graph and what is needed to look at every match in it."""
-
-    graph: fx.Graph
-    terms: TermGraph
-    around: Surroundings
-    options: Options
-    fake_mode: Any
-    training: bool
-    place: Place
-    faulty: set[str]  # names of rules that raised: warned of once, then left alone
 
 
 def search(
@@ -85,12 +72,8 @@ def search(
     if not by_name or fake_mode is None:
         return found
     terms = TermGraph(graph)
-    training = place == "before" and torch.is_grad_enabled()
-    if place == "after":
-        training = any(n.op == "placeholder" and "tangents" in n.name for n in graph.nodes)
-    within = Search(
-        graph, terms, Surroundings.of(terms), options, fake_mode, training, place, faulty
-    )
+    training = is_training(terms, place)
+    within = Search(terms, Surroundings.of(terms), options, fake_mode, training, place, faulty)
     for node in graph.nodes:
         patterns = by_name.get(plain_name(node) or "", ())
         if not patterns or tensor_value(node) is None:
@@ -175,7 +158,7 @@ def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
     for state in attempt.run(root):
         found.touched.update(state.nodes)
         try:
-            site = _site(within, pattern, state)
+            site = admitted(within, pattern, state)
         except Exception as fault:  # noqa: BLE001 - rules are anybody's code
             within.faulty.add(rule.name)
             problem = f"{type(fault).__name__}: {fault}"
@@ -192,103 +175,6 @@ def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
         found.rejected.append((rule, root.owner, first))
     elif attempt.miss is not None and rule.name not in root.owner.meta.get(MADE_BY, ()):
         near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
-
-
-def _site(within: Search, pattern: Pattern, state: State) -> Site | Reject:
-    rule = pattern.rule
-    terms = [state.parts[id(root)] for root in pattern.roots]
-    outputs = [term.node for term in terms]
-    if any(node is None for node in outputs):
-        text = "an output of the rule is inside another operation here"
-        return Reject(Reason.OTHER_OP, text, terms[0].owner)
-    nodes: list[fx.Node] = [n for n in outputs if n is not None]
-    binding = bind(pattern, state, within.terms)
-    if isinstance(binding, Reject):
-        return binding
-    bases = tuple(dict.fromkeys(operand.node for operand in binding.operands.values()))
-    taken = cut(within.around, _without_kept_views(state, nodes), nodes, bases)
-    if isinstance(taken, Reject):
-        return taken
-    again = _again(pattern, taken)
-    return again or _tested(within, rule, pattern, binding, taken, nodes, bases)
-
-
-def _without_kept_views(state: State, outputs: list[fx.Node]) -> list[fx.Node]:
-    """The calls of a match, less reshapes of its outputs that others read too: these stay."""
-    own = {term.node for term in state.parts.values()}
-    inside = set(state.nodes)
-    kept: list[fx.Node] = list(outputs)
-    for node in kept:
-        for user in node.users:
-            if user in inside and user not in own and any(u not in inside for u in user.users):
-                inside.discard(user)
-                kept.append(user)
-    return [node for node in state.nodes if node in inside]
-
-
-def _again(pattern: Pattern, taken: Cut) -> Reject | None:
-    """A rule that matches what it made itself would never come to an end."""
-    made = [n for n in taken.nodes if pattern.rule.name in n.meta.get(MADE_BY, ())]
-    if not made:
-        return None
-    text = "its own replacement matches its pattern again; it was applied once"
-    return Reject(Reason.REPEAT, text, made[0])
-
-
-def _tested(
-    within: Search,
-    rule: Rule,
-    pattern: Pattern,
-    binding: Binding,
-    taken: Cut,
-    outputs: list[fx.Node],
-    bases: tuple[fx.Node, ...],
-) -> Site | Reject:
-    if not within.options.rule_on(rule.name):
-        return Reject(Reason.RULE_OFF, "switched off in options", outputs[0])
-    values = [tensor_value(node) for node in outputs]
-    grad = within.training and any(v is not None and v.requires_grad for v in values)
-    write = written_later(within.terms, bases, taken.nodes) if grad else None
-    if write is not None:
-        text = "an operand is written to later; a backward that saved it would not run"
-        return Reject(Reason.ALIAS, text, write)
-    _, seen = fakes_of(binding, bases, within.fake_mode, grad=grad)
-    training = grad if within.place == "before" else within.training
-    match = Match(
-        {**binding.scalars, **seen},
-        taken.nodes,
-        tuple(values),
-        tuple(outputs),
-        within.options,
-        training,
-        within.place,
-    )
-    verdict = rule.check(match) if rule.check is not None else None
-    if isinstance(verdict, Reject):
-        return verdict
-    if not isinstance(verdict, Accept | None):
-        raise TypeError(
-            f"check returned {verdict!r}, not None, a fusepass.Reject or a fusepass.Accept"
-        )
-    autocasts = autocasts_at(outputs[0]) if within.place == "before" else []
-    try:
-        graph = record(
-            pattern,
-            binding,
-            bases,
-            outputs,
-            within.fake_mode,
-            grad=grad,
-            autocasts=autocasts,
-        )
-    except TraceError as fault:
-        return Reject(Reason.UNTRACEABLE, f"the replacement cannot be used: {fault}", outputs[0])
-    except Exception as fault:  # noqa: BLE001 - the replacement cannot take these operands
-        text = f"the replacement does not take these operands: {type(fault).__name__}: {fault}"
-        return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])
-    if isinstance(graph, Reject):
-        return graph
-    return Site(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)
 
 
 def fake_mode_of(graph: fx.Graph) -> Any:

@@ -16,7 +16,7 @@ from torch import fx
 from fusepass.graph.calls import call_of
 from fusepass.graph.effects import is_state_change
 from fusepass.graph.memory import memory_of
-from fusepass.graph.terms import TermGraph
+from fusepass.graph.term_graph import TermGraph
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Reject
 

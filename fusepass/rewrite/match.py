@@ -19,7 +19,8 @@ from fusepass.graph.arguments import SymbolicSize
 from fusepass.graph.calls import default_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.schemas import REQUIRED
-from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term, TermGraph
+from fusepass.graph.term_graph import TermGraph
+from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term
 from fusepass.report.decision import Reason
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
 

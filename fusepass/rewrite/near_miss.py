@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.terms import RESHAPES, Term, TermGraph, plain_name, root_names
+from fusepass.graph.normal_form import plain_name, root_names
+from fusepass.graph.term_graph import TermGraph
+from fusepass.graph.terms import RESHAPES, Term
 from fusepass.report.decision import Reason
 from fusepass.rewrite.match import Attempt, Miss, State, keeps_rows
 from fusepass.rewrite.pattern import Operation, Pattern, Variable

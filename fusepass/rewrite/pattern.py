@@ -20,9 +20,11 @@ from fusepass import torch_private
 from fusepass.errors import RuleError
 from fusepass.graph.arguments import SymbolicSize
 from fusepass.graph.calls import default_of
+from fusepass.graph.normal_form import CASTS, plain_name
 from fusepass.graph.rowwise import is_rowwise
 from fusepass.graph.schemas import REQUIRED
-from fusepass.graph.terms import CASTS, INPUT, Term, TermGraph, plain_name
+from fusepass.graph.term_graph import TermGraph
+from fusepass.graph.terms import INPUT, Term
 from fusepass.rewrite import concrete, trace
 from fusepass.rewrite.rule import Rule
 

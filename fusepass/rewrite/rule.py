@@ -32,7 +32,8 @@ class Match:
         outputs: fake tensors of what the pattern returns, in its order.
         output_nodes: the nodes that compute them.
         options: the options in force.
-        training: whether a backward will follow (``before``), or follows this graph (``after``).
+        training: before autograd whether a backward of it will follow, after autograd whether this
+            graph is a backward.
         place: which graph this is: before or after autograd.
     """
 

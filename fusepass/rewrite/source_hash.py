@@ -104,13 +104,10 @@ def _inner(value: Any) -> Any:
         return (value.__func__, getattr(value.__self__, "__dict__", ()))
     if hasattr(value, "func") and hasattr(value, "keywords"):
         return (value.func, tuple(value.args), dict(value.keywords))
-    if hasattr(value, "_init_fn"):  # torch.library.custom_op
-        return value._init_fn
-    if hasattr(value, "fn") and hasattr(value, "src"):  # triton.jit
-        return str(value.src)
-    if hasattr(value, "__wrapped__"):
-        return value.__wrapped__
-    return None
+    for inner in (torch_private.function_of_operator(value), torch_private.source_of_kernel(value)):
+        if inner is not None:
+            return inner
+    return getattr(value, "__wrapped__", None)
 
 
 def _function(function: types.FunctionType, seen: dict[int, Any]) -> str:

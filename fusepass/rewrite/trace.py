@@ -25,6 +25,8 @@ _ABOUT = frozenset(
     is_complex storage_offset get_device requires_grad_ is_inference data_ptr untyped_storage
     __len__ __hash__ __repr__ is_signed dim_order""".split()
 )
+_READS_BACK = frozenset("item __bool__ __int__ __float__ tolist __index__".split())
+_WITHOUT_EFFECT = frozenset("retain_grad _assert _assert_async".split())
 _PROPERTIES = frozenset("T mT H mH real imag".split())
 _TRACED = (torch.Tensor, torch.SymInt, torch.SymFloat)
 
@@ -57,13 +59,27 @@ class _Recorder(TorchFunctionMode):
                 return result
             node = self.graph.call_function(getattr, (self.argument(args[0]), name))
         elif name in _ABOUT or not _has_tensor(result):
-            if name in ("item", "__bool__", "__int__", "__float__", "tolist", "__index__"):
+            if name in _READS_BACK:
                 raise TraceError(f"it reads a tensor's value back to Python ({name})")
+            given = torch_private.tree_flatten((args, kwargs))[0]
+            if result is None and name not in _WITHOUT_EFFECT and _has_tensor(given):
+                self.effect(func, name, args, kwargs)
             return result
         else:
             node = self.call(func, name, args, kwargs)
         self.note_result(node, result)
         return result
+
+    def effect(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        """A call that returns nothing writes to what it is given."""
+        if name == "__setitem__":
+            self.graph.call_function(operator.setitem, self.argument(tuple(args)))
+        elif torch_private.operator_name(func) is not None:
+            self.call(func, name, args, kwargs)
+        else:
+            if name == "__set__":
+                name = getattr(getattr(func, "__self__", None), "__name__", name)
+            raise TraceError(f"it changes a tensor in a way that cannot be recorded ({name})")
 
     def call(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
         if _is_method(func) and inspect.isfunction(func):  # gives its own defaults on
@@ -183,9 +199,7 @@ def _no_own_backward(result: Any) -> None:
     seen = set(todo)
     while todo:
         node = todo.pop()
-        made_by_library = type(node).__name__.startswith("GeneratedBackwardFor_")
-        is_function = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if is_function and not made_by_library:
+        if torch_private.has_own_backward(node):
             raise TraceError(
                 "it uses a torch.autograd.Function; define an operator with torch.library and "
                 "register_autograd instead"

@@ -231,6 +231,7 @@ _IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUI
 JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
 BreakHandler = Callable[[Any, str, Any], None]
+RaiseHandler = Callable[[Any, Any], None]
 
 
 def install_hooks(
@@ -238,6 +239,7 @@ def install_hooks(
     on_identity: Callable[[Any, Callable[[], list[Any]]], None],
     on_graph: GraphHandler,
     on_break: BreakHandler,
+    on_raise: RaiseHandler,
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
@@ -248,6 +250,7 @@ def install_hooks(
         on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
+        on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
     """
     from torch._dynamo import symbolic_convert
     from torch._dynamo.output_graph import OutputGraph
@@ -272,6 +275,11 @@ def install_hooks(
             original = table[opcode]
             table[opcode] = _identity_hook(on_identity, original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
+
+        opcode = dis.opmap["RAISE_VARARGS"]
+        original = table[opcode]
+        table[opcode] = _raise_hook(on_raise, original)
+        undo.append(functools.partial(table.__setitem__, opcode, original))
 
     call_user_compiler = OutputGraph.call_user_compiler
 
@@ -338,6 +346,16 @@ def _identity_hook(
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         on_identity(translator, lambda: _compared(translator, instruction))
+        original(translator, instruction)
+
+    return handler
+
+
+def _raise_hook(
+    on_raise: RaiseHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        on_raise(translator, instruction)
         original(translator, instruction)
 
     return handler

@@ -68,6 +68,11 @@ def fake_mode_of(gm: fx.GraphModule) -> Any:
     return None
 
 
+def is_backward_graph(graph: fx.Graph) -> bool:
+    """Whether an ATen graph is the backward that AOTAutograd split off, by its inputs' names."""
+    return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
+
+
 def source_of(node: fx.Node) -> tuple[str, int]:
     """File and line of the user's code a node came from, ``("", 0)`` when unknown."""
     from torch.fx.graph import _parse_stack_trace
@@ -121,6 +126,17 @@ def operator_name(target: Any) -> tuple[str, str] | None:
         return None
     namespace, _, name = target._qualified_op_name.partition("::")
     return namespace, name
+
+
+def function_of_operator(value: Any) -> Any:
+    """The Python function behind what ``torch.library.custom_op`` made; None for anything else."""
+    return getattr(value, "_init_fn", None)
+
+
+def source_of_kernel(value: Any) -> str | None:
+    """The source text of a ``triton.jit`` function; None for anything else."""
+    is_kernel = hasattr(value, "fn") and hasattr(value, "src")
+    return str(value.src) if is_kernel else None
 
 
 def is_builtin(target: Any) -> bool:

@@ -150,6 +150,15 @@ def lacks_backward(target: Any) -> bool:
     return not any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
 
 
+def has_own_backward(grad_fn: Any) -> bool:
+    """Whether a node of autograd's graph is a user's ``autograd.Function``.
+
+    ``torch.library.register_autograd`` makes such functions too; those belong to their operator.
+    """
+    is_function = isinstance(grad_fn, torch.autograd.function.BackwardCFunction)
+    return is_function and not type(grad_fn).__name__.startswith("GeneratedBackwardFor_")
+
+
 def size_hint(size: Any) -> int | None:
     """A size as a number: its hint where it is symbolic, None where it depends on data."""
     if isinstance(size, int):

@@ -62,7 +62,13 @@ def cond(reason_code: str) -> Verdict:
     return Verdict(frozenset({("cond", reason_code)}))
 
 
+def sink(reason_code: str) -> Verdict:
+    """The site only raises, and does so after the graph."""
+    return Verdict(frozenset({("sink", reason_code)}))
+
+
 WHERE = where("pure_total")
+SINK = sink("raises")
 # Only the results are pinned: the contract does not name this shape of control flow.
 FREE = Verdict(absent=True)
 # It must not be captured, but the contract does not say what the report calls it.
@@ -109,8 +115,9 @@ class Program:
         return self.expect_grad if grad and self.expect_grad is not None else self.expect
 
     def captured(self, *, grad: bool) -> bool:
-        """Whether every site must become ``torch.where``: one graph, and no recompile."""
-        return not self.extra and all(verdict == WHERE for verdict in self.verdicts(grad=grad))
+        """Whether every site must leave the graph whole: one graph, and no recompile."""
+        whole = (WHERE, SINK, WHERE | SINK)
+        return not self.extra and all(verdict in whole for verdict in self.verdicts(grad=grad))
 
 
 class Family:

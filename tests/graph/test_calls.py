@@ -116,12 +116,8 @@ REFLECTED = {"rdiv": lambda self, other: other / self}
 
 
 def traced(program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Call, fx.Graph]:
-    # By __torch_function__, as Dynamo and rules record: C functions take no proxies.
-    mode = torch_private.plain_fake_mode()
-    names = [f"x{i}" for i in range(len(inputs))]
-    scope: dict[str, Any] = {"program": program}
-    exec(f"def run({', '.join(names)}): return program({', '.join(names)})", scope)
-    graph = record_torch(scope["run"], [mode.from_tensor(x) for x in inputs], mode)
+    mode = torch_private.plain_fake_mode()  # C functions take no proxies
+    graph = record_torch(program, [mode.from_tensor(x) for x in inputs], mode)
     (node,) = [n for n in graph.nodes if n.op.startswith("call_")]
     call = call_of(node)
     assert call is not None

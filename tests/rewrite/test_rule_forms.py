@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fusepass
+from fusepass import errors
 from fusepass.report.decision import Outcome
 
 from .linear_rule import EXAMPLE, same
@@ -199,6 +200,59 @@ def test_neighbours_are_applied_together() -> None:
     assert one(rule, program, torch.randn(2, 5), torch.randn(2, 5)) == [APPLIED] * 4
 
 
+def test_a_replacement_may_write_to_what_it_made() -> None:
+    """Also by calls that return nothing: these are recorded as well."""
+
+    def by_rows(x: Tensor) -> Tensor:
+        y = torch.empty_like(x)
+        y[:1] = x[:1].sin().exp()
+        y[1:] = x[1:].sin().exp()
+        add_one(y)
+        return y - 1
+
+    rule = fusepass.Rule("test_rows", lambda x: x.sin().exp(), by_rows, EXAMPLE[:1])
+    assert APPLIED in one(rule, lambda x: x.sin().exp(), torch.randn(3, 4))
+
+
+@torch.library.custom_op("fusepass_test::add_one", mutates_args={"x"})
+def add_one(x: Tensor) -> None:
+    x.add_(1)
+
+
+def by_index(x: Tensor) -> Tensor:
+    y = x.sin()
+    y[0] = 7
+    return y.exp()
+
+
+def by_operator(x: Tensor) -> Tensor:
+    y = x.sin()
+    add_one(y)
+    return y.exp()
+
+
+def by_data(x: Tensor) -> Tensor:
+    y = x.sin()
+    y.data = x
+    return y.exp()
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (by_index, "setitem writes to its memory"),
+        (by_operator, "add_one_default writes to its memory"),
+        (by_data, r"cannot be recorded \(data\)"),
+    ],
+)
+def test_a_write_in_a_pattern_is_not_overlooked(
+    written: Callable[[Tensor], Tensor], problem: str
+) -> None:
+    rule = fusepass.Rule("test_written", written, written, EXAMPLE[:1])
+    with pytest.raises(errors.RuleError, match=problem):
+        fusepass.register(rule)
+
+
 # ---- found by running the corpus of tests/capture with such rules in force -----------------------
 
 PLAIN = (
@@ -234,8 +288,21 @@ def two_views(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, b * 2
 
 
+def a_copy_from_before_the_write(x: Tensor) -> Tensor:
+    y = x + 1
+    z = y.clone()
+    y.mul_(2)
+    return z * 3 - y
+
+
 @pytest.mark.parametrize(
-    "program", [written_after_its_replacement, written_through_a_view_of_a_replacement, two_views]
+    "program",
+    [
+        written_after_its_replacement,
+        written_through_a_view_of_a_replacement,
+        two_views,
+        a_copy_from_before_the_write,
+    ],
 )
 def test_writes_to_what_a_rule_made(program: Callable[..., Any]) -> None:
     with fusepass.rules(*PLAIN):

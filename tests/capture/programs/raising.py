@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..inputs import B, signs
-from ..program import FREE, WHERE, Family, keep
+from ..program import FREE, SINK, WHERE, Family, keep
 
 FAMILY = Family("raising")
 ONE = signs((B, 4))
@@ -14,21 +14,21 @@ TWO = signs((B, 4), (B, 4), flips=2)
 RAISES = keep("raises")
 
 
-@FAMILY.program(ONE, RAISES, grad=True, tags="contexts")
+@FAMILY.program(ONE, SINK, grad=True, tags="contexts")
 def raise_value_error(x: Tensor) -> Tensor:
     if x.sum() < 0:
         raise ValueError("the sum must not be negative")
     return x * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_with_formatted_text(x: Tensor) -> Tensor:
     if x.sum() < 0:
         raise ValueError(f"bad input of shape {tuple(x.shape)} and dtype {x.dtype}")
     return x * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_after_work(x: Tensor) -> Tensor:
     h = x * 2
     if h.sum() < 0:
@@ -37,7 +37,7 @@ def raise_after_work(x: Tensor) -> Tensor:
     return h
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_without_arguments(x: Tensor) -> Tensor:
     if x.sum() < 0:
         raise KeyError
@@ -49,14 +49,14 @@ class Unstable(ArithmeticError):
         super().__init__(f"{name} is unstable")
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_own_class(x: Tensor) -> Tensor:
     if x.sum() < 0:
         raise Unstable("x")
     return x * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_in_else(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x * 2
@@ -72,7 +72,7 @@ def raise_in_both(x: Tensor) -> Tensor:
     raise TypeError("negative")
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_after_input_was_written(x: Tensor) -> Tensor:
     x.add_(0.01)
     if x.mean() < 0:
@@ -81,31 +81,31 @@ def raise_after_input_was_written(x: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def bare_assertion(x: Tensor) -> Tensor:
     assert x.sum() > 0
     return x * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def assertion_with_text(x: Tensor) -> Tensor:
     assert x.sum() > 0, "must be positive"
     return x * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def assertion_with_formatted_text(x: Tensor) -> Tensor:
     assert x.sum() > 0, f"must be positive, shape {tuple(x.shape)}"
     return x * 2
 
 
-@FAMILY.program(TWO, RAISES)
+@FAMILY.program(TWO, SINK)
 def assertion_of_two(x: Tensor, y: Tensor) -> Tensor:
     assert x.sum() > 0 and not (y.sum() < 0)  # noqa: PT018  # one line is the program
     return x * y
 
 
-@FAMILY.program(TWO, RAISES, WHERE)
+@FAMILY.program(TWO, SINK, WHERE)
 def check_then_branch(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() < 0:
         raise ValueError("x")
@@ -118,7 +118,7 @@ def checked(h: Tensor) -> Tensor:
     return h * 2
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 def raise_in_helper(x: Tensor) -> Tensor:
     return checked(x + 1e-3) * 3
 
@@ -152,7 +152,7 @@ def branch_inside_finally(x: Tensor) -> Tensor:
     return y + z
 
 
-@FAMILY.program(ONE, RAISES)
+@FAMILY.program(ONE, SINK)
 class LabelsInRange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         labels = x.long()
@@ -161,7 +161,7 @@ class LabelsInRange(nn.Module):
         return torch.nn.functional.softmax(x, -1) * labels
 
 
-@FAMILY.program(TWO, RAISES | keep("untraceable"), RAISES)
+@FAMILY.program(TWO, WHERE, SINK)
 def raise_in_nested_arm(x: Tensor, y: Tensor) -> Tensor:
     h = x + y
     if x.sum() > 0:

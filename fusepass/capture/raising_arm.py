@@ -1,0 +1,253 @@
+"""An arm that only raises: what it raises is traced, and a sink node stands in for the branch.
+
+The arm is traced up to its ``raise`` like any other, but what only its message needs is tagged:
+those nodes leave the graph later and run when the exception is due. The translator then goes on in
+the other arm, as if there had been no branch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture import handlers
+from fusepass.capture.bindings import Bindings, modes, mutations
+from fusepass.capture.frame import Frame, Site
+from fusepass.capture.recipe import Writer
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.select import Branch
+from fusepass.capture.sink import MESSAGE, SINK, Sink, sink
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.totality import depends_on_data
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+_MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
+
+
+class Raised(Exception):
+    """Unwinds the trace of an arm at its ``raise`` statement."""
+
+    def __init__(self, translator: Any, instruction: Any) -> None:
+        super().__init__()
+        operands = translator.stack[len(translator.stack) - instruction.arg :]
+        self.again = instruction.arg == 0
+        self.value = torch_private.realized(operands[0]) if operands else None
+        self.cause = torch_private.realized(operands[1]) if len(operands) > 1 else None
+        parts = None if self.value is None else torch_private.exception_parts(self.value)
+        self.seen_by = None if parts is None else handlers.who_sees(translator, parts[0])
+        self.stack = tuple(_user_stack(translator))
+
+
+def on_raise(translator: Any, frame: Frame | None, instruction: Any) -> None:
+    """Called before each ``raise``; unwinds when it is the message of a sink that is traced."""
+    if frame is not None and frame.in_message:
+        raise Raised(translator, instruction)
+
+
+def record_sink(
+    translator: Any,
+    frame: Frame,
+    site_id: int,
+    before: Bindings,
+    raising: tuple[int, list[Any]],
+    predicate: Any,
+    when: bool,
+    where: tuple[str, int],
+) -> Site:
+    """Trace the arm that raises and record a sink; the translator is left where it was before.
+
+    Args:
+        translator: Dynamo's translator.
+        frame: capture's state for this frame.
+        site_id: number of the site.
+        before: the translator's state at the branch.
+        raising: where the raising arm starts, and the stack it starts with.
+        predicate: the tracked 0-d bool tensor tested.
+        when: which outcome of the predicate raises.
+        where: file and line of the branch.
+
+    Raises:
+        Refusal: the exception could not be raised after the graph as eager raises it.
+    """
+    _check_site(translator, frame)
+    bad = _bad(translator, frame, predicate, when)
+    graph = translator.output.graph
+    last = next(iter(reversed(graph.nodes)))
+    try:
+        raised = _trace(translator, frame, raising)
+    finally:
+        nodes = tag_as_message(graph, last, site_id)
+        after = modes(), mutations(translator)
+        before.restore()
+    if after != (before.modes, before.mutations):
+        raise Refusal(Reason.SIDE_EFFECT, "the arm that raises changes something outside first")
+    _check_message(nodes)
+    writer = Writer()
+    recipe = writer.exception(_checked(raised))
+    operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
+    proxy = translator.output.create_proxy("call_function", sink, (bad.as_proxy(), *operands), {})
+    proxy.node.meta["example_value"] = None
+    proxy.node.meta[SINK] = Sink(
+        site=site_id,
+        recipe=recipe,
+        stack=raised.stack,
+        without_context=raised.cause is not None,
+        shows_grad=frozenset(writer.shows_grad),
+        grad_enabled=torch.is_grad_enabled(),
+        autocast=_autocast(),
+        random_calls=torch_private.random_call_count(translator.output),
+        file=where[0],
+        line=where[1],
+    )
+    branch = Branch(site_id, frame.arms[-1] if frame.arms else None, "sink", False, *where)
+    text = "the exception is raised after the graph: one read-back per call"
+    decision = Decision(
+        Station.CAPTURE, "branch", Outcome.APPLIED, Reason.RAISES, text, "sink", *where
+    )
+    inside = frozenset(site for site, _ in frame.arms)
+    return Site(branch, None, decision, predicate=predicate.as_proxy().node, inside=inside)
+
+
+def _check_site(translator: Any, frame: Frame) -> None:
+    """What can be said before the arm is traced."""
+    if torch_private.is_nested_graph(translator):
+        raise Refusal(Reason.RAISES, "an arm only raises, in the body of a higher-order operator")
+    if torch_private.is_handling_exception(translator):
+        raise Refusal(Reason.RAISES, "an arm only raises, while another exception is handled")
+    pending = torch_private.pending_changes(translator)
+    if pending is not None:
+        text = f"an arm only raises, and eager has done before it what must wait here: {pending}"
+        raise Refusal(Reason.SIDE_EFFECT, text)
+    if sum(site.decision.treatment == "sink" for site in frame.sites) >= _MAX_SINKS:
+        raise Refusal(Reason.LOOP, "the same graph raises at more than a thousand places")
+
+
+def _bad(translator: Any, frame: Frame, predicate: Any, when: bool) -> Any:
+    """The 0-d bool tensor that says whether the exception is due, outer branches included."""
+    tests = [(frame.predicates[site], arm) for site, arm in frame.arms] + [(predicate, when)]
+    bad: Any = None
+    for tested, outcome in tests:
+        test = tested
+        if not outcome:
+            not_tested = (tested.as_proxy(),)
+            test = torch_private.wrap_call(
+                translator, "call_function", torch.logical_not, not_tested, {}
+            )
+        if bad is None:
+            bad = test
+            continue
+        if _device(bad) != _device(test):
+            raise Refusal(Reason.DEVICE_MISMATCH, "nested branches test tensors on two devices")
+        both = (bad.as_proxy(), test.as_proxy())
+        bad = torch_private.wrap_call(translator, "call_function", torch.logical_and, both, {})
+    return bad
+
+
+def _device(tracked: Any) -> Any:
+    value = tensor_value(tracked.as_proxy().node)
+    return None if value is None else value.device
+
+
+def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any]]) -> Raised:
+    translator.instruction_pointer = translator.start_point = raising[0]
+    translator.stack = list(raising[1])
+    try:
+        with _message(translator, frame):
+            while translator.step():
+                pass
+    except Raised as raised:
+        return raised
+    except torch_private.restart_errors():
+        raise
+    except torch_private.observed_exceptions() as error:
+        raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
+    except torch_private.unsupported_errors() as error:
+        text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
+        raise Refusal(
+            Reason.RAISES, f"an arm only raises, what cannot be traced: {text}"
+        ) from error
+    raise Refusal(Reason.RAISES, "an arm raises in a way that cannot be followed")
+
+
+@contextlib.contextmanager
+def _message(translator: Any, frame: Frame) -> Iterator[None]:
+    """While the arm is traced: no partial graph, no handler, nothing from outside is written."""
+    held = {
+        n: translator.__dict__.get(n) for n in ("should_compile_partial_graph", "exception_handler")
+    }
+    translator.should_compile_partial_graph = lambda: False
+    translator.exception_handler = _refuse_handling
+    translator.current_speculation = None
+    frame.in_message = True
+    try:
+        with torch_private.new_scope(), torch_private.message_tracing(depends_on_data):
+            yield
+    finally:
+        frame.in_message = False
+        for name, value in held.items():
+            if value is None:
+                delattr(translator, name)
+            else:
+                setattr(translator, name, value)
+
+
+def _refuse_handling(error: Any) -> None:
+    raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})")
+
+
+def tag_as_message(graph: fx.Graph, last: fx.Node | None, site_id: int) -> list[fx.Node]:
+    """Mark what was recorded after ``last`` as not part of the program's main path."""
+    nodes: list[fx.Node] = []
+    for node in reversed(graph.nodes):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            node.meta.setdefault(MESSAGE, site_id)
+            nodes.append(node)
+    return nodes[::-1]
+
+
+def _check_message(nodes: list[fx.Node]) -> None:
+    """The message runs later, and only when it is needed: it may look, and nothing else."""
+    for node in nodes:
+        if is_random(node):
+            raise Refusal(
+                Reason.RANDOM_OP, f"the arm that raises draws random numbers ({op_name(node)})"
+            )
+        if written_nodes(node):
+            raise Refusal(
+                Reason.SIDE_EFFECT, f"the arm that raises writes memory ({op_name(node)})"
+            )
+
+
+def _checked(raised: Raised) -> Any:
+    if raised.again or raised.value is None:
+        raise Refusal(Reason.RAISES, "an arm raises an older exception again")
+    if raised.cause is not None:
+        constant, cause = torch_private.constant_of(raised.cause)
+        if not constant or cause is not None:
+            raise Refusal(Reason.RAISES, "an arm raises one exception from another")
+    if raised.seen_by is not None:
+        raise Refusal(Reason.RAISES, f"the exception would pass {raised.seen_by} of the program")
+    return raised.value
+
+
+def _autocast() -> tuple[tuple[str, Any], ...]:
+    kinds = ("cpu", "cuda")
+    on = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in on)
+
+
+def _user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
+    for frame in reversed(list(torch_private.frames_outwards(translator))):
+        code = frame.f_code
+        if not torch_private.is_internal_file(code.co_filename):
+            positions = getattr(frame.current_instruction, "positions", None)
+            line = getattr(positions, "lineno", None) or frame.lineno
+            yield code.co_filename, code.co_name, int(line)

@@ -1,0 +1,101 @@
+"""Dynamo: the exception a traced program raises, and who could see it. Run on 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from typing import Any
+
+_HARMLESS_CONTEXTS = frozenset(
+    """
+    GradModeVariable InferenceModeVariable AutocastModeVariable NullContextVariable
+    SDPAKernelVariable ProfilerContextVariable ProfilerRecordFunctionContextVariable
+    """.split()
+)
+
+
+def exception_parts(value: Any) -> tuple[type[BaseException], list[Any], dict[str, Any]] | None:
+    """``(class, args, kwargs)`` of what is raised, or None when it was not made while tracing."""
+    from torch._dynamo import variables
+
+    if isinstance(value, (variables.BuiltinVariable, variables.UserDefinedClassVariable)):
+        kind = value.as_python_constant()
+        is_exception = isinstance(kind, type) and issubclass(kind, BaseException)
+        return (kind, [], {}) if is_exception else None
+    if type(value) is not variables.ExceptionVariable or value.source is not None:
+        return None
+    changed = [value.__context__, value.__cause__]
+    if not all(entry.is_python_constant() for entry in changed):
+        return None
+    return value.exc_type, list(value.args), getattr(value, "fusepass_kwargs", {})
+
+
+def is_handling_exception(translator: Any) -> bool:
+    """Whether the traced program is inside an ``except`` block, which would become the context."""
+    return len(translator.exn_vt_stack) > 0
+
+
+def pending_changes(translator: Any) -> str | None:
+    """A change outside that the program has made and Dynamo makes after the graph, or None."""
+    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+
+    output = translator.output
+    effects = output.side_effects
+    if effects.tensor_hooks:
+        return "a hook put on a tensor"
+    if getattr(output.root_tx, "debug_locals", None):
+        return "something printed"
+    for held in effects.id_to_variable.values():
+        new = isinstance(held.mutation_type, (AttributeMutationNew, ValueMutationNew))
+        changed = not new and held.mutation_type is not None and effects.is_modified(held)
+        if changed and not _is_own_kwargs(output.root_tx, held):
+            return f"a change of {_described(held)}"
+    return None
+
+
+def _is_own_kwargs(root: Any, held: Any) -> bool:
+    """The ``**kwargs`` of the compiled frame is made for the call: nobody else sees it."""
+    code = root.f_code
+    has_kwargs = bool(code.co_flags & 0x08)
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)
+    name = getattr(held.source, "local_name", None)
+    return has_kwargs and name is not None and name == code.co_varnames[count]
+
+
+def _described(held: Any) -> str:
+    source = getattr(held, "source", None)
+    name = getattr(source, "name", None)
+    name = name() if callable(name) else name
+    return str(name) if name else "an object"
+
+
+def random_call_count(output_graph: Any) -> int:
+    """How often Python's own generator was drawn from; Dynamo draws before the graph runs."""
+    return len(output_graph.random_calls)
+
+
+def is_nested_graph(translator: Any) -> bool:
+    """Whether what is traced goes into the body of a higher-order operator."""
+    return translator.output.current_tracer.parent is not None
+
+
+def frames_outwards(translator: Any) -> Iterator[Any]:
+    """The translator and those that inlined it, innermost first."""
+    while translator is not None:
+        yield translator
+        translator = translator.parent
+
+
+def unknown_context(translator: Any) -> str | None:
+    """A with-block around the current instruction that may look at an exception, or None."""
+    for entry in translator.block_stack:
+        context = getattr(entry, "with_context", None)
+        if context is not None and type(context).__name__ not in _HARMLESS_CONTEXTS:
+            return type(context).__name__.removesuffix("Variable")
+    return None
+
+
+def builtin_class(translator: Any, name: str) -> Any:
+    """The class a global name stands for in the traced frame, or None."""
+    found = translator.f_globals.get(name, getattr(builtins, name, None))
+    return found if isinstance(found, type) else None
