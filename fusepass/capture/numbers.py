@@ -22,8 +22,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, select
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.totality import partial_reason, zero_safe
+from fusepass.graph.totality import POINTWISE, partial_reason, zero_safe
 from fusepass.report.decision import Reason
 
 _DIFFERS = "a Python number differs between the arms"
@@ -175,8 +174,8 @@ def _tensor(
 
 
 def _can_be_doubled(user: fx.Node) -> bool:
-    calls = user.op in ("call_function", "call_method") and op_name(user) is not None
-    return calls and not written_nodes(user) and not is_random(user)
+    name = op_name(user)  # an in-place spelling ends in "_" and is not among them
+    return name in POINTWISE or name in ("floor_divide", "remainder", "fmod", "rsub")
 
 
 def _with(args: Any, node: fx.Node, number: Any) -> Any:

@@ -15,7 +15,8 @@ from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.effects import is_state_change
 
-_POINTWISE = """
+POINTWISE = frozenset(
+    """
 __and__ __invert__ __or__ __radd__ __rmul__ __rpow__ __rsub__ __rtruediv__ __xor__ abs acos acosh
 add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
 bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min complex conj
@@ -27,8 +28,9 @@ logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num 
 polar pos positive pow prelu rad2deg real reciprocal relu relu6 resolve_conj resolve_neg round
 rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink softsign
 special_erf special_expit sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
-view_as_real where xlogy zero
+view_as_real where xlogy zero fma
 """.split()
+)
 _SHAPE = """
 H T alias as_strided broadcast_tensors broadcast_to cat chunk clone contiguous detach diag
 diag_embed diagonal dim dstack expand expand_as flatten flip fliplr flipud getattr hstack
@@ -60,7 +62,7 @@ arange as_tensor empty empty_like eye full full_like linspace new_empty new_full
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
 
-TOTAL = frozenset(_POINTWISE + _SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
+TOTAL = POINTWISE | frozenset(_SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
 
 EXCLUDED = {
     "embedding": "an index outside the table raises (on CUDA: a device assert)",
