@@ -45,6 +45,9 @@ class Options:
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
         allow_fresh_output: a branch may return a fresh tensor where eager returns its input
         itself.
+        reuse_regions: compile equal layers of a model once and call the result for each, where no
+            gradients are wanted: much less to compile, some microseconds of host per layer and
+            call.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
     """
 
@@ -57,6 +60,7 @@ class Options:
     defer_prints: bool = True
     allow_zero_grad: bool = False
     allow_fresh_output: bool = False
+    reuse_regions: bool = False
     inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def rule_on(self, name: str) -> bool:

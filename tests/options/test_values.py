@@ -24,6 +24,7 @@ GOOD: dict[str, list[Any]] = {
     "defer_prints": [True, False],
     "allow_zero_grad": [True, False],
     "allow_fresh_output": [True, False],
+    "reuse_regions": [True, False],
 }
 WRONG_TYPE: dict[str, list[Any]] = {
     "mode": [3, True, ["default"]],
@@ -35,6 +36,7 @@ WRONG_TYPE: dict[str, list[Any]] = {
     "defer_prints": [0, "no"],
     "allow_zero_grad": [1, "True"],
     "allow_fresh_output": [None, 1.0],
+    "reuse_regions": ["auto", 1],
 }
 WRONG_VALUE = {
     "mode": ("reduce_overhead", "reduce-overhead"),
