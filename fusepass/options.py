@@ -45,6 +45,9 @@ class Options:
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
         allow_fresh_output: a branch may return a fresh tensor where eager returns its input
         itself.
+        reuse_regions: compile equal layers of a model once and call the result for each, where no
+            gradients are wanted: much less to compile, some microseconds of host per layer and
+            call.
         max_saved_bytes: what an arm may keep for its backward and still be run unneeded, in bytes;
             None for the larger of 64 MiB and 2 % of the device's memory.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
@@ -59,6 +62,7 @@ class Options:
     defer_prints: bool = True
     allow_zero_grad: bool = False
     allow_fresh_output: bool = False
+    reuse_regions: bool = False
     max_saved_bytes: int | None = None
     inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 

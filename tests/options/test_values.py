@@ -24,6 +24,7 @@ GOOD: dict[str, list[Any]] = {
     "defer_prints": [True, False],
     "allow_zero_grad": [True, False],
     "allow_fresh_output": [True, False],
+    "reuse_regions": [True, False],
     "max_saved_bytes": [0, 1 << 30],
 }
 WRONG_TYPE: dict[str, list[Any]] = {
@@ -36,6 +37,7 @@ WRONG_TYPE: dict[str, list[Any]] = {
     "defer_prints": [0, "no"],
     "allow_zero_grad": [1, "True"],
     "allow_fresh_output": [None, 1.0],
+    "reuse_regions": ["auto", 1],
     "max_saved_bytes": ["1 GiB", 1e9, True],
 }
 WRONG_VALUE = {
