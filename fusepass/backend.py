@@ -17,6 +17,7 @@ from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.errors import FusepassError
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
+from fusepass.outline import reuse_layers
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.default_rules import graph_rules
@@ -58,6 +59,7 @@ def fusepass(
     for graph in innermost_first(gm):
         record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
+    record.decisions += reuse_layers(gm, chosen)
     record.decisions.append(_handed(chosen))
     compiled = hand_off(gm, inputs, chosen, name)  # stations 3, 4, 5; 6 is the log
     return log.counting(compiled if exits is None else exits.around(compiled), record)

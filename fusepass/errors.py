@@ -175,6 +175,18 @@ class ChoicesUnusable(FusepassWarning):
         )
 
 
+class PeaksUnusable(FusepassWarning):
+    """What a device reaches could not be measured, or not be kept in a file."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(
+            f"fusepass: device peaks, {where}: {problem}. They only weigh the arms of a branch "
+            "against a graph break; results are not affected. Make the folder writable or point "
+            "FUSEPASS_CACHE_DIR at another to keep them; FUSEPASS_DEVICE_PEAKS=shipped measures "
+            "nothing."
+        )
+
+
 class CandidateFailed(FusepassWarning):
     """A way to compute a fused operation failed while it was timed; it is not used."""
 

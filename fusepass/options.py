@@ -45,6 +45,11 @@ class Options:
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
         allow_fresh_output: a branch may return a fresh tensor where eager returns its input
         itself.
+        reuse_regions: compile equal layers of a model once and call the result for each, where no
+            gradients are wanted: much less to compile, some microseconds of host per layer and
+            call.
+        max_saved_bytes: what an arm may keep for its backward and still be run unneeded, in bytes;
+            None for the larger of 64 MiB and 2 % of the device's memory.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
     """
 
@@ -57,6 +62,8 @@ class Options:
     defer_prints: bool = True
     allow_zero_grad: bool = False
     allow_fresh_output: bool = False
+    reuse_regions: bool = False
+    max_saved_bytes: int | None = None
     inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def rule_on(self, name: str) -> bool:
@@ -131,6 +138,11 @@ def _checked(key: str, value: Any) -> Any:
             raise OptionValue(key, value, _CHOICES[key])
     elif key in _FLAGS and not isinstance(value, bool):
         raise OptionType(key, value, "True or False")
+    elif key == "max_saved_bytes" and value is not None:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise OptionType(key, value, "a number of bytes, or None")
+        if value < 0:
+            raise OptionValue(key, value, ["None", "0 or more bytes"])
     elif key == "rules":
         if not isinstance(value, Mapping):
             raise OptionType(key, value, "a dict of rule name to True or False")

@@ -22,8 +22,9 @@ from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import State
 from fusepass.rewrite.pattern import Pattern
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.replacement import MADE_BY, Site, autocasts_at, fakes_of, record
+from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record
 from fusepass.rewrite.rule import Match, Place, Rule
+from fusepass.rewrite.splice import MADE_BY
 from fusepass.rewrite.trace import TraceError
 
 
@@ -67,7 +68,7 @@ def admitted(within: Search, pattern: Pattern, state: State) -> Site | Reject:
         text = "an output of the rule is inside another operation here"
         return Reject(Reason.OTHER_OP, text, terms[0].owner)
     nodes: list[fx.Node] = [n for n in outputs if n is not None]
-    binding = bind(pattern, state, within.terms)
+    binding = bind(pattern, state)
     if isinstance(binding, Reject):
         return binding
     bases = tuple(dict.fromkeys(operand.node for operand in binding.operands.values()))

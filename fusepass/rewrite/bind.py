@@ -17,9 +17,9 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.term_graph import TermGraph
 from fusepass.report.decision import Reason
-from fusepass.rewrite.match import Bound, State, number
+from fusepass.rewrite.constants import number
+from fusepass.rewrite.match import Bound, State
 from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size, Variable
 from fusepass.rewrite.reject import Reject
 
@@ -58,7 +58,7 @@ class _Mismatch(Exception):
         self.reject = Reject(code, text, node)
 
 
-def bind(pattern: Pattern, state: State, graph: TermGraph) -> Binding | Reject:
+def bind(pattern: Pattern, state: State) -> Binding | Reject:
     """Check and name what a match binds."""
     try:
         operands = {v.name: _operand(state.variables[v.name]) for v in pattern.variables}

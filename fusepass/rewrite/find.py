@@ -22,10 +22,12 @@ from fusepass.rewrite import near_miss
 from fusepass.rewrite.admit import Search, admitted, is_training
 from fusepass.rewrite.legality import Surroundings
 from fusepass.rewrite.match import Attempt
-from fusepass.rewrite.pattern import FLOATS, Pattern, pattern_of
+from fusepass.rewrite.pattern import FLOATS, Pattern
+from fusepass.rewrite.pattern_of_rule import pattern_of
 from fusepass.rewrite.reject import Reject
-from fusepass.rewrite.replacement import MADE_BY, Site
+from fusepass.rewrite.replacement import Site
 from fusepass.rewrite.rule import Place, Rule
+from fusepass.rewrite.splice import MADE_BY
 
 
 @dataclass

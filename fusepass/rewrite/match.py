@@ -6,22 +6,20 @@ graph. Of every attempt that fails, the one that got furthest is kept for the re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.arguments import SymbolicSize
 from fusepass.graph.calls import default_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.schemas import REQUIRED
 from fusepass.graph.term_graph import TermGraph
 from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term
 from fusepass.report.decision import Reason
+from fusepass.rewrite.constants import is_dims, same_constant, same_dims, shown
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
 
 MAX_READERS = 64  # of one value, looked at for a further result of the pattern
@@ -117,10 +115,10 @@ class Attempt:
         elif isinstance(wanted, tuple):
             if isinstance(found, tuple) and len(found) == len(wanted):
                 yield from self._sequence(list(zip(wanted, found, strict=True)), state)
-        elif self._same_constant(wanted, found):
+        elif same_constant(wanted, found):
             yield state
         elif state.nodes:
-            text = f"a constant is {_shown(found)}, the rule wants {_shown(wanted)}"
+            text = f"a constant is {shown(found)}, the rule wants {shown(wanted)}"
             self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
 
     def _sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
@@ -233,7 +231,7 @@ class Attempt:
             pairs = [(mine[a], theirs[b]) for a, b in zip(target, order, strict=True)]
             if all(self._may_be(a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
                 # Dimensions are settled. What is most particular first: a variable is anything.
-                left = [p for p, n in zip(pairs, target, strict=True) if not _is_dims(n, p[0])]
+                left = [p for p, n in zip(pairs, target, strict=True) if not is_dims(n, p[0])]
                 yield sorted(left, key=lambda pair: isinstance(pair[0], Variable))
 
     def _may_be(self, mine: Any, found: Term, theirs: Any, name: str) -> bool:
@@ -245,18 +243,18 @@ class Attempt:
             return isinstance(theirs, tuple) and len(mine) == len(theirs)
         if isinstance(theirs, Term):
             return False
-        if _is_dims(name, mine):
-            return _same_dims(mine, theirs, found)
-        return isinstance(mine, (Size, tuple)) or self._same_constant(mine, theirs)
+        if is_dims(name, mine):
+            return same_dims(mine, theirs, found)
+        return isinstance(mine, (Size, tuple)) or same_constant(mine, theirs)
 
     def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
         mine, theirs = dict(wanted.args), dict(found.args)
         differing = [
-            f"{n}={_shown(theirs.get(n))} (rule: {_shown(mine.get(n))})"
+            f"{n}={shown(theirs.get(n))} (rule: {shown(mine.get(n))})"
             for n in sorted({*mine, *theirs})
             if not isinstance(mine.get(n), (Operation, Variable))
             and not isinstance(theirs.get(n), Term)
-            and not (n in mine and n in theirs and self._same_constant(mine[n], theirs[n]))
+            and not (n in mine and n in theirs and same_constant(mine[n], theirs[n]))
         ]
         kinds = [
             n
@@ -274,41 +272,16 @@ class Attempt:
         if held is _MISSING:
             bound = {**state.scalars, wanted.name: found}
             yield State(state.parts, state.variables, bound, state.nodes)
-        elif held is found or self._same_constant(held, found):
+        elif held is found or same_constant(held, found):
             yield state
-
-    def _same_constant(self, wanted: Any, found: Any) -> bool:
-        if isinstance(wanted, Size):
-            return isinstance(number(found), (int, torch.SymInt))  # compared once sizes are known
-        if isinstance(wanted, tuple) and isinstance(found, tuple):
-            return len(wanted) == len(found) and all(
-                self._same_constant(a, b) for a, b in zip(wanted, found, strict=True)
-            )
-        wanted, found = number(wanted), number(found)
-        if isinstance(wanted, (int, float)) and isinstance(found, (int, float)):
-            if isinstance(wanted, bool) != isinstance(found, bool):
-                return False
-            same = wanted == found or (wanted != wanted and found != found)
-            return same and math.copysign(1, wanted) == math.copysign(1, found)
-        if isinstance(wanted, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
-            return torch_private.known_equal(wanted, found)
-        return type(wanted) is type(found) and bool(wanted == found)
 
 
 _MISSING = object()
-_DIMENSIONS = frozenset("dim dims dim0 dim1".split())
 
 
 def _calls(term: Term) -> list[fx.Node]:
     """The calls that stand for a term's own operation."""
     return [*term.passed, *([term.node] if term.node is not None else [])]
-
-
-def number(value: Any) -> Any:
-    """A number an argument stands for, when it is a node or a recorded size."""
-    if isinstance(value, fx.Node):
-        return value.meta.get("example_value", value.meta.get("val", value))
-    return value.size if isinstance(value, SymbolicSize) else value
 
 
 def keeps_rows(term: Term) -> bool:
@@ -325,30 +298,3 @@ def keeps_rows(term: Term) -> bool:
         and before.dtype == after.dtype
         and torch_private.known_equal(before.shape[-1], after.shape[-1])
     )
-
-
-def _is_dims(name: str, wanted: Any) -> bool:
-    """Whether an argument names dimensions, none of them by a scalar of the rule."""
-    parts = wanted if isinstance(wanted, tuple) else (wanted,)
-    return name in _DIMENSIONS and all(isinstance(p, int) for p in parts)
-
-
-def _same_dims(mine: Any, theirs: Any, found: Term) -> bool:
-    """Equal as the pattern wrote them: from the front, or (negative) from the end."""
-    value = tensor_value(found.node if found.node is not None else found.owner)
-    source = found.args[0][1] if found.args else None
-    if isinstance(source, Term) and source.node is not None:
-        value = tensor_value(source.node)
-    if isinstance(mine, tuple) or isinstance(theirs, tuple):
-        both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
-        return both and all(_same_dims(a, b, found) for a, b in zip(mine, theirs, strict=True))
-    if not isinstance(mine, int) or not isinstance(theirs, int) or value is None:
-        return bool(mine == theirs)
-    size = max(value.dim(), 1)
-    return mine == (theirs % size) - (size if mine < 0 else 0)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Scalar):
-        return value.name
-    return "absent" if value is None else str(number(value))

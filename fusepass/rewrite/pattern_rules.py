@@ -21,8 +21,9 @@ from fusepass.rewrite.copying import copied
 from fusepass.rewrite.find import Found, fake_mode_of, search
 from fusepass.rewrite.overlap import chosen
 from fusepass.rewrite.reject import Reject
-from fusepass.rewrite.replacement import Site, splice
+from fusepass.rewrite.replacement import Site
 from fusepass.rewrite.rule import Place, Rule
+from fusepass.rewrite.splice import splice
 
 MAX_ROUNDS = 16
 _NOTHING: Mapping[str, float] = MappingProxyType({})

@@ -16,7 +16,7 @@ from typing import Any
 
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
 from fusepass.report import log
-from fusepass.rewrite import pattern, validate
+from fusepass.rewrite import pattern_of_rule, validate
 from fusepass.rewrite.default_rules import default_rules, graph_rules
 from fusepass.rewrite.rule import Place, Rule
 
@@ -144,4 +144,4 @@ def _rules_of(entry: EntryPoint) -> list[Rule]:
 def forget_packages() -> None:
     """Look for rules of installed packages again (tests)."""
     _from_packages.cache_clear()
-    pattern.pattern_of.cache_clear()
+    pattern_of_rule.pattern_of.cache_clear()

@@ -10,7 +10,8 @@ import torch
 from fusepass import torch_private
 from fusepass.errors import RuleError
 from fusepass.rewrite import trace
-from fusepass.rewrite.pattern import FLOATS, parameter_names, pattern_of
+from fusepass.rewrite.pattern import FLOATS
+from fusepass.rewrite.pattern_of_rule import parameter_names, pattern_of
 from fusepass.rewrite.rule import Rule
 
 

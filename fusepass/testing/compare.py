@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -97,29 +97,44 @@ def assert_same_facts(eager: Tensor, compiled: Tensor, path: str) -> None:
             raise Difference(name, path, text)
 
 
-def assert_same(eager: Any, compiled: Any, path: str) -> None:
-    """Raise Difference, naming the path, at the first difference."""
+def assert_same_bits(eager: Tensor, compiled: Tensor, path: str) -> None:
+    """Raise Difference unless two tensors hold the same numbers."""
+    if not same_bits(eager, compiled):
+        raise Difference("values", path, f"values\neager    {eager}\ncompiled {compiled}")
+
+
+Values = Callable[[Tensor, Tensor, str], None]
+
+
+def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_same_bits) -> None:
+    """Raise Difference, naming the path, at the first difference.
+
+    Args:
+        eager: what is right by definition.
+        compiled: the same of another run.
+        path: its name.
+        values: compares the numbers of two tensors.
+    """
     if type(eager) is not type(compiled):
         kinds = f"eager gives a {type(eager).__name__}, compiled a {type(compiled).__name__}"
         raise Difference("structure", path, kinds)
     if isinstance(eager, Tensor):
         assert_same_facts(eager, compiled, path)
-        if not same_bits(eager, compiled):
-            raise Difference("values", path, f"values\neager    {eager}\ncompiled {compiled}")
+        values(eager, compiled, path)
     elif isinstance(eager, Mapping):
         if list(eager) != list(compiled):
             raise Difference("structure", path, f"keys {list(eager)} vs {list(compiled)}")
         for key in eager:
-            assert_same(eager[key], compiled[key], f"{path}[{key!r}]")
+            assert_same(eager[key], compiled[key], f"{path}[{key!r}]", values)
     elif isinstance(eager, (tuple, list)):
         if len(eager) != len(compiled):
             raise Difference("structure", path, f"length {len(eager)} vs {len(compiled)}")
         for index, (one, other) in enumerate(zip(eager, compiled, strict=True)):
-            assert_same(one, other, f"{path}[{index}]")
+            assert_same(one, other, f"{path}[{index}]", values)
     elif dataclasses.is_dataclass(eager) and not isinstance(eager, type):
         for item in dataclasses.fields(eager):
             one, other = getattr(eager, item.name), getattr(compiled, item.name)
-            assert_same(one, other, f"{path}.{item.name}")
+            assert_same(one, other, f"{path}.{item.name}", values)
     elif isinstance(eager, float):
         # repr tells -0.0 from 0.0 and finds nan equal to nan.
         if repr(eager) != repr(compiled):

@@ -98,13 +98,13 @@ def at_precision(dtype: torch.dtype, program: Program, inputs: Sequence[Tensor])
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with _Precision(dtype):
+        with Precision(dtype):
             return observe(program, [copies[id(tensor)] for tensor in inputs])
     finally:
         torch.set_default_dtype(before)
 
 
-class _Precision(TorchFunctionMode):
+class Precision(TorchFunctionMode):
     """Every floating dtype that a torch call names becomes one dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -18,7 +18,7 @@ from fusepass import torch_private
 from fusepass.error_rule import rms
 from fusepass.errors import NoReport, RewriteFault
 from fusepass.report.decision import Outcome
-from fusepass.rewrite.pattern import pattern_of
+from fusepass.rewrite.pattern_of_rule import pattern_of
 from fusepass.rewrite.registry import active_rules
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import oracle

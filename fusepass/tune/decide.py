@@ -87,7 +87,7 @@ def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) 
     if len(able) == 1:
         reasons = {f"{c.name}: {c.refuses(problem)}" for c in candidates if c not in able}
         return _left("; ".join(sorted(reasons)) or "there is no other candidate")
-    alone = not _several_ranks()
+    alone = not several_ranks()
     key, table = problem.key(options.mode), table_for(problem.device)
     entry = table.find(key, same_everywhere=not alone)
     if entry is not None and entry.candidate in {one.name for one in able}:
@@ -234,7 +234,8 @@ def _compared(winner: str, times: dict[str, float], source: str, note: str = "")
     return Choice(winner, times, source, shown + note)
 
 
-def _several_ranks() -> bool:
+def several_ranks() -> bool:
+    """Whether this process is one of several that must take the same choices."""
     distributed = torch.distributed
     return (
         distributed.is_available()

@@ -5,21 +5,15 @@ shipped with the package, entries learnt while compiling. The first and the last
 JSON file per device and torch version, in ``$FUSEPASS_CACHE_DIR`` or ``~/.cache/fusepass``. What
 one machine has learnt by itself does not count in a job of several ranks, which have to agree.
 
-The file is written whole, beside itself, and moved into place, after merging with what another
-process has written meanwhile: a reader never sees half of it. If two processes write in the same
-instant, one may lose what it learnt, and will learn it again. A file that cannot be understood is
-renamed, one that cannot be written is given up on; either way with one warning, and choices of this
-process go on in memory.
+What another process has written meanwhile is merged in before the file is replaced. If two do so in
+the same instant, one may lose what it learnt, and will learn it again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +22,7 @@ from typing import Any
 import torch
 
 from fusepass.errors import ChoicesUnusable
+from fusepass.tune.kept_file import KeptFile
 
 SCHEMA = 1
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -68,7 +63,10 @@ class Table:
     path: Path
     epoch: int = 0
     entries: dict[str, Entry] = field(default_factory=dict)
-    _writable: bool = True
+    _file: KeptFile = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._file = KeptFile(self.path, ChoicesUnusable)
 
     def find(self, key: str, *, same_everywhere: bool = False) -> Entry | None:
         """The entry of a class of problems, or None.
@@ -111,49 +109,17 @@ class Table:
 
     def _read(self) -> tuple[int, dict[str, Entry]] | None:
         """Epoch and entries of the file; None where there is no usable file."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            self._give_up(f"cannot be read ({error})")
-            return None
-        try:
-            return parse(text, self.device)
-        except ValueError as error:
-            beside = self.path.with_name(f"{self.path.name}.damaged")
-            try:
-                self.path.replace(beside)
-            except OSError:
-                self._give_up(f"is damaged ({error}) and cannot be renamed")
-            else:
-                what = f"was damaged ({error}) and is now {beside.name}"
-                warnings.warn(ChoicesUnusable(str(self.path), what), stacklevel=2)
-            return None
+        return self._file.read(lambda text: parse(text, self.device))
 
     def _write(self) -> None:
-        if not self._writable:
-            return
-        record = {
-            "schema": SCHEMA,
-            "device": self.device,
-            "epoch": self.epoch,
-            "choices": {key: asdict(entry) for key, entry in sorted(self.entries.items())},
-        }
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-            beside.replace(self.path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
-            self._give_up(f"cannot be written ({error})")
-
-    def _give_up(self, problem: str) -> None:
-        if self._writable:
-            self._writable = False
-            warnings.warn(ChoicesUnusable(str(self.path), problem), stacklevel=2)
+        self._file.write(
+            {
+                "schema": SCHEMA,
+                "device": self.device,
+                "epoch": self.epoch,
+                "choices": {key: asdict(entry) for key, entry in sorted(self.entries.items())},
+            }
+        )
 
 
 def open_table(device: str, folder: Path | None = None) -> Table:
@@ -163,7 +129,7 @@ def open_table(device: str, folder: Path | None = None) -> Table:
         device: its name, as torch gives it.
         folder: where the file is; None for the usual place.
     """
-    name = f"choices-{_slug(device)}-torch-{_slug(torch.__version__)}.json"
+    name = f"choices-{slug(device)}-torch-{slug(torch.__version__)}.json"
     table = Table(device, (folder or default_folder()) / name)
     found = table._read()
     if found is not None:
@@ -214,7 +180,7 @@ def _entry(key: str, value: Any) -> Entry:
 def shipped_entries(device: str) -> Mapping[str, Entry]:
     """Choices that come with the package for that device and this version of torch."""
     version = ".".join(torch.__version__.split(".")[:2])
-    path = _SHIPPED / f"{_slug(device)}-torch-{version}.json"
+    path = _SHIPPED / f"{slug(device)}-torch-{version}.json"
     if path not in _shipped:
         _shipped[path] = parse(path.read_text("utf-8"), device)[1] if path.exists() else {}
     return _shipped[path]
@@ -223,5 +189,6 @@ def shipped_entries(device: str) -> Mapping[str, Entry]:
 _shipped: dict[Path, Mapping[str, Entry]] = {}  # the files do not change while a process runs
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """A text as part of a file's name."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

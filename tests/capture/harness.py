@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .compare import assert_same, same_bits, sharing, tensors
+from fusepass.testing.compare import assert_same, same_bits, sharing, tensors
+
 from .program import Program, Verdict
 
 # Running the corpus with FUSEPASS_CORPUS_BACKEND=eager tells what plain Dynamo itself gets wrong.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .compare import tensors
+from fusepass.testing.compare import tensors
+
 from .corpus import CORPUS
 from .harness import BACKEND, assert_same_call, build, call, check_report, compile_for, prepare
 from .inputs import B, Signs

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .compare import tensors
+from fusepass.testing.compare import tensors
+
 from .corpus import CORPUS
 from .harness import Seen, build, call, check_report, fresh_compiler, prepare
 from .program import Program

@@ -25,6 +25,7 @@ MADE = [
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.OptionsChanged(), ["reset"]),
+    (errors.PeaksUnusable("/cache/p.json", "no"), ["/cache/p.json", "FUSEPASS_DEVICE_PEAKS"]),
 ]
 BASES = {
     errors.UnknownOption: ValueError,

@@ -24,6 +24,8 @@ GOOD: dict[str, list[Any]] = {
     "defer_prints": [True, False],
     "allow_zero_grad": [True, False],
     "allow_fresh_output": [True, False],
+    "reuse_regions": [True, False],
+    "max_saved_bytes": [0, 1 << 30],
 }
 WRONG_TYPE: dict[str, list[Any]] = {
     "mode": [3, True, ["default"]],
@@ -35,6 +37,8 @@ WRONG_TYPE: dict[str, list[Any]] = {
     "defer_prints": [0, "no"],
     "allow_zero_grad": [1, "True"],
     "allow_fresh_output": [None, 1.0],
+    "reuse_regions": ["auto", 1],
+    "max_saved_bytes": ["1 GiB", 1e9, True],
 }
 WRONG_VALUE = {
     "mode": ("reduce_overhead", "reduce-overhead"),
@@ -97,6 +101,12 @@ def test_unknown_key_names_the_nearest_and_lists_all(given: str, meant: str) -> 
         resolve(given={given: True})
     assert isinstance(caught.value, ValueError)
     assert all(key in str(caught.value) for key in (*KEYS, "inductor."))
+
+
+def test_max_saved_bytes_is_none_or_a_number_of_bytes() -> None:
+    assert resolve(given={"max_saved_bytes": None}).max_saved_bytes is None
+    with pytest.raises(errors.OptionValue, match="0 or more bytes"):
+        resolve(given={"max_saved_bytes": -1})
 
 
 def test_unknown_key_that_is_near_to_none() -> None:

@@ -200,7 +200,7 @@ def test_several_ranks_time_nothing_and_agree(
 ) -> None:
     learnt = choose()
     assert learnt.source == "measured"
-    monkeypatch.setattr(decide, "_several_ranks", lambda: True)
+    monkeypatch.setattr(decide, "several_ranks", lambda: True)
     unknown = choose()
     assert (unknown.candidate, unknown.source) == ("inductor", "model")
     known_device(monkeypatch)
@@ -216,7 +216,7 @@ def test_the_model_keeps_inductor_for_a_small_gain(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known_device(monkeypatch)
-    monkeypatch.setattr(decide, "_several_ranks", lambda: True)
+    monkeypatch.setattr(decide, "several_ranks", lambda: True)
     close = (CANDIDATES[0], dataclasses.replace(CANDIDATES[1], estimate=lambda p, r: 19.8))
     assert tune.choose(PROBLEM, Options(), close).candidate == "inductor"
 

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusepass.testing.fuzz.campaign import Summary, campaign, run_chunk
+from fusepass.testing.fuzz.campaign import Summary, campaign, quiet, run_chunk
 from fusepass.testing.fuzz.generate import seeded
+from fusepass.testing.fuzz.shrink import shortest
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--codegen", choices=("eager", "inductor"), default="eager")
     parser.add_argument("--out", type=Path, help="write the summary there, as JSON")
     parser.add_argument("--show", type=int, metavar="N", help="print program N, run it, and stop")
+    parser.add_argument(
+        "--shrink", type=int, metavar="N", help="print the shortest program that fails as N does"
+    )
     given = parser.parse_args(arguments)
+    if given.shrink is not None:
+        return _shrink(given.seed, given.shrink, given.codegen)
     if given.show is not None:
         print(seeded(given.seed, given.show).source)
         (record,) = run_chunk(range(given.show, given.show + 1), given.seed, given.codegen)
@@ -42,6 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.out.write_text(json.dumps(summary.to_dict(), indent=1))
     print(table(summary))
     return 1 if summary.failures or summary.broken else 0
+
+
+def _shrink(seed: int, index: int, codegen: str) -> int:
+    from fusepass.testing.fuzz.examine import examine
+
+    with quiet():
+        short, failure = shortest(seeded(seed, index), lambda p: examine(p, codegen=codegen))
+    if failure is None:
+        print(f"seed {seed}, program {index} does what eager does")
+        return 0
+    print(f"# {failure}\n{short.source}")
+    return 1
 
 
 def table(summary: Summary) -> str:

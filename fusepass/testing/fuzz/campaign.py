@@ -175,8 +175,8 @@ def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[li
 
 def run_chunk(indices: range, seed: int, codegen: str) -> list[dict[str, Any]]:
     """Run some programs of a seed in this process; a record for each."""
-    _quiet()
-    return [_record(index, seed, codegen) for index in indices]
+    with quiet():
+        return [_record(index, seed, codegen) for index in indices]
 
 
 def _record(index: int, seed: int, codegen: str) -> dict[str, Any]:
@@ -223,10 +223,18 @@ def _patience(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _quiet() -> None:
-    """Programs make Dynamo warn of what they do on purpose."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """One thread; no warnings and no logs: programs do on purpose what torch tells of."""
     import torch
 
+    threads, level = torch.get_num_threads(), logging.root.manager.disable
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        torch.set_num_threads(threads)

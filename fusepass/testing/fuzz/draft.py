@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fusepass.testing.fuzz.draw import Draw
 
-SETS = 4  # of inputs for each program
+SETS = 5  # of inputs for each program
 MARK = "  #@"  # ends the line of a site, until the text is rendered
 Lines = list[str]
 
@@ -101,7 +101,7 @@ class Draft:
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
-        self.module = draw.chance(55)
+        self.module = draw.chance(70)
         self.training = draw.chance(55)
         self.shape: tuple[int, ...] = draw.choice([(3,), (2, 3)])
         self.dtype = draw.weighted({"float32": 6, "float64": 1})
@@ -175,7 +175,13 @@ class Draft:
 
     def spread(self, first: str, second: str) -> tuple[str, ...]:
         """Two literals over the input sets; two such arguments mostly come in all combinations."""
-        turns = ((0, 1, 0, 1), (0, 0, 1, 1), (0, 1, 1, 0), (1, 0, 0, 0), (0, 0, 0, 1))
+        turns = (
+            (0, 1, 0, 1, 0),
+            (1, 0, 0, 1, 1),
+            (0, 0, 1, 1, 0),
+            (1, 1, 0, 0, 1),
+            (0, 1, 1, 0, 1),
+        )
         return tuple((first, second)[turn] for turn in self.draw.choice(turns))
 
     def tensor(self, values: list[float] | None = None) -> str:
@@ -205,12 +211,11 @@ class Draft:
         source = random.Random(self.draw.integer(0, 999))
         positive = [source.choice((0.25, 0.5, 1.0, 2.0, 3.0)) for _ in range(self.size)]
         negative = [source.choice((-0.5, -1.0, -2.0, 0.0)) for _ in range(self.size)]
-        special = [source.choice((0.5, 1.0, -2.0)) for _ in range(self.size)]
-        special[source.randrange(self.size)] = source.choice(
-            (float("nan"), float("inf"), -float("inf"), 0.0)
-        )
+        nan, huge = list(positive[::-1]), list(negative[::-1])
+        nan[source.randrange(self.size)] = float("nan")
+        huge[source.randrange(self.size)] = source.choice((float("inf"), -float("inf"), 0.0))
         mixed = [source.choice((-1.5, -0.5, 0.5, 1.5, 0.0)) for _ in range(self.size)]
-        found = [positive, negative, special, mixed]
+        found = [positive, negative, mixed, huge, nan]
         turn = source.randrange(SETS)
         return tuple(self.tensor(values) for values in found[turn:] + found[:turn])
 

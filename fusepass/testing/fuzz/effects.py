@@ -9,25 +9,25 @@ from fusepass.testing.fuzz.draft import Draft, Lines, Scope, atom, indented
 from fusepass.testing.fuzz.values import data, fresh
 
 KINDS = {
-    "write_local": 5,
-    "write_argument": 4,
-    "write_view": 4,
-    "write_buffer": 6,
-    "write_attribute": 4,
-    "rebind_attribute": 4,
-    "register_buffer": 6,
-    "list_mutation": 4,
-    "dict_mutation": 4,
-    "python_attribute": 4,
-    "parameter": 6,
-    "parameter_one_arm": 6,
-    "bad_gradient": 4,
-    "no_grad": 4,
-    "autocast": 4,
-    "custom_function": 4,
-    "dropout": 4,
-    "rand_like": 4,
-    "print_arm": 4,
+    "write_local": 3,
+    "write_argument": 3,
+    "write_view": 8,
+    "write_buffer": 7,
+    "write_attribute": 7,
+    "rebind_attribute": 9,
+    "register_buffer": 40,
+    "list_mutation": 7,
+    "dict_mutation": 8,
+    "python_attribute": 7,
+    "parameter": 16,
+    "parameter_one_arm": 14,
+    "bad_gradient": 9,
+    "no_grad": 8,
+    "autocast": 8,
+    "custom_function": 8,
+    "dropout": 7,
+    "rand_like": 7,
+    "print_arm": 8,
 }
 _MODULE_ONLY = ("write_buffer", "register_buffer", "parameter", "parameter_one_arm")
 _BOTH = ("register_buffer", "parameter")
@@ -85,13 +85,14 @@ def effect(d: Draft, scope: Scope, *, both: bool | None = None) -> Effect:
     if kind in _BOTH:
         both = True
     if kind == "parameter_one_arm":
+        d.tag("parameter")
         both = False
     return Effect(_MAKERS.get(kind, _local)(d, kind), both)
 
 
 def _write(d: Draft, scope: Scope, kind: str, both: bool | None) -> Effect:
     if both is None:
-        both = d.draw.chance(50)
+        both = d.draw.chance(75)
     if both:
         d.tag("write_both")
     target = _target(d, scope, kind)

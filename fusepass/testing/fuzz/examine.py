@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from fusepass.testing.compare import Difference
 from fusepass.testing.fuzz.program import Loaded, Program, loaded
 from fusepass.testing.fuzz.run import CONTEXTS, assert_same_call, call, side
 
-REMOVED = ("where", "cond", "drop", "sink")
+_TOLD = ("exception", "backward")  # kinds that are different faults if the texts differ
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Failure:
         kind: what differs.
         path: where.
         text: how.
-        dynamo: the same difference is there with ``backend="eager"``: torch's own.
+        dynamo: the same difference is there with ``backend="eager"`` (``"inductor"`` if code is
+            generated): torch's own.
     """
 
     context: str
@@ -38,6 +40,15 @@ class Failure:
     path: str
     text: str
     dynamo: bool = False
+
+    def like(self, other: Failure) -> bool:
+        """Whether two failures look like one fault."""
+        same = (self.context, self.kind) == (other.context, other.kind)
+        return same and (self.kind not in _TOLD or self._head == other._head)
+
+    @property
+    def _head(self) -> str:
+        return re.sub(r"\d+", "#", self.text)[:100]
 
     def __str__(self) -> str:
         return f"{self.context}, input set {self.call}: {self.kind} differs at {self.text}"
@@ -64,6 +75,11 @@ class Examined:
     rounded: int = 0
     calls: int = 0
 
+    @property
+    def failure(self) -> Failure | None:
+        """The first difference that is fusepass's."""
+        return next((failure for failure in self.failures if not failure.dynamo), None)
+
 
 def examine(program: Program, *, codegen: str = "eager") -> Examined:
     """Run a program in eager mode and compiled, in inference and, where it trains, in training.
@@ -79,7 +95,8 @@ def examine(program: Program, *, codegen: str = "eager") -> Examined:
                 failure = _compare(names, context, codegen, "fusepass", program, found)
             if failure is not None:
                 with _fresh_compiler():
-                    again = _compare(names, context, codegen, "eager")
+                    plain = "eager" if codegen == "eager" else "inductor"
+                    again = _compare(names, context, codegen, plain)
                 same = again is not None and (again.call, again.kind, again.path) == (
                     failure.call,
                     failure.kind,
@@ -100,7 +117,10 @@ def _compare(
     found: Examined | None = None,
 ) -> Failure | None:
     eager, other = side(names, context), side(names, context)
+    exact = side(names, context, exact=True) if codegen == "inductor" else None
     options: dict[str, Any] = {"codegen": codegen} if backend == "fusepass" else {}
+    if codegen == "inductor":  # its own random numbers are others than eager's
+        options["inductor.fallback_random" if backend == "fusepass" else "fallback_random"] = True
     compiled = torch.compile(other.target, backend=backend, options=options)
     other.target = compiled
     failure = None
@@ -109,15 +129,16 @@ def _compare(
         if found is not None:
             found.calls += 1
             found.no_backward += wanted.backward_error is not None
-            if wanted.raised is not None and not _meant(wanted.raised, names.file):
+            if wanted.raised is not None and not meant(wanted.raised, names.file):
                 found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
+        reference = None if exact is None else call(exact, index, context)
         try:
-            exact = assert_same_call(wanted, got)
+            same = assert_same_call(wanted, got, reference)
         except Difference as difference:
             failure = Failure(context, index, difference.kind, difference.path, str(difference))
             break
         if found is not None:
-            found.rounded += not exact
+            found.rounded += not same
     if found is not None and program is not None:
         for treated, treatment in zip(
             found.treatments, _treatments(compiled, program, names.file), strict=True
@@ -144,7 +165,7 @@ def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
     return found
 
 
-def _meant(error: BaseException, file: str) -> bool:
+def meant(error: BaseException, file: str) -> bool:
     """Whether the program's own ``raise`` or ``assert`` raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return last.filename == file and (last.line or "").lstrip().startswith(("raise ", "assert "))

@@ -11,15 +11,15 @@ from fusepass.testing.fuzz.predicates import one_element, predicate, single, sta
 from fusepass.testing.fuzz.values import data, scalar
 
 FORMS = {
-    "if_else": 20,
-    "else_less": 16,
+    "if_else": 26,
+    "else_less": 18,
     "elif": 5,
-    "ternary": 6,
+    "ternary": 4,
     "early_return": 8,
     "operand_value": 6,
     "while": 6,
 }
-_EFFECTS = {0: 5, 1: 6, 2: 2}
+_EFFECTS = {0: 4, 1: 7, 2: 10, 3: 6}
 
 
 def branch(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines]) -> Lines:
@@ -69,7 +69,7 @@ def _branching(
         test = predicate(d, here)
         effects = _effects(d, here, both=None if otherwise else False)
         # Effects alone are what many arms consist of.
-        alone = bool(effects) and d.draw.chance(30)
+        alone = bool(effects) and d.draw.chance(16)
         left = None if alone else leave(d, here, bound=not otherwise)
         lines = _arms(d, here, f"if {test}:{mark}", left, effects, nested, otherwise)
     _adopt(scope, here, left)
@@ -156,7 +156,7 @@ def _while(d: Draft, scope: Scope, nested: Callable[[Draft, Scope], Lines]) -> L
         if d.draw.chance(50):
             d.tag("int_tensor", "shape_0d")
             left = d.fresh("left", scope)
-            count = d.argument("count", *(f"torch.tensor({n})" for n in (2, 0, 1, 3)))
+            count = d.argument("count", *(f"torch.tensor({n})" for n in (2, 0, 1, 3, 1)))
             start, test = f"{left} = {count}", d.draw.choice((f"{left} > 0", f"{left}"))
             step = f"{left} = {left} - 1"
         else:

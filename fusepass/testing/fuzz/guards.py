@@ -7,7 +7,7 @@ from fusepass.testing.fuzz.effects import KINDS
 from fusepass.testing.fuzz.predicates import control
 from fusepass.testing.fuzz.values import data, fresh
 
-GUARDS = {"masked": 9, "raise": 5, "assert": 6, "partial": 6, "partial_guard": 4, "writes": 4}
+GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 11, "partial_guard": 5, "writes": 5}
 _ERRORS = ("ValueError", "RuntimeError", "IndexError", "Unstable")
 _UNSTABLE = [
     "class Unstable(ArithmeticError):",
@@ -124,7 +124,8 @@ def _index(d: Draft) -> str:
     size = d.shape[0]
     inside = [str(i % size) for i in range(size)]
     sets = [", ".join(inside), ", ".join(reversed(inside)), ", ".join([inside[0]] * size)]
-    sets.insert(d.draw.integer(0, 3), ", ".join([*inside[:-1], "7"]))
+    sets.append(sets[0])
+    sets.insert(d.draw.integer(0, len(sets)), ", ".join([*inside[:-1], "7"]))
     return d.argument("index", *(f"torch.tensor([{one}])" for one in sets))
 
 
@@ -179,7 +180,7 @@ def _partial_arm(d: Draft, scope: Scope) -> Lines:
             den = d.argument("parts", *(f"torch.tensor({n})" for n in d.spread("2", "0")))
             d.tag("int_tensor", "shape_0d")
             test = d.draw.choice((f"{den} != 0", den, f"{den} > 0"))
-            whole = d.argument("whole", *(f"torch.tensor({n})" for n in (7, 5, 4, 9)))
+            whole = d.argument("whole", *(f"torch.tensor({n})" for n in (7, 5, 4, 9, 6)))
             taken = f"{operand} * ({whole} {d.draw.choice(('//', '%'))} {den})"
         lines = [] if otherwise else [f"{name} = {data(d, here)}"]
         lines += [f"if {test}:{mark}", *indented([f"{name} = {taken}"])]

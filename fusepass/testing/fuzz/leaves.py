@@ -18,15 +18,15 @@ _CONTAINERS = {
     "leaves_dataclass": ("Bundle({0}, {1})", "{2}.main", "{2}.extra"),
 }
 KINDS = {
-    "leaves_tensor": 9,
-    "leaves_tuple": 4,
-    "leaves_list": 4,
-    "leaves_dict": 4,
-    "leaves_namedtuple": 4,
-    "leaves_dataclass": 4,
-    "leaves_number": 4,
-    "leaves_constant": 4,
-    "leaves_dead": 4,
+    "leaves_tensor": 4,
+    "leaves_tuple": 7,
+    "leaves_list": 8,
+    "leaves_dict": 8,
+    "leaves_namedtuple": 7,
+    "leaves_dataclass": 7,
+    "leaves_number": 8,
+    "leaves_constant": 7,
+    "leaves_dead": 7,
     "mismatch": 1,
 }
 

@@ -9,15 +9,15 @@ from fusepass.testing.fuzz.predicates import predicate
 from fusepass.testing.fuzz.values import data
 
 PLACES = {
-    "straight": 52,
-    "range_loop": 7,
-    "layer_loop": 9,
+    "straight": 58,
+    "range_loop": 6,
+    "layer_loop": 8,
     "helper": 4,
     "closure": 4,
     "method": 4,
     "lambda": 4,
-    "generator": 6,
-    "try": 6,
+    "generator": 5,
+    "try": 5,
 }
 
 
@@ -40,7 +40,7 @@ def statement(d: Draft, scope: Scope) -> Lines:
 
 def nested(d: Draft, scope: Scope) -> Lines:
     """A site that stands directly in a block."""
-    if d.draw.chance(32):
+    if d.draw.chance(38):
         return guard(d, scope)
     return branch(d, scope, nested)
 

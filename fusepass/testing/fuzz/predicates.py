@@ -62,7 +62,7 @@ def one_element(d: Draft) -> tuple[str, str, tuple[str, ...]]:
     d.tag(f"{dtype}_tensor", shape)
     literals = d.spread(*_LITERALS[dtype])
     if dtype == "float" and d.draw.chance(60):
-        at = d.draw.integer(0, len(literals) - 1)
+        at = d.draw.choice([i for i, literal in enumerate(literals) if literal != "0.0"])
         literals = (*literals[:at], "nan", *literals[at + 1 :])
         d.tag("nan_predicate")
     nested = {"shape_0d": "{}", "shape_1": "[{}]", "shape_1_1": "[[{}]]"}[shape]

@@ -11,10 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusepass.testing.compare import Difference, assert_same, same_bits, sharing, tensors
+from fusepass.testing.compare import (
+    Difference,
+    Values,
+    assert_same,
+    assert_same_bits,
+    same_bits,
+    sharing,
+    tensors,
+)
+from fusepass.testing.fuzz.exact import doubled, in_float64, same_text, values_within
 from fusepass.testing.fuzz.program import Loaded
 
 CONTEXTS = ("inference", "training")
+Error = tuple[type[BaseException], str] | None
 ROUNDING = 32  # units in the last place of the largest gradient, for the order of a sum
 
 
@@ -24,35 +34,38 @@ class Seen:
 
     args: tuple[Any, ...]
     result: Any = None
-    error: tuple[type[BaseException], str] | None = None
+    error: Error = None
     raised: BaseException | None = None
     printed: str = ""
     rng: Tensor = field(default_factory=torch.get_rng_state)
     grad_mode: bool = True
     grads: list[Tensor | None] = field(default_factory=list)
-    backward_error: tuple[type[BaseException], str] | None = None
+    backward_error: Error = None
     state: Any = None
 
 
 @dataclass
 class Side:
-    """One of the two sides: its callable, its state and its input sets."""
+    """One of the sides: its callable, its state, its input sets, and what it is called in."""
 
     target: Callable[..., Any]
     owner: Any
     sets: list[tuple[Any, ...]]
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
-def side(program: Loaded, context: str) -> Side:
-    """A fresh callable and fresh inputs; equal for all sides."""
+def side(program: Loaded, context: str, *, exact: bool = False) -> Side:
+    """A fresh callable and fresh inputs, equal for all sides; in float64 if exact."""
     target, owner = program.make()
+    sets = program.inputs()
+    if exact:
+        target, owner, sets = doubled(target), doubled(owner), doubled(sets)
     if isinstance(owner, nn.Module) and context != "training":
         owner.requires_grad_(False)
-    sets = program.inputs()
     for args in sets if context == "training" else ():
         for position in program.grads:
             args[position].requires_grad_()
-    return Side(target, owner, sets)
+    return Side(target, owner, sets, in_float64 if exact else contextlib.nullcontext)
 
 
 def call(one: Side, index: int, context: str) -> Seen:
@@ -64,7 +77,7 @@ def call(one: Side, index: int, context: str) -> Seen:
         leaf.grad = None
     torch.manual_seed(7)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), one.around():
         try:
             seen.result = one.target(*args)
         except Exception as error:  # noqa: BLE001 - programs raise what they like; it is compared
@@ -87,7 +100,7 @@ def _backward(result: Any) -> None:
     outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
     generator = torch.Generator().manual_seed(11)
     given = [
-        torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+        torch.randn(out.shape, generator=generator, dtype=torch.float32).to(out.dtype)
         for out in outputs
     ]
     if outputs:
@@ -122,12 +135,13 @@ def _plain(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (tuple, nn.Module))
 
 
-def assert_same_call(eager: Seen, compiled: Seen) -> bool:
+def assert_same_call(eager: Seen, compiled: Seen, exact: Seen | None = None) -> bool:
     """Compare all that two calls left behind.
 
     Args:
         eager: the call that is right by definition.
         compiled: the other.
+        exact: the call in float64, for the error rule; bit by bit if None.
 
     Returns:
         Whether gradients, too, are equal bit by bit.
@@ -135,14 +149,20 @@ def assert_same_call(eager: Seen, compiled: Seen) -> bool:
     Raises:
         Difference: the first one found.
     """
-    if eager.error != compiled.error:
-        text = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
-        raise Difference("exception", "call", text)
-    if eager.printed != compiled.printed:
-        text = f"eager printed {eager.printed!r}, compiled {compiled.printed!r}"
-        raise Difference("printed text", "call", text)
-    for name in ("result", "args", "state"):
-        assert_same(getattr(eager, name), getattr(compiled, name), name)
+    text: Callable[[str, str], bool] = str.__eq__ if exact is None else same_text
+    if not _same_error(eager.error, compiled.error, text):
+        raised = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
+        raise Difference("exception", "call", raised)
+    if not text(eager.printed, compiled.printed):
+        printed = f"eager printed {eager.printed!r}, compiled {compiled.printed!r}"
+        raise Difference("printed text", "call", printed)
+    values = (
+        assert_same_bits
+        if exact is None
+        else values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
+    )
+    for name, one, other in zip(_LEFT, left(eager), left(compiled), strict=True):
+        assert_same(one, other, name, values)
     if not torch.equal(eager.rng, compiled.rng):
         raise Difference("random state", "call", "the random generator is in another state")
     if eager.grad_mode != compiled.grad_mode:
@@ -150,12 +170,30 @@ def assert_same_call(eager: Seen, compiled: Seen) -> bool:
     shared = [sharing(seen.args, seen.state, seen.result) for seen in (eager, compiled)]
     for kind, one in shared[0].items():
         if one != shared[1][kind]:
-            text = f"other {kind} are shared: {one} in eager, {shared[1][kind]} compiled"
-            raise Difference("aliasing", "call", text)
-    return _assert_same_gradients(eager, compiled)
+            found = f"other {kind} are shared: {one} in eager, {shared[1][kind]} compiled"
+            raise Difference("aliasing", "call", found)
+    return _assert_same_gradients(eager, compiled, values if exact is not None else None)
 
 
-def _assert_same_gradients(eager: Seen, compiled: Seen) -> bool:
+_LEFT = ("result", "args", "state")
+
+
+def left(seen: Seen) -> tuple[Any, ...]:
+    """All that a call left that holds tensors, in the order of :data:`_LEFT`."""
+    return (seen.result, seen.args, seen.state)
+
+
+def _given(seen: Seen) -> list[Tensor]:
+    return [grad for grad in seen.grads if grad is not None]
+
+
+def _same_error(one: Error, other: Error, text: Callable[[str, str], bool]) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one[0] is other[0] and text(one[1], other[1])
+
+
+def _assert_same_gradients(eager: Seen, compiled: Seen, values: Values | None) -> bool:
     """Whether they are equal bit by bit, or only up to the order in which autograd sums them."""
     if eager.backward_error:
         # A value saved for backward was written. Compilers that functionalize, torch's own
@@ -172,7 +210,9 @@ def _assert_same_gradients(eager: Seen, compiled: Seen) -> bool:
         # A zero from the arm not taken may be added: that turns -0.0 into 0.0 and nothing else.
         elif not same_bits(one, other, zero_signs=False):
             exact = False
-            if not _same_sum(one, other):
+            if values is not None:
+                values(one, other, path)
+            elif not _same_sum(one, other):
                 raise Difference("gradient", path, f"\neager    {one}\ncompiled {other}")
     return exact
 
@@ -189,5 +229,5 @@ def _same_sum(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=0.0, atol=slack, equal_nan=True)
 
 
-def _shown(error: tuple[type[BaseException], str] | None) -> str:
+def _shown(error: Error) -> str:
     return "nothing" if error is None else f"{error[0].__name__}({error[1]!r})"

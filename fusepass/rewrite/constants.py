@@ -1,0 +1,71 @@
+"""Arguments that are no tensors: whether what a call has is what the pattern wants."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.arguments import SymbolicSize
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.terms import Term
+from fusepass.rewrite.pattern import Scalar, Size
+
+_DIMENSIONS = frozenset("dim dims dim0 dim1".split())
+
+
+def number(value: Any) -> Any:
+    """A number an argument stands for, when it is a node or a recorded size."""
+    if isinstance(value, fx.Node):
+        return value.meta.get("example_value", value.meta.get("val", value))
+    return value.size if isinstance(value, SymbolicSize) else value
+
+
+def same_constant(wanted: Any, found: Any) -> bool:
+    """Whether an argument is the constant the pattern has; sizes are compared later."""
+    if isinstance(wanted, Size):
+        return isinstance(number(found), (int, torch.SymInt))
+    if isinstance(wanted, tuple) and isinstance(found, tuple):
+        return len(wanted) == len(found) and all(
+            same_constant(a, b) for a, b in zip(wanted, found, strict=True)
+        )
+    wanted, found = number(wanted), number(found)
+    if isinstance(wanted, (int, float)) and isinstance(found, (int, float)):
+        if isinstance(wanted, bool) != isinstance(found, bool):
+            return False
+        same = wanted == found or (wanted != wanted and found != found)
+        return same and math.copysign(1, wanted) == math.copysign(1, found)
+    if isinstance(wanted, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
+        return torch_private.known_equal(wanted, found)
+    return type(wanted) is type(found) and bool(wanted == found)
+
+
+def is_dims(name: str, wanted: Any) -> bool:
+    """Whether an argument names dimensions, none of them by a scalar of the rule."""
+    parts = wanted if isinstance(wanted, tuple) else (wanted,)
+    return name in _DIMENSIONS and all(isinstance(p, int) for p in parts)
+
+
+def same_dims(mine: Any, theirs: Any, found: Term) -> bool:
+    """Equal as the pattern wrote them: from the front, or (negative) from the end."""
+    value = tensor_value(found.node if found.node is not None else found.owner)
+    source = found.args[0][1] if found.args else None
+    if isinstance(source, Term) and source.node is not None:
+        value = tensor_value(source.node)
+    if isinstance(mine, tuple) or isinstance(theirs, tuple):
+        both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
+        return both and all(same_dims(a, b, found) for a, b in zip(mine, theirs, strict=True))
+    if not isinstance(mine, int) or not isinstance(theirs, int) or value is None:
+        return bool(mine == theirs)
+    size = max(value.dim(), 1)
+    return mine == (theirs % size) - (size if mine < 0 else 0)
+
+
+def shown(value: Any) -> str:
+    """For the report."""
+    if isinstance(value, Scalar):
+        return value.name
+    return "absent" if value is None else str(number(value))

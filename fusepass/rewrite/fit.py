@@ -1,0 +1,120 @@
+"""Whether a recorded replacement fits: what it returns is, in all but value, what it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.calls import call_of
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.memory import memory_of
+from fusepass.report.decision import Reason
+from fusepass.rewrite.reject import Reject
+
+
+def misfit(
+    graph: fx.Graph,
+    outputs: Sequence[fx.Node],
+    bases: Sequence[fx.Node],
+    fresh: Sequence[torch.Tensor],
+    *,
+    grad: bool,
+) -> Reject | None:
+    """Why the recorded replacement does not fit; None if it does.
+
+    Args:
+        graph: what was recorded.
+        outputs: nodes it is to stand for.
+        bases: nodes it is to read.
+        fresh: the fake tensors it was run on, one for each of these.
+        grad: whether gradients are needed.
+    """
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    if len(returned) != len(outputs):
+        text = f"the replacement returns {len(returned)} tensors, the pattern {len(outputs)}"
+        return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
+    for node, output in zip(returned, outputs, strict=True):
+        new, old = tensor_value(node), tensor_value(output)
+        if new is None or old is None:
+            return Reject(Reason.OTHER_OP, "an output is no tensor", output)
+        problem = _differs(new, old)
+        if problem is not None:
+            code, what = problem
+            return Reject(code, f"the replacement of {output.name} {what}", output)
+        if _memory_among(new, fresh) != _memory_among_nodes(output, bases):
+            text = f"the replacement of {output.name} shares memory with other operands than it did"
+            return Reject(Reason.ALIAS, text, output)
+    return _gradients(graph, outputs, fresh) if grad else None
+
+
+def _differs(new: torch.Tensor, old: torch.Tensor) -> tuple[Reason, str] | None:
+    if new.dtype != old.dtype:
+        hint = ""
+        if new.dtype.is_floating_point and old.dtype.is_floating_point:
+            hint = " (an operator of your own needs torch.library.register_autocast)"
+        return Reason.DTYPE_MISMATCH, f"is {new.dtype}, was {old.dtype}{hint}"
+    if new.device != old.device:
+        return Reason.DEVICE_MISMATCH, f"is on {new.device}, was on {old.device}"
+    equal = torch_private.known_equal
+    if new.dim() != old.dim() or not all(map(equal, new.shape, old.shape)):
+        return Reason.SHAPE_MISMATCH, f"has shape {tuple(new.shape)}, had {tuple(old.shape)}"
+    if not all(map(equal, new.stride(), old.stride())):
+        return Reason.STRIDE_MISMATCH, f"has strides {new.stride()}, had {old.stride()}"
+    return None
+
+
+def _memory_among(tensor: torch.Tensor, fresh: Sequence[torch.Tensor]) -> set[int]:
+    key = torch_private.storage_key(tensor)
+    return {place for place, base in enumerate(fresh) if torch_private.storage_key(base) == key}
+
+
+def _memory_among_nodes(output: fx.Node, bases: Sequence[fx.Node]) -> set[int]:
+    call = call_of(output)
+    if call is not None and call.inplace:  # it wrote memory of this graph that nobody else sees
+        return set()
+    key = memory_of(output)
+    return {place for place, base in enumerate(bases) if memory_of(base) == key}
+
+
+def _gradients(
+    graph: fx.Graph, outputs: Sequence[fx.Node], fresh: Sequence[torch.Tensor]
+) -> Reject | None:
+    """Every operand that had a gradient must have one still."""
+    for node in graph.nodes:
+        if node.op == "call_function" and torch_private.lacks_backward(node.target):
+            text = (
+                f"{node.target} has no backward; give it one with torch.library.register_autograd"
+            )
+            return Reject(Reason.NO_GRADIENT, text, outputs[0])
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    tensors = [tensor_value(node) for node in returned]
+    for tensor, output in zip(tensors, outputs, strict=True):
+        old = tensor_value(output)
+        if tensor is not None and old is not None and tensor.requires_grad != old.requires_grad:
+            does = "has" if tensor.requires_grad else "has no"
+            text = f"the replacement of {output.name} {does} gradient, unlike the original"
+            return Reject(Reason.NO_GRADIENT, text, output)
+    reached = _leaves([t for t in tensors if t is not None])
+    missing = [t for t in fresh if t.requires_grad and id(t) not in reached]
+    if missing and all(v.dtype.is_floating_point for v in missing):
+        text = "an operand loses its gradient in the replacement"
+        return Reject(Reason.NO_GRADIENT, text, outputs[0])
+    return None
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> set[int]:
+    found = {id(t) for t in tensors if t.is_leaf}
+    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(todo)
+    while todo:
+        node = todo.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(id(variable))
+        following = [n for n, _ in node.next_functions if n is not None and n not in seen]
+        seen.update(following)
+        todo += following
+    return found

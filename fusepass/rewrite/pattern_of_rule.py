@@ -1,0 +1,123 @@
+"""The pattern of a rule, traced on its example with symbolic sizes.
+
+To find where a bound scalar stands the pattern is traced again with another value of it; what then
+changes, and how, :mod:`fusepass.rewrite.pattern_of_graph` reads from the two graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.errors import RuleError
+from fusepass.rewrite import concrete, trace
+from fusepass.rewrite.pattern import FLOATS, Pattern
+from fusepass.rewrite.pattern_of_graph import Converter
+from fusepass.rewrite.rule import Rule
+
+
+def parameter_names(rule: Rule) -> tuple[str, ...]:
+    """Names of the pattern's parameters.
+
+    Raises:
+        RuleError: the pattern takes ``*args`` or ``**kwargs``, or has no readable signature.
+    """
+    try:
+        parameters = list(inspect.signature(rule.pattern).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise RuleError(rule.name, rule.location, f"its pattern cannot be read: {error}") from None
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise RuleError(rule.name, rule.location, "its pattern takes * or **; name the parameters")
+    return tuple(p.name for p in parameters)
+
+
+@functools.lru_cache(maxsize=1024)
+def pattern_of(rule: Rule, dtype: torch.dtype) -> Pattern:
+    """The pattern of a rule for graphs of a floating dtype; traced on first use.
+
+    Raises:
+        RuleError: with what is wrong.
+    """
+    values = rule.inputs()
+    floats = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.dtype in FLOATS}
+    if len(floats) > 1:  # a rule about a certain mixture of dtypes
+        return _traced(rule, None, exact=True)
+    if rule.place == "before":  # most rules call the same operations whatever the dtype
+        first = _traced(rule, next(iter(floats), dtype), exact=False)
+        if first.dtype is None:
+            return first
+    return _traced(rule, dtype if floats else None, exact=not floats)
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
+    names = parameter_names(rule)
+    values = _converted(rule.inputs(), dtype)
+    if len(values) != len(names):
+        raise RuleError(
+            rule.name,
+            rule.location,
+            f"its example has {len(values)} values, its pattern takes {len(names)}",
+        )
+    try:
+        with torch_private.real_tensors():  # whatever compile this is in the middle of
+            graph, size_of = _graph(rule, values)
+            varied = {
+                place: _varied(rule, values, place)
+                for place, value in enumerate(values)
+                if not isinstance(value, torch.Tensor)
+            }
+    except trace.TraceError as error:
+        raise RuleError(rule.name, rule.location, f"its pattern cannot be used: {error}") from None
+    except Exception as error:
+        problem = f"its pattern fails on the example: {type(error).__name__}: {error}"
+        raise RuleError(rule.name, rule.location, problem) from error
+    return Converter(rule, names, graph, size_of, varied).pattern(None if exact else dtype, exact)
+
+
+def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any, ...]:
+    return tuple(
+        v.detach().to(dtype) if isinstance(v, torch.Tensor) and v.dtype in FLOATS and dtype else v
+        for v in values
+    )
+
+
+def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any]:
+    """The traced pattern, and what gives the symbol or number of a size in it."""
+    if rule.place == "after":
+        quick = concrete.traced(rule.pattern, values)
+        if quick is not None:
+            return quick
+    record = trace.record_torch if rule.place == "before" else trace.record_aten
+    inputs, mode = trace.symbolic_inputs(values)
+    graph = record(rule.pattern, inputs, mode)
+    return graph, functools.partial(torch_private.size_expression, mode=mode)
+
+
+def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, fx.Graph]]:
+    """The pattern with another value of one scalar, for each that it can be traced with."""
+    found: list[tuple[Any, fx.Graph]] = []
+    for other in _others(values[place]):
+        changed = (*values[:place], other, *values[place + 1 :])
+        try:
+            found.append((other, _graph(rule, changed)[0]))
+        except Exception:  # noqa: BLE001 - a dimension the example has not, say
+            continue
+        break
+    return found
+
+
+def _others(value: Any) -> list[Any]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1, value - 1, 0, 1, 2]
+    if isinstance(value, float):
+        return [value * 1.25 + 0.0625, value * 0.5]
+    known = ["none", "tanh", "mean", "sum"] if isinstance(value, str) else []
+    return [other for other in known if other != value]

@@ -1,0 +1,76 @@
+"""A JSON file that processes share without ever seeing half of it, and can do without.
+
+It is written whole, beside itself, and moved into place. One that cannot be understood is renamed,
+one that cannot be read or written is given up on; either way with one warning, and the process goes
+on with what it has in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class KeptFile:
+    """One such file.
+
+    Args:
+        path: where it is, or will be.
+        warning: made from the path and what is wrong with it.
+    """
+
+    def __init__(self, path: Path, warning: Callable[[str, str], Warning]) -> None:
+        self.path, self._warning, self._usable = path, warning, True
+
+    def read(self, parse: Callable[[str], T]) -> T | None:
+        """What ``parse`` makes of the text; None where there is no usable file.
+
+        Args:
+            parse: raises ValueError for a text that was not written by :meth:`write`.
+        """
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            self._give_up(f"cannot be read ({error})")
+            return None
+        try:
+            return parse(text)
+        except ValueError as error:
+            beside = self.path.with_name(f"{self.path.name}.damaged")
+            try:
+                self.path.replace(beside)
+            except OSError:
+                self._give_up(f"is damaged ({error}) and cannot be renamed")
+            else:
+                what = f"was damaged ({error}) and is now {beside.name}"
+                warnings.warn(self._warning(str(self.path), what), stacklevel=2)
+            return None
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Replace the file; nothing happens once it was given up on."""
+        if not self._usable:
+            return
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            beside.replace(self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            self._give_up(f"cannot be written ({error})")
+
+    def _give_up(self, problem: str) -> None:
+        if self._usable:
+            self._usable = False
+            warnings.warn(self._warning(str(self.path), problem), stacklevel=2)

@@ -1,0 +1,1 @@
+"""The fuzzer of programs: what it draws, what it sees, and a small campaign."""

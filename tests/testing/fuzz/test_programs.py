@@ -1,0 +1,122 @@
+"""A small campaign: programs of a fixed seed, equal to eager bit by bit; what a failure looks like."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import fusepass
+from fusepass.errors import NoReport
+from fusepass.testing import Program, check_program, programs
+from fusepass.testing.fuzz import campaign as campaigns
+from fusepass.testing.fuzz.__main__ import main
+from fusepass.testing.fuzz.campaign import campaign
+from fusepass.testing.fuzz.examine import examine
+from fusepass.testing.fuzz.generate import seeded
+from fusepass.testing.fuzz.strategy import ProgramDiffers
+
+SEED, PROGRAMS = 20261121, 40
+
+
+def test_programs_of_a_fixed_seed_do_what_eager_does() -> None:
+    found = campaign(PROGRAMS, seed=SEED)
+    sys.stdout.write(f"seed {found.seed}: {found.sites} sites, {found.treatments}\n")
+    assert found.programs == PROGRAMS
+    assert not found.broken
+    assert not found.failures, found.failures[0]["source"]
+    assert found.treatments["where"] > 5, "hardly anything was captured"
+
+
+@settings(
+    max_examples=15,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(programs())
+def test_programs_of_hypothesis_do_what_eager_does(program: Program) -> None:
+    check_program(program)
+
+
+WRITES = """
+import torch
+
+
+def make():
+    def program(x, flag):
+        if flag:
+            x.add_(1)
+        return x * 2
+
+    return program, None
+
+
+def inputs():
+    return [(torch.ones(2), torch.tensor(flag)) for flag in (False, True)]
+"""
+
+
+def compile_that_loses_writes(for_backend: str) -> Any:
+    def wrong_compile(target: Any, *, backend: str, **_: Any) -> Any:
+        def call(x: Any, *rest: Any) -> Any:
+            return target(x.clone() if for_backend in (backend, "both") else x, *rest)
+
+        return call
+
+    return wrong_compile
+
+
+def no_report(_: Any) -> None:
+    raise NoReport("program")
+
+
+def test_a_difference_is_told_with_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", compile_that_loses_writes("fusepass"))
+    monkeypatch.setattr(fusepass, "last_report", no_report)
+    with pytest.raises(
+        ProgramDiffers, match=r"inference, input set 1: values differs at args\[0\]"
+    ):
+        check_program(Program(WRITES))
+
+
+def test_what_dynamo_gets_wrong_itself_is_set_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", compile_that_loses_writes("both"))
+    monkeypatch.setattr(fusepass, "last_report", no_report)
+    (failure,) = examine(Program(WRITES)).failures
+    assert failure.dynamo
+    check_program(Program(WRITES))
+
+
+def test_a_campaign_over_processes_is_the_same_campaign(tmp_path: Path) -> None:
+    out = tmp_path / "summary.json"
+    main(["--programs", "6", "--seed", "3", "--jobs", "2", "--out", str(out)])
+    written = json.loads(out.read_text())
+    alone = json.loads(json.dumps(campaign(6, seed=3).to_dict()))
+    assert {**written, "seconds": 0} == {**alone, "seconds": 0}
+    assert written["shapes"]["if_else"]["sites"] > 0
+
+
+def test_a_program_that_hangs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: Any, **__: Any) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(campaigns, "PATIENCE", 1)
+    monkeypatch.setattr("fusepass.testing.fuzz.examine.examine", endless)
+    (broken,) = campaign(1).broken
+    assert "no end within 1 s" in broken["error"]
+    assert broken["source"] == seeded(0, 0).source
+
+
+def test_the_command_line_shows_one_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--show", "1"]) in (0, 1)
+    shown = capsys.readouterr().out
+    assert seeded(3, 1).source in shown
+    assert '"sites"' in shown
