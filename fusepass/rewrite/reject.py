@@ -11,7 +11,23 @@ from fusepass.report.decision import Reason
 
 
 @dataclass(frozen=True)
-class Reject:
+class _Verdict:
+    """What the two have in common."""
+
+    reason_code: Reason | str
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason_code", Reason(self.reason_code))
+
+    @property
+    def code(self) -> Reason:
+        """The reason code as a member of the list."""
+        return Reason(self.reason_code)
+
+
+@dataclass(frozen=True)
+class Reject(_Verdict):
     """Why a rule does not act at a site.
 
     Attributes:
@@ -24,22 +40,12 @@ class Reject:
         ValueError: a reason code that is not on the list.
     """
 
-    reason_code: Reason | str
-    text: str
     node: fx.Node | None = None
     microseconds: Mapping[str, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason_code", Reason(self.reason_code))
-
-    @property
-    def code(self) -> Reason:
-        """The reason code as a member of the list."""
-        return Reason(self.reason_code)
-
 
 @dataclass(frozen=True)
-class Accept:
+class Accept(_Verdict):
     """Why a rule acts at a site, for checks that have more to say than None.
 
     Attributes:
@@ -51,14 +57,4 @@ class Accept:
         ValueError: a reason code that is not on the list.
     """
 
-    reason_code: Reason | str
-    text: str
     microseconds: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason_code", Reason(self.reason_code))
-
-    @property
-    def code(self) -> Reason:
-        """The reason code as a member of the list."""
-        return Reason(self.reason_code)

@@ -57,10 +57,7 @@ def assert_rewrites(
         for name, count in rules.items()
         if applied[name] != count
     ]
-    if difference is not None:
-        wrong.append(str(difference))
-    if wrong:
-        raise RewriteMismatch(_name(fn), "; ".join(wrong), report)
+    _settle(fn, wrong, difference, report)
 
 
 def assert_untouched(
@@ -94,10 +91,7 @@ def assert_untouched(
         for name, count in applied.items()
         if rules is None or name in rules
     ]
-    if difference is not None:
-        wrong.append(str(difference))
-    if wrong:
-        raise RewriteMismatch(_name(fn), "; ".join(wrong), report)
+    _settle(fn, wrong, difference, report)
 
 
 def assert_error(
@@ -132,6 +126,13 @@ def assert_error(
     difference = oracle.compare(eager, compiled)
     if isinstance(difference, oracle.Difference):
         raise RewriteMismatch(_name(fn), str(difference), report)
+
+
+def _settle(fn: Any, wrong: list[str], difference: oracle.Difference | None, report: str) -> None:
+    """Raise with all that is wrong, if anything is."""
+    problems = [*wrong, *([] if difference is None else [str(difference)])]
+    if problems:
+        raise RewriteMismatch(_name(fn), "; ".join(problems), report)
 
 
 def _run(

@@ -194,7 +194,8 @@ def test_value_inside_the_graph_changes(install: Install) -> None:
 
     install(rule(by(to_double)))
     with pytest.warns(errors.RewriteFault, match="float64"):
-        run(inner)
+        decisions = run(inner)
+    assert [(d.outcome, d.reason_code) for d in decisions] == [(Outcome.REJECTED, Reason.INTERNAL)]
 
 
 def test_fault_does_not_reach_other_rules(install: Install) -> None:

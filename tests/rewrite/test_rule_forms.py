@@ -325,6 +325,7 @@ def test_a_number_drawn_by_python() -> None:
         got = compiled(x)
         random.seed(5)
         same(got, program(x))
+        assert Outcome.APPLIED in {d.outcome for d in fusepass.last_report(compiled).decisions}
 
 
 # ---- found by fusepass.testing.check_rule ---------------------------------------------------------
