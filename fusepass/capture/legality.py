@@ -15,7 +15,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.select import Branch
-from fusepass.graph import cost
+from fusepass.graph import cost, saved
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import copies_between_devices, is_random, written_nodes
 from fusepass.graph.gating import restrides_outputs
@@ -119,7 +119,7 @@ def check_outputs(
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)
-    treatment, reason, text, estimates = _choose(options, arms, tested, untaken, trained)
+    treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
     gated = (
         treatment == "where"
         and trained
@@ -183,6 +183,7 @@ def _check_requires_grad(
 def _choose(
     options: Options,
     arms: Nodes,
+    pairs: Pairs,
     tested: torch.Tensor,
     untaken: Refusal | None,
     trained: bool,
@@ -198,22 +199,22 @@ def _choose(
     for node in (n for nodes in arms.values() for n in nodes):
         if copies_between_devices(node):
             raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
-    both = sum(cost.microseconds(nodes) for nodes in arms.values())
-    trip = cost.host_round_trip(tested.device)
-    estimates = {"where": round(both, 2), "break": round(trip, 2)}
-    if both <= trip:
+    estimates = cost.estimates(arms, pairs, tested.device, training=trained)
+    excess = saved.memory_excess(arms, options) if trained else None
+    if excess is None and estimates["where"] <= estimates["cond"]:
         return (
             "where",
             Reason.PURE_TOTAL,
             "both arms are pure and total and cost less than a host round trip",
             estimates,
         )
-    return (
-        "cond",
-        Reason.COST,
-        f"running both arms would cost about {both:.0f} µs, a round trip {trip:.0f} µs",
-        estimates,
+    text = excess or (
+        f"running both arms would cost about {estimates['where']:.0f} µs, "
+        f"waiting for the host and running one {estimates['cond']:.0f} µs"
     )
+    if _cuda_graphs(options, tested):
+        raise Refusal(Reason.COST, f"{text}; torch.cond would cost the graph its CUDA graphs")
+    return "cond", Reason.COST, text, estimates
 
 
 def _check_cond(options: Options, tested: torch.Tensor, untaken: Refusal, trained: bool) -> None:

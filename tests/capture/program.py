@@ -68,6 +68,7 @@ def sink(reason_code: str) -> Verdict:
 
 
 WHERE = where("pure_total")
+DROP = Verdict(frozenset({("drop", "proved")}))
 SINK = sink("raises")
 # Only the results are pinned: the contract does not name this shape of control flow.
 FREE = Verdict(absent=True)
@@ -116,7 +117,7 @@ class Program:
 
     def captured(self, *, grad: bool) -> bool:
         """Whether every site must leave the graph whole: one graph, and no recompile."""
-        whole = (WHERE, SINK, WHERE | SINK)
+        whole = (WHERE, DROP, SINK, WHERE | SINK)
         return not self.extra and all(verdict in whole for verdict in self.verdicts(grad=grad))
 
 

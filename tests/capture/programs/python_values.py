@@ -69,7 +69,7 @@ def dimension_used_later(x: Tensor) -> Tensor:
     return x.sum(dim)
 
 
-@FAMILY.program(ONE, VALUE, grad=True)
+@FAMILY.program(ONE, WHERE, grad=True)
 def tensor_or_number(x: Tensor) -> Tensor:
     shift = x.mean() if x.sum() > 0 else 0.0
     return x + shift

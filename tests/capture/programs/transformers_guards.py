@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..inputs import InputSets
-from ..program import WHERE, Family, cond, keep
+from ..program import DROP, WHERE, Family, keep
 
 FAMILY = Family("transformers_guards")
 
@@ -197,7 +197,7 @@ def masks(seed: int) -> InputSets:
     return [(x.clone(), none), (x.clone(), some)]
 
 
-@FAMILY.program(masks, WHERE, grad=True, tags="inductor")
+@FAMILY.program(masks, DROP, grad=True, tags="inductor")
 def masked_fill_if_any(x: Tensor, mask: Tensor) -> Tensor:
     scores = x * 0.5
     if mask.any():
@@ -205,7 +205,7 @@ def masked_fill_if_any(x: Tensor, mask: Tensor) -> Tensor:
     return scores.softmax(-1)
 
 
-@FAMILY.program(masks, cond("partial_op"))
+@FAMILY.program(masks, DROP)
 def masked_store_if_any(x: Tensor, mask: Tensor) -> Tensor:
     h = x * 2
     if mask.any():
