@@ -78,7 +78,7 @@ def attribute_writes(translator: Any) -> Iterator[AttributeWrites]:
     )
 
     def allowed(item: Any) -> bool:
-        if torch_private.is_plain_object(item):
+        if torch_private.is_existing_mutation(item) and torch_private.is_plain_object(item):
             return True
         kind = torch_private.buffer_container(item)
         if kind is None:

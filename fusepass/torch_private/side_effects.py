@@ -35,7 +35,7 @@ def is_plain_object(item: Any) -> bool:
 def buffer_container(item: Any) -> str | None:
     """``"dict"`` for the buffers of a module, ``"set"`` for the names not saved, else None."""
     source = getattr(item, "source", None)
-    if source is None:
+    if source is None or type(item).__name__ not in ("ConstDictVariable", "SetVariable"):
         return None
     name = source.name if isinstance(source.name, str) else source.name()
     if name.endswith(("._buffers", "['_buffers']")):
