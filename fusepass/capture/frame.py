@@ -47,6 +47,7 @@ class Frame:
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
+        items: numbers read back only to be tested, as (Dynamo's checkpoint, graph node).
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
@@ -59,6 +60,7 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     ungraded: Ungraded = field(default_factory=Ungraded)
+    items: list[tuple[Any, Any]] = field(default_factory=list)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     in_message: bool = False

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients, raising_arm, sink_legality
+from fusepass.capture import escape, gradients, raising_arm, read_back, sink_legality
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.numbers import lower_numbers
@@ -41,7 +41,7 @@ def install() -> None:
     with _install_lock:
         if _uninstall is None:
             _uninstall = torch_private.install_hooks(
-                _on_jump, _on_identity, _on_graph, _on_break, _on_raise
+                read_back.on_item, _on_jump, _on_identity, _on_graph, _on_break, _on_raise
             )
 
 
@@ -67,7 +67,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     if frame is None:
         return original(translator, jump)
     tested = torch_private.tensor_on_top(translator)
-    if tested is None:
+    if tested is None and not read_back.tests_a_number(translator, frame):
         return original(translator, jump)
     where = _location(translator, jump)
     early = _refused_at_once(translator, frame)
@@ -86,6 +86,8 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
                 Reason.LOOP,
                 "the branch is met again and again inside its own arm: a loop on a tensor",
             )
+        if tested is None:
+            read_back.put_predicate(translator, frame)
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, where)
     except torch_private.restart_errors():
@@ -161,6 +163,7 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
+    read_back.remove_unread(gm.graph, frame)
     _take_back(frame, lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch))
     _take_back(frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)

@@ -235,6 +235,7 @@ RaiseHandler = Callable[[Any, Any], None]
 
 
 def install_hooks(
+    on_item: Callable[[Any, Any, Callable[[], Any]], Any],
     on_jump: JumpHandler,
     on_identity: Callable[[Any, Callable[[], list[Any]]], None],
     on_graph: GraphHandler,
@@ -244,6 +245,8 @@ def install_hooks(
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
     Args:
+        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what amounts to it; must
+            return ``read()``.
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
         on_identity: called as ``(translator, compared)`` before an operation that may look at which
             object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
@@ -281,6 +284,7 @@ def install_hooks(
         table[opcode] = _raise_hook(on_raise, original)
         undo.append(functools.partial(table.__setitem__, opcode, original))
 
+    undo.append(_hook_items(on_item))
     call_user_compiler = OutputGraph.call_user_compiler
 
     @functools.wraps(call_user_compiler)
@@ -313,6 +317,38 @@ def install_hooks(
 def _all_subclasses(kind: type) -> list[Any]:
     direct: list[Any] = kind.__subclasses__()
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
+
+
+def _hook_items(on_item: Callable[[Any, Any, Callable[[], Any]], Any]) -> Callable[[], None]:
+    from torch._dynamo.variables import TensorVariable
+
+    original = TensorVariable.call_method
+
+    @functools.wraps(original)
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name != "item" or args or kwargs:
+            return original(self, tx, name, args, kwargs)
+        return on_item(tx, self, lambda: original(self, tx, name, args, kwargs))
+
+    TensorVariable.call_method = call_method  # type: ignore[method-assign]
+
+    def undo() -> None:
+        TensorVariable.call_method = original  # type: ignore[method-assign]
+
+    return undo
+
+
+@contextlib.contextmanager
+def items_as_symbols(translator: Any) -> Iterator[None]:
+    """Inside, ``tensor.item()`` gives an unknown number instead of a graph break."""
+    mode = translator.fake_mode
+    allowed = mode.allow_scalar_outputs
+    mode.allow_scalar_outputs = True
+    try:
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            yield
+    finally:
+        mode.allow_scalar_outputs = allowed
 
 
 def _jump_hook(

@@ -155,6 +155,14 @@ def wrap_call(
     return wrap_fx_proxy(translator, proxy)
 
 
+def number_on_top(translator: Any) -> fx.Node | None:
+    """The graph node of the unknown number on top of the symbolic stack, or None."""
+    from torch._dynamo.variables import LazyVariableTracker
+
+    value = translator.stack[-1]
+    return None if isinstance(value, LazyVariableTracker) else number_node(value)
+
+
 def unknown_number(translator: Any, proxy: fx.Proxy, integral: bool) -> Any:
     """A tracked Python number of which nothing is known but its kind, for the node of a proxy."""
     from torch._dynamo.variables.tensor import SymNodeVariable

@@ -1,0 +1,82 @@
+"""Whether a value just computed goes into a test and nowhere else, read off the bytecode.
+
+``if x.max().item() > 1e4:`` reads a number back only to compare it and jump. Such a number need not
+leave the device. One that is stored first is followed through the local name it is stored under.
+The walk is one straight line; at anything it does not know it says no.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Sequence
+from typing import Any
+
+_SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL", "RESUME")
+_TESTS = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
+_UNCHANGED = ("TO_BOOL", "UNARY_NOT", "UNARY_NEGATIVE")
+_OVER = ("LOAD_", "PUSH_NULL", "CALL", "BINARY_", "COMPARE_OP", "UNARY_", "TO_BOOL")
+_PUSHES_ONLY = (
+    "LOAD_CONST",
+    "LOAD_DEREF",
+    "LOAD_FAST",
+    "LOAD_FAST_BORROW",
+    "LOAD_FAST_CHECK",
+    "LOAD_GLOBAL",
+    "LOAD_SMALL_INT",
+    "PUSH_NULL",
+)
+_LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
+_LIMIT = 40
+
+
+def only_tested(instructions: Sequence[Any], index: int) -> bool:
+    """Whether what the instruction at ``index`` pushes is only compared and jumped on.
+
+    Args:
+        instructions: of the code object, with ``opname``, ``opcode``, ``arg`` and ``argval``.
+        index: where the value is pushed.
+    """
+    return _only_tested(instructions, index, frozenset())
+
+
+def _only_tested(instructions: Sequence[Any], index: int, names: frozenset[str]) -> bool:
+    above = 0  # values on the stack above the one that is followed
+    for inst in instructions[index + 1 : index + _LIMIT]:
+        name = inst.opname
+        if name in _SKIPPED:
+            continue
+        if name.startswith(_TESTS):
+            return above == 0
+        if above == 0 and name in _UNCHANGED:
+            continue
+        if above == 0 and name == "STORE_FAST":
+            return _loads_only_tested(instructions, inst.argval, names)
+        if name in ("COMPARE_OP", "BINARY_OP") and above <= 1:
+            above = 0
+            continue
+        if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
+            return False
+        if above == 0 and name not in _PUSHES_ONLY:
+            return False
+        above += dis.stack_effect(inst.opcode, inst.arg, jump=False)
+        if above < 1:
+            return False  # it was an operand
+    return False
+
+
+def _loads_only_tested(instructions: Sequence[Any], name: str, names: frozenset[str]) -> bool:
+    if name in names:
+        return True  # being looked at further up
+    uses = [
+        (i, inst.opname)
+        for i, inst in enumerate(instructions)
+        if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL")) and _names(inst.argval, name)
+    ]
+    return bool(uses) and all(
+        opname in _LOADS_LOCAL and _only_tested(instructions, i, names | {name})
+        for i, opname in uses
+    )
+
+
+def _names(argval: Any, name: str) -> bool:
+    return argval == name or (isinstance(argval, tuple) and name in argval)

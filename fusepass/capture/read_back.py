@@ -1,0 +1,82 @@
+"""``.item()``, ``float()``, ``bool()`` of a tensor whose number is only tested: kept on the device.
+
+Such a call is recorded as an unknown number instead of breaking the graph. At the jump the
+condition is put together again from tensors (scalar_predicate.py), and the number is not read. If
+any of them turns out to be read after all, its call is given back to Dynamo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.only_tested import only_tested
+from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
+from fusepass.graph.canonical import tensor_value
+
+
+def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
+    """Read a number, as a symbol where it is only tested; a truth value stays the tensor it is."""
+    frame = frame_of(translator.output)
+    if frame is None or frame.in_message or not _wanted(translator, frame):
+        return read()
+    held = tensor_value(torch_private.node_of(tensor))
+    if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
+        return read()
+    if held.dtype is torch.bool:
+        proxy = tensor.as_proxy()
+        return torch_private.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
+    speculation = translator.speculate()
+    if speculation.failed(translator):
+        return read()
+    with torch_private.items_as_symbols(translator):
+        number = read()
+    node = torch_private.number_node(number)
+    if node is not None:
+        frame.items.append((speculation, node))
+    return number
+
+
+def _wanted(translator: Any, frame: Frame) -> bool:
+    if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+        return False
+    if torch_private.is_generator_frame(translator) or not torch_private.capture_supported():
+        return False
+    return only_tested(translator.instructions, translator.instruction_pointer - 1)
+
+
+def tests_a_number(translator: Any, frame: Frame) -> bool:
+    """Whether the value on top of the stack is a condition on numbers that were not read."""
+    node = torch_private.number_on_top(translator)
+    return bool(frame.items) and node is not None and comes_from_items(node)
+
+
+def put_predicate(translator: Any, frame: Frame) -> None:
+    """Put the condition on top of the stack there as a tensor.
+
+    Raises:
+        Refusal: it has no exact form on tensors (the numbers are read then, after a restart).
+    """
+    node = torch_private.number_on_top(translator)
+    assert node is not None  # asked by the caller
+    translator.stack[-1] = predicate_of(translator, node)
+
+
+def remove_unread(graph: fx.Graph, frame: Frame) -> None:
+    """Erase numbers nobody reads from a complete graph; give back the call of one that is read."""
+    if not frame.items:
+        return
+    for node in reversed(graph.nodes):
+        value = node.meta.get("example_value")
+        number = isinstance(value, (torch.SymBool, torch.SymInt, torch.SymFloat))
+        if number and not node.users and comes_from_items(node):
+            graph.erase_node(node)
+    left = set(graph.nodes)
+    for speculation, node in frame.items:
+        if node in left:
+            speculation.fail_and_restart_analysis(False)
