@@ -37,13 +37,18 @@ class Arm:
 
 
 class Bindings:
-    """The translator's position and bindings at one moment."""
+    """The translator's position and bindings at one moment.
 
-    def __init__(self, translator: Any) -> None:
+    Args:
+        translator: Dynamo's translator.
+        generators: generators may be held; they will not be advanced (and could not be put back).
+    """
+
+    def __init__(self, translator: Any, *, generators: bool = False) -> None:
         self.translator = translator
         self.values = {name: copy.copy(getattr(translator, name)) for name in COPIED}
         self.values |= {name: getattr(translator, name) for name in _SAVED}
-        self.iterators = _iterators(translator)
+        self.iterators = _iterators(translator, generators)
         self.modes = modes()
         self.mutations = mutations(translator)
 
@@ -62,10 +67,10 @@ def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
         vars(iterator).update(copies)
 
 
-def _iterators(translator: Any) -> list[tuple[Any, dict[str, Any]]]:
+def _iterators(translator: Any, generators: bool) -> list[tuple[Any, dict[str, Any]]]:
     held = [*translator.stack, *translator.symbolic_locals.values()]
     try:
-        return torch_private.iterator_states(held)
+        return torch_private.iterator_states(held, generators=generators)
     except ValueError as kind:
         raise Refusal(Reason.LOOP, f"an arm could advance {kind} that existed before it") from None
 

@@ -46,10 +46,12 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
             nodes recorded in a graph that Dynamo is going to discard.
     """
     site_id = frame.new_id()
-    before = Bindings(translator)
     jumps_if, keeps = torch_private.jump_kind(jump.opname)
     jump_index = translator.instruction_pointer - 1
     target = translator.indexof[jump.target]
+    ends = {jumps_if: target, not jumps_if: translator.instruction_pointer}
+    raising = [arm for arm, start in ends.items() if region.only_raises(start)]
+    before = Bindings(translator, generators=bool(raising))
     join = region.join_of(jump_index)
     tested = translator.stack[-1]
     predicate = as_bool_scalar(translator, torch_private.realized(tested))
@@ -58,7 +60,6 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     jumped = (target, [*rest, tested] if keeps else rest)
     passed = (translator.instruction_pointer, rest)
     starts = {jumps_if: jumped, not jumps_if: passed}
-    raising = [arm for arm, (start, _) in starts.items() if region.only_raises(start)]
     if len(raising) == 2:
         raise Refusal(Reason.RAISES, "both arms only raise")
     if raising:

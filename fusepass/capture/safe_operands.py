@@ -123,7 +123,8 @@ def _square(position: int = 0, name: str = "A") -> Callable[[fx.Node], Guard | N
         value = tensor_value(argument(node, position, name))
         if value is None or value.dim() < 2:
             return None
-        square = isinstance(value.shape[-1], int) and value.shape[-1] == value.shape[-2]
+        size: Any = value.shape[-1]
+        square = isinstance(size, int) and size == value.shape[-2]
         return Guard(position, name, IDENTITY) if square else None
 
     return make

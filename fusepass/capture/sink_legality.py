@@ -77,7 +77,7 @@ def input_owners(graph: fx.Graph) -> dict[int, list[fx.Node]]:
 def _why_not(
     node: fx.Node, sinks: list[fx.Node], owners: dict[int, list[fx.Node]]
 ) -> tuple[Reason, str] | None:
-    name = op_name(node) or getattr(node.target, "__name__", node.target)
+    name = op_name(node) or getattr(node.target, "__name__", str(node.target))
     if is_random(node):
         return Reason.RANDOM_OP, f"random numbers are drawn after the raise ({name})"
     why = _irreversible(node, owners)
@@ -114,7 +114,7 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
                 return "a tensor that requires grad"
             if not _own_places(value):
                 return "a tensor whose elements share places"
-            size = value.numel() * value.element_size()
+            size: Any = value.numel() * value.element_size()
             if not isinstance(size, int):
                 size = torch_private.size_hint(size) or 0
             if size > _MAX_SAVED:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from fusepass.capture.select import select
@@ -135,4 +134,4 @@ def _faithful(shown: list[fx.Node], kept: dict[fx.Node, None]) -> bool:
 
 def _requires_grad(node: fx.Node) -> bool:
     value = tensor_value(node)
-    return value is not None and torch.is_tensor(value) and bool(value.requires_grad)
+    return value is not None and bool(value.requires_grad)

@@ -54,7 +54,7 @@ class _Lowering:
         self.order = {node: position for position, node in enumerate(self.nodes)}
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.output = self.nodes[-1]
-        self.results: list[Any] = list(self.output.args[0])  # type: ignore[arg-type]
+        self.results: list[Any] = list(self.output.args[0])
         self.writes: dict[int, list[int]] = {}
         for position, node in enumerate(self.nodes):
             for key in memories(written_nodes(node)):

@@ -172,8 +172,14 @@ def code_of(target: Any) -> Any:
     return getattr(forward, "__code__", None)
 
 
-def iterator_states(values: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
+def iterator_states(
+    values: Sequence[Any], *, generators: bool = False
+) -> list[tuple[Any, dict[str, Any]]]:
     """Every iterator among tracked values, and inside them, with a copy of where it stands.
+
+    Args:
+        values: tracked values.
+        generators: generators are left out, because nothing will advance them.
 
     Raises:
         ValueError: a generator is among them, whose state cannot be copied.
@@ -188,6 +194,8 @@ def iterator_states(values: Sequence[Any]) -> list[tuple[Any, dict[str, Any]]]:
         if not isinstance(value, VariableTracker) or id(value) in found:
             continue
         if "Generator" in type(value).__name__:
+            if generators:
+                continue
             raise ValueError("a generator")
         if not isinstance(value, IteratorVariable):
             continue

@@ -61,6 +61,8 @@ def _late_class() -> Any:
             return LateVariable(name, [self, *map(realized, args)], dict(kwargs))
 
         def var_getattr(self, tx: Any, name: str) -> Any:
+            if name in _METHODS_ON_LATE:
+                return torch._dynamo.variables.GetAttrVariable(self, name)
             if name not in ("shape", "dtype", "device", "T"):
                 raise _unsupported(f"{name} of a value known only when the exception is raised")
             constant = torch._dynamo.variables.ConstantVariable.create(name)
@@ -144,11 +146,31 @@ def message_tracing(depends_on_data: Callable[[str], bool]) -> Iterator[None]:
         ),
         (variables.BuiltinVariable, "call_function", _builtin),
         (variables.ConstantVariable, "call_method", _method_of_constant),
+        *_only_own_generators(),
     ]
     with contextlib.ExitStack() as undo:
         for owner, name, ours in replaced:
             undo.callback(_replace(owner, name, ours))
         yield
+
+
+def _only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Generators made before the message cannot be put back, so they must not be advanced."""
+    from torch._dynamo.variables.functions import LocalGeneratorObjectVariable as Generator
+
+    own: list[Any] = []
+
+    def made(theirs: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
+        own.append(generator)
+        theirs(generator, *args, **kwargs)
+
+    def advanced(theirs: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(generator is one for one in own):
+            raise _unsupported("a generator made before is advanced")
+        return theirs(generator, *args, **kwargs)
+
+    names = [n for n in ("next_variable", "gen_send_ex2") if n in vars(Generator)]
+    return [(Generator, "__init__", made), *((Generator, name, advanced) for name in names)]
 
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:
@@ -169,7 +191,7 @@ def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], No
 def _unsupported(what: str) -> Exception:
     from torch._dynamo import exc
 
-    return exc.UserError(exc.UserErrorType.INVALID_INPUT, what)  # type: ignore[no-any-return]
+    return exc.UserError(exc.UserErrorType.INVALID_INPUT, what)
 
 
 def _is_late(value: Any) -> bool:
@@ -223,7 +245,7 @@ def _create_format(theirs: Any, *args: Any, **kwargs: Any) -> Any:
     made = theirs(*args, **kwargs)
     if late_parts(made) is None:
         return made
-    text, values = "", []
+    text, values = "", list[Any]()
     for literal, name, spec, conversion in string.Formatter().parse(made.format_string):
         text += literal.replace("{", "{{").replace("}", "}}")
         if name is None:
@@ -242,10 +264,11 @@ def _create_format(theirs: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _construct(theirs: Any, kind: Any, translator: Any, args: Any, kwargs: Any) -> Any:
     """The class of an exception is called when it is raised, and its ``__init__`` not traced."""
-    from torch._dynamo.variables import ExceptionVariable
+    from torch._dynamo import variables
 
-    made = ExceptionVariable(getattr(kind, "value", kind), list(args))
-    made.fusepass_kwargs = dict(kwargs)  # type: ignore[attr-defined]
+    of: Any = variables
+    made = of.ExceptionVariable(kind if isinstance(kind, type) else kind.value, list(args))
+    made.fusepass_kwargs = dict(kwargs)
     return made
 
 
@@ -292,10 +315,10 @@ def _has_mask(index: Any) -> bool:
 
 
 def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any) -> Any:
-    function = builtin.fn
+    function = getattr(builtin, "fn", None)
     if isinstance(function, type) and issubclass(function, BaseException):
         return _construct(theirs, function, translator, args, kwargs)
-    if any(map(_is_late, args)):
+    if any(map(_is_late, args)) and function is not getattr:
         if function not in _ON_LATE:
             raise _unsupported(f"{function} of a value known only when the exception is raised")
         return _late(function, args, kwargs)

@@ -6,6 +6,10 @@ import builtins
 from collections.abc import Iterator
 from typing import Any
 
+from torch._dynamo.variables import LazyVariableTracker
+
+from fusepass.torch_private.stack import node_of
+
 _HARMLESS_CONTEXTS = frozenset(
     """
     GradModeVariable InferenceModeVariable AutocastModeVariable NullContextVariable
@@ -19,10 +23,10 @@ def exception_parts(value: Any) -> tuple[type[BaseException], list[Any], dict[st
     from torch._dynamo import variables
 
     if isinstance(value, (variables.BuiltinVariable, variables.UserDefinedClassVariable)):
-        kind = value.as_python_constant()
+        kind: Any = value.as_python_constant()
         is_exception = isinstance(kind, type) and issubclass(kind, BaseException)
         return (kind, [], {}) if is_exception else None
-    if type(value) is not variables.ExceptionVariable or value.source is not None:
+    if type(value).__name__ != "ExceptionVariable" or value.source is not None:
         return None
     changed = [value.__context__, value.__cause__]
     if not all(entry.is_python_constant() for entry in changed):
@@ -37,7 +41,7 @@ def is_handling_exception(translator: Any) -> bool:
 
 def pending_changes(translator: Any) -> str | None:
     """A change outside that the program has made and Dynamo makes after the graph, or None."""
-    from torch._dynamo.side_effects import AttributeMutationNew, ValueMutationNew
+    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
     output = translator.output
     effects = output.side_effects
@@ -45,10 +49,12 @@ def pending_changes(translator: Any) -> str | None:
         return "a hook put on a tensor"
     if getattr(output.root_tx, "debug_locals", None):
         return "something printed"
-    for held in effects.id_to_variable.values():
+    for key, held in effects.id_to_variable.items():
         new = isinstance(held.mutation_type, (AttributeMutationNew, ValueMutationNew))
         changed = not new and held.mutation_type is not None and effects.is_modified(held)
-        if changed and not _is_own_kwargs(output.root_tx, held):
+        if not changed or _is_own_kwargs(output.root_tx, held):
+            continue
+        if not _only_rebinds(output, key, held):
             return f"a change of {_described(held)}"
     return None
 
@@ -60,6 +66,38 @@ def _is_own_kwargs(root: Any, held: Any) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 0x04)
     name = getattr(held.source, "local_name", None)
     return has_kwargs and name is not None and name == code.co_varnames[count]
+
+
+def _only_rebinds(output: Any, key: int, held: Any) -> bool:
+    """``self.buffer += 1``: a module is given the very tensor it holds, which was written."""
+    for other in output.side_effects.id_to_variable.values():
+        buffers = getattr(getattr(other, "value", None), "_buffers", None)
+        if isinstance(buffers, dict) and id(buffers) == key:
+            tracked = {_plain_key(name): value for name, value in held.items.items()}
+            return list(tracked) == list(buffers) and all(
+                _is_same(output, value, buffers[name]) for name, value in tracked.items()
+            )
+    return False
+
+
+def _plain_key(key: Any) -> Any:
+    return getattr(key, "vt", key).as_python_constant()
+
+
+def _is_same(output: Any, tracked: Any, real: Any) -> bool:
+    """Whether a tracked value is still the object that was there when the frame began."""
+    if isinstance(tracked, LazyVariableTracker) and not tracked.is_realized():
+        return getattr(getattr(tracked, "_cache", None), "value", None) is real
+    node = node_of(tracked)
+    if node is None:
+        return real is None and tracked.is_constant_none()
+    fake = node.meta.get("example_value")
+    return any(
+        n.op == "placeholder"
+        and n.meta.get("example_value") is fake
+        and getattr(n.meta.get("grapharg"), "example", None) is real
+        for n in output.graph.nodes
+    )
 
 
 def _described(held: Any) -> str:

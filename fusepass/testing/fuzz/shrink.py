@@ -81,7 +81,7 @@ def _simpler(program: Program) -> Iterator[Program]:
         yield Program(program.source, (), False, program.name)
     tree = ast.parse(program.source)
     edits = [*_without_sets(tree), *_without_statements(tree), *_without_arguments(tree)]
-    edits += _without_operands(tree)
+    edits += [*_without_names(tree), *_without_operands(tree)]
     for edit in edits:
         changed = copy.deepcopy(tree)
         if edit(changed):
@@ -198,6 +198,34 @@ def _without_arguments(tree: ast.Module) -> Iterator[Edit]:
             return True
 
         yield edit
+
+
+def _without_names(tree: ast.Module) -> Iterator[Edit]:
+    """With the value in place of a name that is only another name for it."""
+    for number, node in enumerate(ast.walk(tree)):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=old)], value=ast.Name(id=new)) if old != new:
+
+                def edit(
+                    changed: ast.Module, number: int = number, old: str = old, new: str = new
+                ) -> bool:
+                    renamed = _node(changed, number)
+                    for inner in ast.walk(changed):
+                        if isinstance(inner, ast.Name) and inner.id == old:
+                            inner.id = new
+                    return _remove(changed, renamed)
+
+                yield edit
+
+
+def _remove(tree: ast.AST, statement: ast.AST) -> bool:
+    for node in ast.walk(tree):
+        for block in _BLOCKS:
+            kept = getattr(node, block, None)
+            if isinstance(kept, list) and statement in kept:
+                kept.remove(statement)
+                return bool(kept) or block != "body"
+    return False
 
 
 def _without_operands(tree: ast.Module) -> Iterator[Edit]:
