@@ -41,7 +41,13 @@ def install() -> None:
     with _install_lock:
         if _uninstall is None:
             _uninstall = torch_private.install_hooks(
-                read_back.on_item, _on_jump, _on_identity, _on_graph, _on_break, _on_raise
+                read_back.on_item,
+                read_back.on_truth,
+                _on_jump,
+                _on_identity,
+                _on_graph,
+                _on_break,
+                _on_raise,
             )
 
 

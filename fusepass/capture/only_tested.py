@@ -13,7 +13,7 @@ from typing import Any
 
 _SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL", "RESUME")
 _TESTS = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF")
-_UNCHANGED = ("TO_BOOL", "UNARY_NOT", "UNARY_NEGATIVE")
+_UNCHANGED = ("TO_BOOL", "UNARY_NOT")
 _OVER = ("LOAD_", "PUSH_NULL", "CALL", "BINARY_", "COMPARE_OP", "UNARY_", "TO_BOOL")
 _PUSHES_ONLY = (
     "LOAD_CONST",
@@ -29,17 +29,20 @@ _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
 _LIMIT = 40
 
 
-def only_tested(instructions: Sequence[Any], index: int) -> bool:
+def only_tested(instructions: Sequence[Any], index: int, *, arithmetic: bool = True) -> bool:
     """Whether what the instruction at ``index`` pushes is only compared and jumped on.
 
     Args:
         instructions: of the code object, with ``opname``, ``opcode``, ``arg`` and ``argval``.
         index: where the value is pushed.
+        arithmetic: whether it may go through arithmetic before it is tested.
     """
-    return _only_tested(instructions, index, frozenset())
+    return _only_tested(instructions, index, frozenset(), arithmetic)
 
 
-def _only_tested(instructions: Sequence[Any], index: int, names: frozenset[str]) -> bool:
+def _only_tested(
+    instructions: Sequence[Any], index: int, names: frozenset[str], arithmetic: bool
+) -> bool:
     above = 0  # values on the stack above the one that is followed
     for inst in instructions[index + 1 : index + _LIMIT]:
         name = inst.opname
@@ -47,11 +50,11 @@ def _only_tested(instructions: Sequence[Any], index: int, names: frozenset[str])
             continue
         if name.startswith(_TESTS):
             return above == 0
-        if above == 0 and name in _UNCHANGED:
+        if above == 0 and (name in _UNCHANGED or (arithmetic and name == "UNARY_NEGATIVE")):
             continue
         if above == 0 and name == "STORE_FAST":
-            return _loads_only_tested(instructions, inst.argval, names)
-        if name in ("COMPARE_OP", "BINARY_OP") and above <= 1:
+            return _loads_only_tested(instructions, inst.argval, names, arithmetic)
+        if above <= 1 and (name == "COMPARE_OP" or (arithmetic and name == "BINARY_OP")):
             above = 0
             continue
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
@@ -64,7 +67,9 @@ def _only_tested(instructions: Sequence[Any], index: int, names: frozenset[str])
     return False
 
 
-def _loads_only_tested(instructions: Sequence[Any], name: str, names: frozenset[str]) -> bool:
+def _loads_only_tested(
+    instructions: Sequence[Any], name: str, names: frozenset[str], arithmetic: bool
+) -> bool:
     if name in names:
         return True  # being looked at further up
     uses = [
@@ -73,7 +78,7 @@ def _loads_only_tested(instructions: Sequence[Any], name: str, names: frozenset[
         if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL")) and _names(inst.argval, name)
     ]
     return bool(uses) and all(
-        opname in _LOADS_LOCAL and _only_tested(instructions, i, names | {name})
+        opname in _LOADS_LOCAL and _only_tested(instructions, i, names | {name}, arithmetic)
         for i, opname in uses
     )
 

@@ -16,6 +16,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.only_tested import only_tested
+from fusepass.capture.predicate import as_bool_scalar
+from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
 from fusepass.graph.canonical import tensor_value
 
@@ -29,6 +31,8 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
         return read()
     if held.dtype is torch.bool:
+        if not _is_method_call(translator) or not _wanted(translator, frame, arithmetic=False):
+            return read()
         proxy = tensor.as_proxy()
         return torch_private.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
     speculation = translator.speculate()
@@ -42,12 +46,32 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     return number
 
 
-def _wanted(translator: Any, frame: Frame) -> bool:
+def on_truth(translator: Any, tensor: Any) -> Any:
+    """The tensor that stands for ``bool(tensor)`` where that is only tested, or None."""
+    frame = frame_of(translator.output)
+    if frame is None or frame.in_message or not _wanted(translator, frame, arithmetic=False):
+        return None
+    try:
+        return as_bool_scalar(translator, tensor)
+    except Refusal:  # several elements, or none: eager's error is Dynamo's business
+        return None
+
+
+def _wanted(translator: Any, frame: Frame, *, arithmetic: bool = True) -> bool:
     if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return False
     if torch_private.is_generator_frame(translator) or not torch_private.capture_supported():
         return False
-    return only_tested(translator.instructions, translator.instruction_pointer - 1)
+    index = translator.instruction_pointer - 1
+    return only_tested(translator.instructions, index, arithmetic=arithmetic)
+
+
+def _is_method_call(translator: Any) -> bool:
+    """Whether the instruction is ``tensor.item()`` itself, not ``bool(tensor)``."""
+    index = translator.instruction_pointer - 2
+    while index >= 0 and translator.instructions[index].opname in ("PRECALL", "CACHE", "PUSH_NULL"):
+        index -= 1
+    return index >= 0 and translator.instructions[index].argval == "item"
 
 
 def tests_a_number(translator: Any, frame: Frame) -> bool:

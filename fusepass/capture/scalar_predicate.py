@@ -1,8 +1,8 @@
 """A predicate of Python numbers read from tensors, as a tensor that compares as Python would.
 
-``x.item() > 1e-8`` compares a Python float, a double, whatever the dtype of x;
-``n.item() > 2.5`` an integer with a float, exactly. The tensors are converted to what Python would hold before they are
-compared: float64 for floating point, int64 for integers; an integer is compared with a float
+``x.item() > 1e-8`` compares a Python float, a double, whatever the dtype of x; ``n.item() > 2.5``
+an integer with a float, exactly. The tensors are converted to what Python would hold before they
+are compared: float64 for floating point, int64 for integers; an integer is compared with a float
 through the next integer. What could overflow, or raise, is refused.
 """
 

@@ -236,6 +236,8 @@ def jump_kind(opname: str) -> tuple[bool, bool]:
 
 _IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP", "CALL")
 
+ItemHandler = Callable[[Any, Any, Callable[[], Any]], Any]
+TruthHandler = Callable[[Any, Any], Any]
 JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
 BreakHandler = Callable[[Any, str, Any], None]
@@ -243,7 +245,8 @@ RaiseHandler = Callable[[Any, Any], None]
 
 
 def install_hooks(
-    on_item: Callable[[Any, Any, Callable[[], Any]], Any],
+    on_item: ItemHandler,
+    on_truth: TruthHandler,
     on_jump: JumpHandler,
     on_identity: Callable[[Any, Callable[[], list[Any]]], None],
     on_graph: GraphHandler,
@@ -255,6 +258,8 @@ def install_hooks(
     Args:
         on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what amounts to it; must
             return ``read()``.
+        on_truth: called as ``(translator, tensor)`` at ``bool(tensor)``; gives the tracked tensor
+            that may stand for its truth value, or None.
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
         on_identity: called as ``(translator, compared)`` before an operation that may look at which
             object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
@@ -284,7 +289,7 @@ def install_hooks(
             if opcode is None or table[opcode] is None:
                 continue
             original = table[opcode]
-            table[opcode] = _identity_hook(on_identity, original)
+            table[opcode] = _identity_hook(on_identity, on_truth, original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
 
         opcode = dis.opmap["RAISE_VARARGS"]
@@ -327,7 +332,7 @@ def _all_subclasses(kind: type) -> list[Any]:
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
 
 
-def _hook_items(on_item: Callable[[Any, Any, Callable[[], Any]], Any]) -> Callable[[], None]:
+def _hook_items(on_item: ItemHandler) -> Callable[[], None]:
     from torch._dynamo.variables import TensorVariable
 
     original = TensorVariable.call_method
@@ -368,6 +373,15 @@ def _jump_hook(
     return handler
 
 
+def _is_truth_of_tensor(translator: Any, instruction: Any) -> bool:
+    """Whether an instruction is the call ``bool(tensor)``."""
+    if instruction.opname != "CALL" or instruction.arg != 1 or len(translator.stack) < 3:
+        return False
+    value = translator.stack[-1]
+    callee = (getattr(realized(held), "fn", None) for held in translator.stack[-3:-1])
+    return any(fn is bool for fn in callee) and is_any_tensor(realized(value))
+
+
 def _compared(translator: Any, instruction: Any) -> list[Any]:
     """Values on the stack whose identity an instruction may look at."""
     stack, name = translator.stack, instruction.opname
@@ -386,9 +400,16 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
 
 def _identity_hook(
     on_identity: Callable[[Any, Callable[[], list[Any]]], None],
+    on_truth: TruthHandler,
     original: Callable[[Any, Any], None],
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
+        if _is_truth_of_tensor(translator, instruction):
+            truth = on_truth(translator, realized(translator.stack[-1]))
+            if truth is not None:
+                del translator.stack[-3:]  # with the function and the slot for a method's object
+                translator.push(truth)
+                return
         on_identity(translator, lambda: _compared(translator, instruction))
         original(translator, instruction)
 
