@@ -24,6 +24,7 @@ class Site:
         select: the select node, once it exists (None when the arms leave nothing that differs).
         predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
+        items: numbers its condition was made of, which go back with it.
         inside: sites of the branches it stands in.
     """
 
@@ -47,7 +48,7 @@ class Frame:
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
-        items: numbers read back only to be tested, as (Dynamo's checkpoint, graph node).
+        items: numbers read back only to be tested, by graph node, and where they are read.
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
@@ -60,7 +61,7 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     ungraded: Ungraded = field(default_factory=Ungraded)
-    items: list[tuple[Any, Any]] = field(default_factory=list)
+    items: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     in_message: bool = False

@@ -85,6 +85,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
             return original(translator, jump)
     key = (translator.f_code, translator.instruction_pointer - 1)
     position = _position(translator, jump)
+    items = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
     try:
         if frame.active.count(key) > _MAX_NESTED:
@@ -93,20 +94,20 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
                 "the branch is met again and again inside its own arm: a loop on a tensor",
             )
         if tested is None:
-            read_back.put_predicate(translator, frame)
+            read_back.put_predicate(translator)
         region = region_of(translator.f_code, translator.instructions)
         site = fork(translator, jump, region, frame, where)
     except torch_private.restart_errors():
         raise
     except Refusal as refusal:
-        return _break(translator, jump, original, frame, where, refusal, speculation)
+        return _break(translator, jump, original, frame, where, refusal, speculation, items)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
         fault = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        return _break(translator, jump, original, frame, where, fault, speculation)
+        return _break(translator, jump, original, frame, where, fault, speculation, items)
     finally:
         frame.active.pop()
-    site.speculation, site.position = speculation, position
+    site.speculation, site.position, site.items = speculation, position, items
     frame.sites.append(site)
     return None
 
@@ -120,7 +121,7 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
     made = {node.args[0] for node in nodes if node is not None and node.args}
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
-    _take_back(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    _take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
@@ -145,6 +146,7 @@ def _break(
     where: tuple[str, int],
     refusal: Refusal,
     speculation: Any,
+    items: tuple[fx.Node, ...] = (),
 ) -> None:
     """Take the ordinary graph break, now or after a restart, and put the reason on record."""
     decision = Decision(
@@ -158,6 +160,8 @@ def _break(
             else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
         )
         raise Refusal(refusal.code, inner)
+    if items:
+        read_back.give_back(translator.output, frame, items)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
@@ -169,17 +173,23 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
-    read_back.remove_unread(gm.graph, frame)
-    _take_back(frame, lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch))
-    _take_back(frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad))
+    read_back.remove_unread(gm.graph, frame, output_graph)
+    _take_back(
+        output_graph,
+        frame,
+        lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
+    )
+    _take_back(
+        output_graph, frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
+    )
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
-    _take_back(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    _take_back(frame, sink_legality.unsafe_sinks(gm, output_graph))
+    _take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    _take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
     with log.compiling(frame, output_graph):
         return compile_graph()
 
 
-def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
+def _take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
     """Give the first of the sites back to Dynamo, which starts the frame again."""
     lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
     for site in frame.sites:
@@ -190,6 +200,8 @@ def _take_back(frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
                 Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
             )
             log.kept(frame.compiler, decision, site.position)
+            if site.items:
+                read_back.give_back(output_graph, frame, site.items)
             site.speculation.fail_and_restart_analysis(False)
 
 

@@ -7,8 +7,8 @@ any of them turns out to be read after all, its call is given back to Dynamo.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
@@ -20,6 +20,9 @@ from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
 from fusepass.graph.canonical import tensor_value
+from fusepass.report.decision import Reason
+
+_GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
 
 
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
@@ -35,14 +38,14 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
             return read()
         proxy = tensor.as_proxy()
         return torch_private.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
-    speculation = translator.speculate()
-    if speculation.failed(translator):
+    place = (translator.f_code, translator.instruction_pointer)
+    if place in torch_private.kept_between_restarts(translator.output, _GIVEN_BACK, set):
         return read()
     with torch_private.items_as_symbols(translator):
         number = read()
     node = torch_private.number_node(number)
     if node is not None:
-        frame.items.append((speculation, node))
+        frame.items[node] = place
     return number
 
 
@@ -80,19 +83,40 @@ def tests_a_number(translator: Any, frame: Frame) -> bool:
     return bool(frame.items) and node is not None and comes_from_items(node)
 
 
-def put_predicate(translator: Any, frame: Frame) -> None:
+def put_predicate(translator: Any) -> None:
     """Put the condition on top of the stack there as a tensor.
 
     Raises:
-        Refusal: it has no exact form on tensors (the numbers are read then, after a restart).
+        Refusal: it has no exact form on tensors.
     """
     node = torch_private.number_on_top(translator)
-    assert node is not None  # asked by the caller
+    if node is None:
+        raise Refusal(Reason.PREDICATE, "no number is tested")
     translator.stack[-1] = predicate_of(translator, node)
 
 
-def remove_unread(graph: fx.Graph, frame: Frame) -> None:
-    """Erase numbers nobody reads from a complete graph; give back the call of one that is read."""
+def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:
+    """The numbers that the condition on top of the stack is made of; none for a tensor."""
+    found: dict[fx.Node, None] = {}
+    todo = [torch_private.number_on_top(translator)]
+    while todo:
+        node = todo.pop()
+        if node in frame.items:
+            found[node] = None
+        elif node is not None:
+            todo.extend(node.all_input_nodes)
+    return tuple(found)
+
+
+def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoReturn:
+    """Start the frame again, these numbers read where the program reads them."""
+    places = torch_private.kept_between_restarts(output_graph, _GIVEN_BACK, set)
+    places.update(frame.items[node] for node in items)
+    torch_private.restart_frame("fusepass: a number read from a tensor is needed")
+
+
+def remove_unread(graph: fx.Graph, frame: Frame, output_graph: Any) -> None:
+    """Erase numbers nobody reads from a complete graph; give back the calls of those that are."""
     if not frame.items:
         return
     for node in reversed(graph.nodes):
@@ -100,7 +124,7 @@ def remove_unread(graph: fx.Graph, frame: Frame) -> None:
         number = isinstance(value, (torch.SymBool, torch.SymInt, torch.SymFloat))
         if number and not node.users and comes_from_items(node):
             graph.erase_node(node)
-    left = set(graph.nodes)
-    for speculation, node in frame.items:
-        if node in left:
-            speculation.fail_and_restart_analysis(False)
+    names = {node.name for node in graph.nodes if node.op == "call_method"}
+    read = [node for node in frame.items if node.name in names]
+    if read:
+        give_back(output_graph, frame, read)

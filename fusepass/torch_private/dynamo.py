@@ -6,7 +6,7 @@ import contextlib
 import dis
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch._dynamo
@@ -256,8 +256,8 @@ def install_hooks(
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
     Args:
-        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what amounts to it; must
-            return ``read()``.
+        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
+            amounts to it; must return ``read()`` or a tracked tensor in its place.
         on_truth: called as ``(translator, tensor)`` at ``bool(tensor)``; gives the tracked tensor
             that may stand for its truth value, or None.
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
@@ -349,6 +349,18 @@ def _hook_items(on_item: ItemHandler) -> Callable[[], None]:
         TensorVariable.call_method = original  # type: ignore[method-assign]
 
     return undo
+
+
+def kept_between_restarts(output_graph: Any, name: str, make: Callable[[], Any]) -> Any:
+    """A value that lives as long as Dynamo tries to compile one frame, restarts included."""
+    return output_graph.root_tx.speculation_log.__dict__.setdefault(name, make())
+
+
+def restart_frame(reason: str) -> NoReturn:
+    """Discard what was traced of the frame and start again."""
+    from torch._dynamo.exc import SpeculationRestartAnalysis
+
+    raise SpeculationRestartAnalysis(restart_reason=reason)
 
 
 @contextlib.contextmanager
