@@ -59,6 +59,10 @@ def _replace(site: Site) -> None:
         for position, value in enumerate(node.meta["example_value"]):
             item = graph.call_function(operator.getitem, (call, position))
             item.meta = dict(call.meta, example_value=value)
+            if not value.requires_grad and value.is_floating_point():
+                # torch.cond lets every result require grad as soon as one operand does.
+                item = graph.call_method("detach", (item,))
+                item.meta = dict(call.meta, example_value=value)
             for user in [u for u in node.users if u.args[1] == position]:
                 user.replace_all_uses_with(item)
                 graph.erase_node(user)
