@@ -48,6 +48,7 @@ def install() -> None:
                 _on_graph,
                 _on_break,
                 _on_raise,
+                _on_error,
             )
 
 
@@ -217,6 +218,15 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
 
 def _on_raise(translator: Any, instruction: Any) -> None:
     raising_arm.on_raise(translator, frame_of(translator.output), instruction)
+
+
+def _on_error(translator: Any, error: Exception) -> None:
+    """Code behind a sink fails while it is traced: the program may never get there."""
+    frame = frame_of(translator.output)
+    if frame is not None:
+        text = f"what follows the raise fails when it is traced ({type(error).__name__})"
+        sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
+        _take_back(frame, dict.fromkeys(sinks, (Reason.UNTRACEABLE, text)))
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:

@@ -23,6 +23,14 @@ from fusepass.graph.totality import partial_reason
 from fusepass.report.decision import Reason
 
 _MAX_SAVED = 1 << 26  # bytes: a copy of more per call may cost more than the graph break
+# Not in the table of total operations, because arms of branches have no use for them.
+_ALSO_TOTAL = frozenset(
+    """
+    _log_api_usage_once _foreach_abs _foreach_add _foreach_addcdiv _foreach_addcmul _foreach_copy
+    _foreach_div _foreach_exp _foreach_lerp _foreach_maximum _foreach_minimum _foreach_mul
+    _foreach_neg _foreach_norm _foreach_reciprocal _foreach_sqrt _foreach_sub _foreach_zero
+    """.split()
+)
 Lost = dict[int, tuple[Reason, str]]
 
 
@@ -32,11 +40,12 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
     lost: Lost = {}
     open_sinks: list[fx.Node] = []
     owners = input_owners(graph)
+    saved: dict[fx.Node, int] = {}
     for node in graph.nodes:
         if is_sink(node):
             open_sinks.append(node)
         elif open_sinks and node.op != "output" and not left_out(node):
-            why = _why_not(node, open_sinks, owners)
+            why = _why_not(node, open_sinks, owners) or _saves(node, owners, saved)
             for sink in open_sinks if why is not None else ():
                 lost.setdefault(sink.meta[SINK].site, why)  # type: ignore[arg-type]
     drawn = torch_private.random_call_count(output_graph)
@@ -51,6 +60,12 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
             text = "the text of the exception shows a gradient function the graph does not have"
             lost.setdefault(plan.sink.meta[SINK].site, (Reason.RAISES, text))
     return lost
+
+
+def may_fail(node: fx.Node) -> str | None:
+    """Why a call behind a sink may fail for some values, or None."""
+    name = op_name(node)
+    return None if name is not None and name.rstrip("_") in _ALSO_TOTAL else partial_reason(node)
 
 
 def left_out(node: fx.Node) -> bool:
@@ -83,7 +98,7 @@ def _why_not(
     why = _irreversible(node, owners)
     if why is not None:
         return Reason.SIDE_EFFECT, f"after the raise, {name} writes {why}"
-    partial = partial_reason(node)
+    partial = may_fail(node)
     if partial is None:
         return None
     guard = guard_for(node)
@@ -114,11 +129,20 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
                 return "a tensor that requires grad"
             if not _own_places(value):
                 return "a tensor whose elements share places"
-            size: Any = value.numel() * value.element_size()
-            if not isinstance(size, int):
-                size = torch_private.size_hint(size) or 0
-            if size > _MAX_SAVED:
-                return "a tensor too large to be saved in every call"
+    return None
+
+
+def _saves(
+    node: fx.Node, owners: dict[int, list[fx.Node]], saved: dict[fx.Node, int]
+) -> tuple[Reason, str] | None:
+    """Add up what must be saved in every call so that it could be put back."""
+    for key in memories(written_nodes(node)):
+        for root in owners.get(key, ()):
+            value: Any = tensor_value(root)
+            size = value.numel() * value.element_size()
+            saved[root] = torch_private.size_hint(size) or 0
+    if sum(saved.values()) > _MAX_SAVED:
+        return Reason.COST, "what is written after the raise is too large to be saved in every call"
     return None
 
 

@@ -21,11 +21,10 @@ from fusepass.capture.exits import Exit, Exits, Place
 from fusepass.capture.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import SINK, is_sink
-from fusepass.capture.sink_legality import input_owners, left_out
+from fusepass.capture.sink_legality import input_owners, left_out, may_fail
 from fusepass.capture.sink_message import Plan, is_input, plans
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
-from fusepass.graph.totality import partial_reason
 
 
 def take_sinks_out(gm: fx.GraphModule) -> Exits | None:
@@ -125,7 +124,7 @@ class _Lowering:
         for node in self.nodes:
             if is_sink(node):
                 code = next(following)
-            elif code is not None and not left_out(node) and partial_reason(node) is not None:
+            elif code is not None and not left_out(node) and may_fail(node) is not None:
                 guard = guard_for(node)
                 if guard is None:
                     raise AssertionError(f"{node} follows a raise and cannot be made safe")

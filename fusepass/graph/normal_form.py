@@ -87,7 +87,7 @@ def _permutation(node: fx.Node, op: str, given: dict[str, Any]) -> tuple[int, ..
         if all(isinstance(d, int) for d in given["dims"]):
             return tuple(d % rank for d in given["dims"])
         return None
-    if op in ("t", "T") and rank <= 2:
+    if op in ("t", "T", "numpy_T") and rank <= 2:  # the last is x.T under torch 2.15
         return tuple(reversed(order))
     if op == "mT" and rank >= 2:
         pair: tuple[Any, Any] = (-2, -1)
@@ -107,7 +107,7 @@ def root_names(op: str) -> frozenset[str]:
     aliases = {
         "add": {"linear", "addmm", "baddbmm"},
         "matmul": {"linear", "mm", "bmm"},
-        "permute": {"t", "T", "mT", "transpose"},
+        "permute": {"t", "T", "numpy_T", "mT", "transpose"},
         "mul": {"silu", "square", "pow"},
         "cast": set(CASTS),
     }

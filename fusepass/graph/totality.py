@@ -47,8 +47,8 @@ dist linalg_vector_norm logcumsumexp logsumexp max mean median min nanmean nansu
 sort std std_mean sum topk var var_mean vector_norm
 """.split()
 _NORMALISE = """
-batch_norm cosine_similarity group_norm huber_loss instance_norm kl_div l1_loss layer_norm
-log_softmax mse_loss normalize rms_norm smooth_l1_loss softmax softmin
+_weight_norm batch_norm cosine_similarity group_norm huber_loss instance_norm kl_div l1_loss
+layer_norm log_softmax mse_loss normalize rms_norm smooth_l1_loss softmax softmin
 """.split()
 _MATMUL = """
 adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addbmm addmm addmv addr avg_pool1d

@@ -252,6 +252,7 @@ def install_hooks(
     on_graph: GraphHandler,
     on_break: BreakHandler,
     on_raise: RaiseHandler,
+    on_error: Callable[[Any, Exception], None],
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
@@ -267,6 +268,8 @@ def install_hooks(
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
+        on_error: called as ``(translator, exception)`` when an error of the traced code, or of
+            torch about it, is about to end the trace of a frame; may raise instead.
     """
     from torch._dynamo import symbolic_convert
     from torch._dynamo.output_graph import OutputGraph
@@ -320,11 +323,34 @@ def install_hooks(
     base.log_graph_break = with_break  # type: ignore[method-assign]
     undo.append(lambda: setattr(base, "log_graph_break", log_graph_break))
 
+    undo.append(_install_error_hook(on_error))
+
     def uninstall() -> None:
         while undo:
             undo.pop()()
 
     return uninstall
+
+
+def _install_error_hook(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
+    from torch._dynamo import exc
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    own = vars(InstructionTranslator).get("run")
+    run = InstructionTranslator.run
+
+    @functools.wraps(run)
+    def with_error(self: Any) -> None:
+        try:
+            run(self)
+        except (exc.TorchRuntimeError, exc.UserError) as error:
+            on_error(self, error)
+            raise
+
+    InstructionTranslator.run = with_error  # type: ignore[method-assign]
+    if own is None:
+        return lambda: delattr(InstructionTranslator, "run")
+    return lambda: setattr(InstructionTranslator, "run", own)
 
 
 def _all_subclasses(kind: type) -> list[Any]:

@@ -71,7 +71,7 @@ def _is_own_kwargs(root: Any, held: Any) -> bool:
 def _only_rebinds(output: Any, key: int, held: Any) -> bool:
     """``self.buffer += 1``: a module is given the very tensor it holds, which was written."""
     for other in output.side_effects.id_to_variable.values():
-        buffers = getattr(getattr(other, "value", None), "_buffers", None)
+        buffers = getattr(vars(other).get("value"), "_buffers", None)
         if isinstance(buffers, dict) and id(buffers) == key:
             tracked = {_plain_key(name): value for name, value in held.items.items()}
             return list(tracked) == list(buffers) and all(

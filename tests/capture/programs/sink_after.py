@@ -180,7 +180,7 @@ def python_random_after(x: Tensor) -> Tensor:
     return x * random.random()
 
 
-@FAMILY.program(ONE, SINK, tags="contexts")
+@FAMILY.program(ONE, SINK)
 def writes_before(x: Tensor) -> Tensor:
     x.add_(0.01)
     if x.sum() < 0:
@@ -196,7 +196,7 @@ def writes_after(x: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(TWO, FREE, FREE, tags="contexts")
+@FAMILY.program(TWO, FREE, FREE)
 def writes_everywhere(x: Tensor, y: Tensor) -> Tensor:
     x.add_(0.01)
     if x.sum() < 0:
@@ -268,7 +268,7 @@ class CountsBefore(nn.Module):
         return x * 2
 
 
-@FAMILY.program(ONE, SINK, state=lambda module: module.log, recompiles=True)
+@FAMILY.program(cases(lambda: ONE(0)), SINK, state=lambda module: module.log, recompiles=True)
 class NotesAfter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -359,6 +359,13 @@ def writing_branch_around(x: Tensor, y: Tensor) -> Tensor:
             raise ValueError(f"written {x.sum():.3f}")
         x.mul_(2)
     return x * 2
+
+
+@FAMILY.program(ONE, keep("untraceable"), one_sided=True)
+def fails_after(x: Tensor) -> Tensor:
+    if x.mean() < 1e9:
+        raise ValueError("always in time")
+    return x @ x.reshape(-1)
 
 
 def leaf_and_rest() -> InputSets:
