@@ -175,7 +175,9 @@ def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[li
 
 def run_chunk(indices: range, seed: int, codegen: str) -> list[dict[str, Any]]:
     """Run some programs of a seed in this process; a record for each."""
-    with quiet():
+    from fusepass.torch_private.guards import guards_not_timed  # here, as in _record
+
+    with quiet(), guards_not_timed():
         return [_record(index, seed, codegen) for index in indices]
 
 
