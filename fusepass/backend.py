@@ -13,7 +13,6 @@ from torch import fx
 
 from fusepass import torch_private, tune
 from fusepass.capture import hooks
-from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.errors import FusepassError
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
@@ -54,7 +53,6 @@ def fusepass(
     """
     chosen = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
-    exits = take_sinks_out(gm)  # exceptions become a number and code around the graph
     record.decide(rewrite(gm, graph_rules(), chosen))  # station 2
     for graph in innermost_first(gm):
         record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
@@ -62,7 +60,7 @@ def fusepass(
     record.decisions += reuse_layers(gm, chosen)
     record.decisions.append(_handed(chosen))
     compiled = hand_off(gm, inputs, chosen, name)  # stations 3, 4, 5; 6 is the log
-    return log.counting(compiled if exits is None else exits.around(compiled), record)
+    return log.counting(compiled, record)
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:

@@ -49,7 +49,7 @@ def _replace(site: Site) -> None:
     doubled = [n for n in doubled if arm_of(n, branch.site, branches) is not None]
     first, second = outer.args[0], inner.args[0]
     with graph.inserting_before(_where_both_exist(graph, first, second)):  # type: ignore[arg-type]
-        predicate = _combined(graph, first, second, inner_in, shared)  # type: ignore[arg-type]
+        predicate = _combined(graph, first, second, inner_in, shared, branch.outer)  # type: ignore[arg-type]
     inner.update_arg(0, predicate)
     for user in list(outer.users):
         kept = next(u for u in inner.users if u.args[1] == user.args[1])
@@ -158,8 +158,14 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _combined(
-    graph: fx.Graph, outer: fx.Node, inner: fx.Node, inner_in: bool, shared: bool
+    graph: fx.Graph,
+    outer: fx.Node,
+    inner: fx.Node,
+    inner_in: bool,
+    shared: bool,
+    arm: tuple[int, bool] | None,
 ) -> fx.Node:
+    """The one predicate, in the arm the outer branch stands in."""
     joined = torch.logical_or if shared else torch.logical_and
     first = outer
     if inner_in is shared:  # the shared arm is the one the inner branch takes when it agrees
@@ -168,6 +174,8 @@ def _combined(
     for node in {first, combined} - {outer}:
         node.meta["example_value"] = inner.meta["example_value"]
         node.meta["stack_trace"] = inner.meta.get("stack_trace", "")
+        if arm is not None:
+            node.meta[ARM] = arm
     return combined
 
 

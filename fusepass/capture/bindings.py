@@ -62,7 +62,7 @@ class Bindings:
 def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
     """Set iterators, which Dynamo advances in place, to where they stood."""
     for iterator, state in iterators:
-        copies = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+        copies = torch_private.copied_state(state)
         vars(iterator).clear()
         vars(iterator).update(copies)
 

@@ -71,8 +71,9 @@ class Exit:
         try:
             with contextlib.ExitStack() as modes:
                 modes.enter_context(torch.set_grad_enabled(self.sink.grad_enabled))
-                for kind, dtype in self.sink.autocast:
-                    modes.enter_context(torch.autocast(kind, dtype=dtype))
+                for kind, on, dtype in self.sink.autocast:
+                    if on or torch.is_autocast_enabled(kind):
+                        modes.enter_context(torch.autocast(kind, dtype=dtype, enabled=on))
                 error = made(self.sink.recipe, _run(self.message, values))
         except Exception as fault:  # noqa: BLE001 - the message is the user's code
             return fault.with_traceback(None)

@@ -35,6 +35,7 @@ class Site:
     select: Any = None
     predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
 
 

@@ -18,11 +18,13 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import escape, gradients, raising_arm, read_back, sink_legality
+from fusepass.capture.exits import Exits
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
+from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -186,8 +188,24 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     _take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     _take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
+    exits = _take_sinks_out(output_graph, frame, gm)
     with log.compiling(frame, output_graph):
-        return compile_graph()
+        compiled = compile_graph()
+    return compiled if exits is None else exits.around(compiled)
+
+
+def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exits | None:
+    """Sinks become a number and code around the graph, while there still is a way back."""
+    try:
+        return take_sinks_out(gm)
+    except Exception as error:  # our error costs speed, never the program
+        sinks = [site for site in frame.sites if site.branch.treatment == "sink"]
+        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        for branch in (site.branch for site in sinks[:1]):
+            fault = CaptureFault(f"{branch.file}:{branch.line}", repr(error))
+            warnings.warn(fault, stacklevel=2)
+        _take_back(output_graph, frame, {site.branch.site: why for site in sinks})
+        raise
 
 
 def _take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
@@ -226,7 +244,8 @@ def _on_error(translator: Any, error: Exception) -> None:
     if frame is not None:
         text = f"what follows the raise fails when it is traced ({type(error).__name__})"
         sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
-        _take_back(frame, dict.fromkeys(sinks, (Reason.UNTRACEABLE, text)))
+        lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
+        _take_back(translator.output, frame, lost)
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:

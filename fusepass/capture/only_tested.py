@@ -8,7 +8,7 @@ The walk is one straight line; at anything it does not know it says no.
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL", "RESUME")
@@ -29,19 +29,30 @@ _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
 _LIMIT = 40
 
 
-def only_tested(instructions: Sequence[Any], index: int, *, arithmetic: bool = True) -> bool:
+def only_tested(
+    instructions: Sequence[Any],
+    index: int,
+    *,
+    arithmetic: bool = True,
+    ignored: Callable[[int], bool] = lambda _: False,
+) -> bool:
     """Whether what the instruction at ``index`` pushes is only compared and jumped on.
 
     Args:
         instructions: of the code object, with ``opname``, ``opcode``, ``arg`` and ``argval``.
         index: where the value is pushed.
         arithmetic: whether it may go through arithmetic before it is tested.
+        ignored: whether what the instruction at an index loads is of no matter.
     """
-    return _only_tested(instructions, index, frozenset(), arithmetic)
+    return _only_tested(instructions, index, frozenset(), arithmetic, ignored)
 
 
 def _only_tested(
-    instructions: Sequence[Any], index: int, names: frozenset[str], arithmetic: bool
+    instructions: Sequence[Any],
+    index: int,
+    names: frozenset[str],
+    arithmetic: bool,
+    ignored: Callable[[int], bool],
 ) -> bool:
     above = 0  # values on the stack above the one that is followed
     for inst in instructions[index + 1 : index + _LIMIT]:
@@ -53,7 +64,7 @@ def _only_tested(
         if above == 0 and (name in _UNCHANGED or (arithmetic and name == "UNARY_NEGATIVE")):
             continue
         if above == 0 and name == "STORE_FAST":
-            return _loads_only_tested(instructions, inst.argval, names, arithmetic)
+            return _loads_only_tested(instructions, inst.argval, names, arithmetic, ignored)
         if above <= 1 and (name == "COMPARE_OP" or (arithmetic and name == "BINARY_OP")):
             above = 0
             continue
@@ -68,17 +79,24 @@ def _only_tested(
 
 
 def _loads_only_tested(
-    instructions: Sequence[Any], name: str, names: frozenset[str], arithmetic: bool
+    instructions: Sequence[Any],
+    name: str,
+    names: frozenset[str],
+    arithmetic: bool,
+    ignored: Callable[[int], bool],
 ) -> bool:
     if name in names:
         return True  # being looked at further up
     uses = [
         (i, inst.opname)
         for i, inst in enumerate(instructions)
-        if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL")) and _names(inst.argval, name)
+        if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL"))
+        and _names(inst.argval, name)
+        and not ignored(i)
     ]
     return bool(uses) and all(
-        opname in _LOADS_LOCAL and _only_tested(instructions, i, names | {name}, arithmetic)
+        opname in _LOADS_LOCAL
+        and _only_tested(instructions, i, names | {name}, arithmetic, ignored)
         for i, opname in uses
     )
 

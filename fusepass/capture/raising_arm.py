@@ -77,6 +77,7 @@ def record_sink(
     """
     _check_site(translator, frame)
     bad = _bad(translator, frame, predicate, when)
+    prints = torch_private.prints_waiting(translator)
     graph = translator.output.graph
     last = next(iter(reversed(graph.nodes)))
     try:
@@ -88,6 +89,8 @@ def record_sink(
     if after != (before.modes, before.mutations):
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises changes something outside first")
     _check_message(nodes)
+    if torch_private.prints_waiting(translator) != prints:
+        raise Refusal(Reason.SIDE_EFFECT, "the arm that raises prints first")
     writer = Writer()
     recipe = writer.exception(_checked(raised))
     operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
@@ -116,6 +119,8 @@ def record_sink(
 
 def _check_site(translator: Any, frame: Frame) -> None:
     """What can be said before the arm is traced."""
+    if not frame.options.rule_on("sink"):
+        raise Refusal(Reason.RULE_OFF, "options ask to keep branches that only raise")
     if torch_private.is_nested_graph(translator):
         raise Refusal(Reason.RAISES, "an arm only raises, in the body of a higher-order operator")
     if torch_private.is_handling_exception(translator):
@@ -238,10 +243,9 @@ def _checked(raised: Raised) -> Any:
     return raised.value
 
 
-def _autocast() -> tuple[tuple[str, Any], ...]:
-    kinds = ("cpu", "cuda")
-    on = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in on)
+def _autocast() -> tuple[tuple[str, bool, Any], ...]:
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)
 
 
 def _user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:

@@ -18,8 +18,11 @@ from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.only_tested import only_tested
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
+from fusepass.capture.sink_message import only_in_messages
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
 
 _GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
@@ -28,7 +31,7 @@ _GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     """Read a number, as a symbol where it is only tested; a truth value stays the tensor it is."""
     frame = frame_of(translator.output)
-    if frame is None or frame.in_message or not _wanted(translator, frame):
+    if frame is None or frame.in_message or not _wanted(translator, frame, messages=True):
         return read()
     held = tensor_value(torch_private.node_of(tensor))
     if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
@@ -46,6 +49,7 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     node = torch_private.number_node(number)
     if node is not None:
         frame.items[node] = place
+        node.meta[UNREAD] = True
     return number
 
 
@@ -60,13 +64,23 @@ def on_truth(translator: Any, tensor: Any) -> Any:
         return None
 
 
-def _wanted(translator: Any, frame: Frame, *, arithmetic: bool = True) -> bool:
+def _wanted(
+    translator: Any, frame: Frame, *, arithmetic: bool = True, messages: bool = False
+) -> bool:
+    """Whether the value about to be pushed is only tested, in ``messages`` or else only named."""
     if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return False
     if torch_private.is_generator_frame(translator) or not torch_private.capture_supported():
         return False
     index = translator.instruction_pointer - 1
-    return only_tested(translator.instructions, index, arithmetic=arithmetic)
+    instructions = translator.instructions
+    raises = region_of(translator.f_code, instructions).only_raises
+    ignored = raises if messages and frame.options.rule_on("sink") else _nothing
+    return only_tested(instructions, index, arithmetic=arithmetic, ignored=ignored)
+
+
+def _nothing(_: int) -> bool:
+    return False
 
 
 def _is_method_call(translator: Any) -> bool:
@@ -125,6 +139,6 @@ def remove_unread(graph: fx.Graph, frame: Frame, output_graph: Any) -> None:
         if number and not node.users and comes_from_items(node):
             graph.erase_node(node)
     names = {node.name for node in graph.nodes if node.op == "call_method"}
-    read = [node for node in frame.items if node.name in names]
+    read = [node for node in frame.items if node.name in names and not only_in_messages(node)]
     if read:
         give_back(output_graph, frame, read)

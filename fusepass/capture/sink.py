@@ -29,7 +29,7 @@ class Sink:
         without_context: ``raise … from None``.
         shows_grad: operands whose ``requires_grad`` or ``grad_fn`` the text would show.
         grad_enabled: grad mode at the site.
-        autocast: (device type, dtype) for which autocast is on at the site.
+        autocast: (device type, whether it is on, dtype) of autocast at the site.
         random_calls: how often Python's generator was drawn from before the site.
         file, line: where the branch is in the user's program.
     """
@@ -40,7 +40,7 @@ class Sink:
     without_context: bool
     shows_grad: frozenset[int]
     grad_enabled: bool
-    autocast: tuple[tuple[str, Any], ...]
+    autocast: tuple[tuple[str, bool, Any], ...]
     random_calls: int
     file: str
     line: int

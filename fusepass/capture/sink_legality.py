@@ -14,6 +14,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.safe_operands import guard_for
+from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
 from fusepass.capture.sink_message import is_input, plans
 from fusepass.graph.canonical import op_name, tensor_value
@@ -70,7 +71,7 @@ def may_fail(node: fx.Node) -> str | None:
 
 def left_out(node: fx.Node) -> bool:
     """Whether a node is only there for a message, or one of Dynamo's checks on such a node."""
-    if only_for_message(node):
+    if only_for_message(node) or comes_from_items(node):
         return True
     value = node.meta.get("example_value")
     if node.op != "call_function" or isinstance(value, torch.Tensor) or is_sink(node):

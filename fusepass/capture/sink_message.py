@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.select import select
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
 from fusepass.graph.canonical import op_name, tensor_value
@@ -85,6 +86,16 @@ class _Repeatable:
         return known and not is_random(node) and not written_nodes(node) and self._unwritten(node)
 
 
+def only_in_messages(node: fx.Node) -> bool:
+    """Whether a number is used in the messages of exceptions and nowhere else."""
+    return all(
+        is_sink(user)
+        or only_for_message(user)
+        or (comes_from_items(user) and only_in_messages(user))
+        for user in node.users
+    )
+
+
 def is_input(node: fx.Node) -> bool:
     """Whether a node is an input of the graph or something the graph holds."""
     return node.op in ("placeholder", "get_attr")
@@ -100,7 +111,8 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
         current = todo.pop()
         if not isinstance(current, fx.Node) or current in again:
             continue
-        if only_for_message(current) and not is_input(current):
+        own = only_for_message(current) or comes_from_items(current)
+        if own and not is_input(current):
             again[current] = None
             todo.extend(current.all_input_nodes)
         else:

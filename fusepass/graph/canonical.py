@@ -88,8 +88,8 @@ def op_name(node: fx.Node) -> str | None:
 
 def _function_name(target: Any) -> str | None:
     if target in IN_PLACE_OPERATORS:
-        name = str(target.__name__)[1:]
-        return _OPERATOR_NAMES.get(name, name) + "_"
+        plain = str(target.__name__)[1:]
+        return _OPERATOR_NAMES.get(plain, plain) + "_"
     registered = torch_private.operator_name(target)
     if registered is not None:
         namespace, operator_name = registered

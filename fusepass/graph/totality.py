@@ -62,6 +62,8 @@ arange as_tensor empty empty_like eye full full_like linspace new_empty new_full
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
 
+UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
+
 TOTAL = POINTWISE | frozenset(_SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
 
 EXCLUDED = {
@@ -172,6 +174,8 @@ def _item(node: fx.Node) -> str | None:
     """Dynamo passes a Python float that may vary as a 0-d CPU input and reads it with ``item``."""
     source = node.args[0]
     value = tensor_value(source)
+    if UNREAD in node.meta:
+        return None
     is_input = isinstance(source, fx.Node) and source.op == "placeholder"
     if is_input and value is not None and value.device.type == "cpu" and value.dim() == 0:
         return None

@@ -22,6 +22,7 @@ from fusepass.rewrite.rule import Place, Rule
 
 ENTRY_POINT_GROUP = "fusepass_rules"
 
+_OF_CAPTURE = ("branch", "sink")  # settled while Dynamo traces; switched like rules
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}
 _scoped: contextvars.ContextVar[tuple[Rule, ...]] = contextvars.ContextVar(
@@ -99,12 +100,12 @@ def active_rules(place: Place | None = None) -> tuple[Rule, ...]:
 def rule_names() -> list[str]:
     """Every name ``options["rules"]`` may hold."""
     names = [rule.name for rule in graph_rules()] + [rule.name for rule in active_rules()]
-    return ["branch", *names]
+    return [*_OF_CAPTURE, *names]
 
 
 def _check(rule: Rule, taken: Iterable[str]) -> None:
     validate.validate(rule)
-    if rule.name in (*taken, *(r.name for r in graph_rules()), "branch"):
+    if rule.name in (*taken, *(r.name for r in graph_rules()), *_OF_CAPTURE):
         raise RuleError(rule.name, rule.location, "another rule in force has this name")
 
 

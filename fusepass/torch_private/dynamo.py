@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -104,8 +105,6 @@ def trace_skipped_again() -> None:
 @contextlib.contextmanager
 def dynamic_shapes_unlearned() -> Iterator[None]:
     """Forget, on leaving, which sizes Dynamo has seen vary meanwhile."""
-    import copy
-
     from torch._dynamo.pgo import get_code_state
 
     before = copy.deepcopy(dict(get_code_state()))
@@ -172,6 +171,35 @@ def code_of(target: Any) -> Any:
     return getattr(forward, "__code__", None)
 
 
+def copied_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a tracked iterator, copied as far as advancing it changes them.
+
+    Raises:
+        ValueError: it advances something that cannot be copied.
+    """
+    copied = {}
+    for name, value in state.items():
+        if isinstance(value, list):
+            copied[name] = list(value)
+        elif isinstance(value, Iterator):  # as over the values of a dict: what is left of them
+            if type(value).__name__ not in _COPIED_ITERATORS:
+                raise ValueError("an iterator that cannot be copied")
+            copied[name] = copy.copy(value)
+        else:
+            copied[name] = value
+    return copied
+
+
+_COPIED_ITERATORS = (
+    "dict_itemiterator",
+    "dict_keyiterator",
+    "dict_valueiterator",
+    "list_iterator",
+    "range_iterator",
+    "tuple_iterator",
+)
+
+
 def iterator_states(
     values: Sequence[Any], *, generators: bool = False
 ) -> list[tuple[Any, dict[str, Any]]]:
@@ -199,8 +227,7 @@ def iterator_states(
             raise ValueError("a generator")
         if not isinstance(value, IteratorVariable):
             continue
-        state = dict(vars(value))
-        state = {k: list(v) if isinstance(v, list) else v for k, v in state.items()}
+        state = copied_state(vars(value))
         found[id(value)] = (value, state)
         for held in state.values():
             todo.extend(held if isinstance(held, (list, tuple)) else [held])

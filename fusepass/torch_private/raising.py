@@ -47,7 +47,7 @@ def pending_changes(translator: Any) -> str | None:
     effects = output.side_effects
     if effects.tensor_hooks:
         return "a hook put on a tensor"
-    if getattr(output.root_tx, "debug_locals", None):
+    if prints_waiting(translator):
         return "something printed"
     for key, held in effects.id_to_variable.items():
         new = isinstance(held.mutation_type, (AttributeMutationNew, ValueMutationNew))
@@ -57,6 +57,11 @@ def pending_changes(translator: Any) -> str | None:
         if not _only_rebinds(output, key, held):
             return f"a change of {_described(held)}"
     return None
+
+
+def prints_waiting(translator: Any) -> int:
+    """How many calls that print Dynamo has put off until after the graph."""
+    return sum(len(tx.debug_locals) for tx in frames_outwards(translator))
 
 
 def _is_own_kwargs(root: Any, held: Any) -> bool:

@@ -88,7 +88,9 @@ SPELLINGS: list[tuple[str, tuple[Tensor, ...], list[Callable[..., Tensor]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("form", "inputs", "spellings"), SPELLINGS, ids=lambda v: str(v)[:20])
+@pytest.mark.parametrize(
+    ("form", "inputs", "spellings"), SPELLINGS, ids=[form for form, *_ in SPELLINGS]
+)
 def test_one_computation_has_one_form(
     form: str, inputs: tuple[Tensor, ...], spellings: list[Callable[..., Tensor]]
 ) -> None:

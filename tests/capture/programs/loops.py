@@ -200,3 +200,35 @@ def while_on_a_python_counter(x: Tensor) -> Tensor:
             h = h.exp()
         steps -= 1
     return h
+
+
+# The iterator over the layers holds an iterator of Python's own: each fork starts it anew.
+LAYERS = rows([8.0, 1, 2, 3], [-2.0, float("inf"), 1, 1], [0.0, 0, 0, 0])
+
+
+class Layered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.requires_grad_(False)
+
+
+@FAMILY.program(LAYERS, WHERE)
+class ChainedTestInALoop(Layered):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+            if x.sum() <= x.max() < 2:
+                return [x]
+        return [x]
+
+
+@FAMILY.program(LAYERS, WHERE, WHERE)
+class NestedReturnInALoop(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        for step, layer in enumerate(self.layers):
+            x = layer(x) + step
+            if x.sum() <= 4:
+                if x.max() < 2:
+                    return x
+        return x

@@ -381,3 +381,26 @@ def writes_what_requires_grad(x: Tensor) -> Tensor:
     with torch.no_grad():
         x.add_(1)
     return h
+
+
+@FAMILY.program(
+    cases(lambda: [(a, b) for (a,) in labels() for b in (1.0, -1.0)]), SINK | WHERE, FREE
+)
+class BranchThatLooksUp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    def forward(self, index: Tensor, sign: float) -> Tensor:
+        check(index, 5)
+        h = torch.full((3, 3), sign)
+        if h.sum() > 0:
+            h = h + self.table(index)
+        return h * 2
+
+
+@FAMILY.program(TWO, RANDOM, FREE)
+def branch_that_draws(x: Tensor, y: Tensor) -> Tensor:
+    if x.sum() < 0:
+        raise ValueError("x")
+    return x + torch.rand(4) if y.sum() > 0 else x - y

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..inputs import B, signs
-from ..program import UNTOUCHED, WHERE, Family, keep
+from ..program import WHERE, Family, keep
 
 FAMILY = Family("untraceable")
 ONE = signs((B, 4))
@@ -116,7 +116,7 @@ def attribute_and_print(x: Tensor) -> Tensor:
     return box["y"]
 
 
-@FAMILY.program(ONE, UNTOUCHED)
+@FAMILY.program(ONE, WHERE)
 def bool_call_in_test(x: Tensor) -> Tensor:
     if bool(x.sum() > 0):
         return x * 2
