@@ -8,7 +8,7 @@ arm only binds stays a graph break: not taken, eager leaves the very object that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,14 +70,22 @@ class AttributeWrites:
 
 
 @contextlib.contextmanager
-def attribute_writes(translator: Any) -> Iterator[AttributeWrites]:
-    """Inside, attributes and buffers of older objects may be bound; :meth:`collect` undoes it."""
+def attribute_writes(translator: Any, iterators: Iterable[Any]) -> Iterator[AttributeWrites]:
+    """Inside, attributes and buffers of older objects may be bound; :meth:`collect` undoes it.
+
+    Args:
+        translator: Dynamo's translator.
+        iterators: older ones that may be advanced, because somebody else puts them back.
+    """
+    advanced = {id(iterator) for iterator in iterators}
     effects = translator.output.side_effects
     writes = AttributeWrites(
         effects, {item: dict(w) for item, w in effects.store_attr_mutations.items()}
     )
 
     def allowed(item: Any) -> bool:
+        if id(item) in advanced:
+            return True
         if torch_private.is_existing_mutation(item) and torch_private.is_plain_object(item):
             return True
         kind = torch_private.buffer_container(item)

@@ -62,9 +62,7 @@ class Bindings:
 def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
     """Set iterators, which Dynamo advances in place, to where they stood."""
     for iterator, state in iterators:
-        copies = torch_private.copied_state(state)
-        vars(iterator).clear()
-        vars(iterator).update(copies)
+        torch_private.set_iterator_state(iterator, state)
 
 
 def _iterators(translator: Any, generators: bool) -> list[tuple[Any, dict[str, Any]]]:

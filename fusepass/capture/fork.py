@@ -144,7 +144,7 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
     calls_before = len(graph.nodes) - torch_private.input_count(translator)
     translator.stack = stack
     translator.instruction_pointer = translator.start_point = start
-    with attribute_writes(translator) as writes:
+    with attribute_writes(translator, [held for held, _ in before.iterators]) as writes:
         _run_to(translator, join)
     writes.collect()
     if modes() != before.modes:

@@ -16,14 +16,12 @@ from fusepass.torch_private.dynamo import (
     compile_wrapper_arguments,
     compiled_in_place,
     compiler_chain,
-    copied_state,
     dynamic_shapes_unlearned,
     forget_compiled_for,
     input_count,
     install_hooks,
     is_internal_file,
     items_as_symbols,
-    iterator_states,
     jump_kind,
     kept_between_restarts,
     original_callable,
@@ -69,6 +67,7 @@ from fusepass.torch_private.inductor import (
     reset_cudagraphs,
     run_op_by_op,
 )
+from fusepass.torch_private.iterators import iterator_states, set_iterator_state
 from fusepass.torch_private.late import (
     constant_or_class,
     container_items,
@@ -185,7 +184,6 @@ __all__ = [
     "constant_of",
     "constant_or_class",
     "container_items",
-    "copied_state",
     "dynamic_shapes_unlearned",
     "dynamo_counters",
     "evaluated_size",
@@ -254,6 +252,7 @@ __all__ = [
     "schema_mutates",
     "sequence_items",
     "set_held_items",
+    "set_iterator_state",
     "side_effects_allowed",
     "size_as_node",
     "size_expression",

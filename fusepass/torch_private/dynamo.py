@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dis
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -169,69 +169,6 @@ def code_of(target: Any) -> Any:
     """The code object Dynamo starts with for a function, method or module, or None."""
     forward = target.forward if isinstance(target, torch.nn.Module) else target
     return getattr(forward, "__code__", None)
-
-
-def copied_state(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a tracked iterator, copied as far as advancing it changes them.
-
-    Raises:
-        ValueError: it advances something that cannot be copied.
-    """
-    copied = {}
-    for name, value in state.items():
-        if isinstance(value, list):
-            copied[name] = list(value)
-        elif isinstance(value, Iterator):  # as over the values of a dict: what is left of them
-            if type(value).__name__ not in _COPIED_ITERATORS:
-                raise ValueError("an iterator that cannot be copied")
-            copied[name] = copy.copy(value)
-        else:
-            copied[name] = value
-    return copied
-
-
-_COPIED_ITERATORS = (
-    "dict_itemiterator",
-    "dict_keyiterator",
-    "dict_valueiterator",
-    "list_iterator",
-    "range_iterator",
-    "tuple_iterator",
-)
-
-
-def iterator_states(
-    values: Sequence[Any], *, generators: bool = False
-) -> list[tuple[Any, dict[str, Any]]]:
-    """Every iterator among tracked values, and inside them, with a copy of where it stands.
-
-    Args:
-        values: tracked values.
-        generators: generators are left out, because nothing will advance them.
-
-    Raises:
-        ValueError: a generator is among them, whose state cannot be copied.
-    """
-    from torch._dynamo.variables.base import VariableTracker
-    from torch._dynamo.variables.iter import IteratorVariable
-
-    found: dict[int, tuple[Any, dict[str, Any]]] = {}
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if not isinstance(value, VariableTracker) or id(value) in found:
-            continue
-        if "Generator" in type(value).__name__:
-            if generators:
-                continue
-            raise ValueError("a generator")
-        if not isinstance(value, IteratorVariable):
-            continue
-        state = copied_state(vars(value))
-        found[id(value)] = (value, state)
-        for held in state.values():
-            todo.extend(held if isinstance(held, (list, tuple)) else [held])
-    return list(found.values())
 
 
 def input_count(translator: Any) -> int:

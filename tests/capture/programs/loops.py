@@ -232,3 +232,35 @@ class NestedReturnInALoop(Layered):
                 if x.max() < 2:
                     return x
         return x
+
+
+@FAMILY.program(LAYERS, WHERE)
+class CountedLayers(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        for step, layer in enumerate(self.layers, 1):
+            x = layer(x)
+            if x.sum() > step:
+                x = x.clamp(max=step)
+        return x
+
+
+@FAMILY.program(LAYERS, WHERE, WHERE)
+class PairedLayers(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        for scale, (step, layer) in zip((1.0, 0.5, 2.0), enumerate(self.layers), strict=True):
+            x = layer(x) * scale
+            if x.isnan().any():
+                return x + step
+            if x.max() > 3:
+                break
+        return x * 2
+
+
+@FAMILY.program(LAYERS, keep("loop"))
+class NamedLayers(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        for name, layer in self.layers.named_children():  # a generator of the program
+            x = layer(x) + len(name)
+            if x.sum() <= 4:
+                return x
+        return x
