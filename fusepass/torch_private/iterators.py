@@ -37,16 +37,24 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
         ValueError: a generator of the program is among them, whose state cannot be copied.
     """
     from torch._dynamo.symbolic_convert import InliningGeneratorInstructionTranslator
+    from torch._dynamo.variables import ConstDictVariable
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.iter import IteratorVariable
+    from torch._dynamo.variables.lazy import LazyVariableTracker
+    from torch._dynamo.variables.lists import BaseListVariable
 
     found: dict[int, tuple[Any, State]] = {}
-    todo = list(values)
+    todo, seen = list(values), set()
     while todo:
         value = todo.pop()
+        if isinstance(value, LazyVariableTracker):
+            if not value.is_realized():
+                continue  # nobody has touched it yet
+            value = value.realize()
         frame = isinstance(value, InliningGeneratorInstructionTranslator)
-        if not (frame or isinstance(value, VariableTracker)) or id(value) in found:
+        if not (frame or isinstance(value, VariableTracker)) or id(value) in seen:
             continue
+        seen.add(id(value))
         if "GeneratorObject" in type(value).__name__:
             if is_internal_file(value.code.co_filename):
                 todo.append(value.inline_tracer)
@@ -62,6 +70,10 @@ def iterator_states(values: Sequence[Any], *, generators: bool = False) -> list[
             found[id(value)] = (value, state)
             for held in state.values():
                 todo.extend(held if isinstance(held, (list, tuple)) else [held])
+        elif isinstance(value, BaseListVariable):
+            todo += value.items
+        elif isinstance(value, ConstDictVariable):
+            todo += value.items.values()
     return list(found.values())
 
 
