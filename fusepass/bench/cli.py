@@ -20,7 +20,13 @@ from fusepass.bench.processes import Worker, start_workers, stop_workers
 from fusepass.bench.programs import Program, Source, split_target
 from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
 from fusepass.bench.suites import SUITES, select, suite_programs
-from fusepass.bench.variants import MODES, check_backend, check_modes, variants_for
+from fusepass.bench.variants import (
+    MODES,
+    check_backend,
+    check_modes,
+    takes_part,
+    variants_for,
+)
 from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
 
@@ -87,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         measure_all(work, settings, _say, keep_times)
     else:
         floor = any(program.floor is not None for program, _ in work)
-        variants = variants_for(settings.backend, settings.modes, floor)
+        twin = any(program.twin is not None for program, _ in work)
+        variants = variants_for(settings.backend, settings.modes, floor, twin)
         workers = start_workers(variants, settings.grad_mode)
         try:
             _measure_programs(work, workers, settings, result, keep)
@@ -179,9 +186,8 @@ def _measure_programs(
         else:
             _say(program.name)
             share = None if left is None else left / (len(work) - number)
-            taking_part = [
-                one for one in workers if program.floor is not None or not one.variant.floor
-            ]
+            floor, twin = program.floor is not None, program.twin is not None
+            taking_part = [one for one in workers if takes_part(one.variant, floor, twin)]
             result["programs"].append(
                 measure.measure(program, source, taking_part, settings, share)
             )

@@ -14,7 +14,7 @@ from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
 from fusepass.bench.programs import Program, Source
 from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
-from fusepass.bench.variants import EAGER, Variant, baseline, floor_of
+from fusepass.bench.variants import EAGER, Variant, baseline, floor_of, hand_of
 from fusepass.errors import BenchError
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 500
@@ -74,6 +74,7 @@ def blank(variant: Variant) -> VariantRecord:
         graphs=None,
         speedup=Speedup(eager=None, inductor=None, best=None, replay=None),
         over_floor=None,
+        over_hand=None,
         slower=None,
     )
 
@@ -257,26 +258,29 @@ def _time(
 def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
     """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them.
 
-    And its time over the floor's.
+    And its time over the floor's, and over that of the branches written by hand.
     """
     for variant in variants:
         record = records[variant.label]
         floor = floor_of(variant, variants)
         if floor is not None and not variant.floor:
             under = records[floor.label]
-            record["over_floor"] = samples.speedup(record["replay_us"], under["replay_us"])
+            record["over_floor"] = samples.ratio(record["replay_us"], under["replay_us"])
             if record["over_floor"] is None:
-                record["over_floor"] = samples.speedup(record["wall_us"], under["wall_us"])
+                record["over_floor"] = samples.ratio(record["wall_us"], under["wall_us"])
         if variant.backend is None or variant.floor or record["wall_us"] is None:
             continue
+        hand = hand_of(variant, variants)
+        if hand is not None:
+            record["over_hand"] = samples.ratio(record["wall_us"], records[hand.label]["wall_us"])
         peer = baseline(variant, variants)
         ratios = Speedup(
-            eager=samples.speedup(records[EAGER]["wall_us"], record["wall_us"]),
-            inductor=samples.speedup(records[peer.label]["wall_us"], record["wall_us"])
+            eager=samples.ratio(records[EAGER]["wall_us"], record["wall_us"]),
+            inductor=samples.ratio(records[peer.label]["wall_us"], record["wall_us"])
             if peer
             else None,
             best=None,
-            replay=samples.speedup(records[peer.label]["replay_us"], record["replay_us"])
+            replay=samples.ratio(records[peer.label]["replay_us"], record["replay_us"])
             if peer
             else None,
         )

@@ -38,7 +38,8 @@ class Program:
             so it must be deterministic.
         parameters: sizes and dtype, for the record.
         twin: builds the same program with its branches on tensors written by hand as
-            ``torch.where``: the baseline for compile time.
+            ``torch.where``, with the same weights and inputs: what capture is held against, in time
+            per call and in compile time.
         floor: builds the part of the program that no fusion can take away, with the same weights
             and inputs; timed beside the others, compiled by Inductor, and judged by nobody.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).

@@ -85,6 +85,7 @@ class VariantRecord(TypedDict):
     graphs: GraphFacts | None
     speedup: Speedup
     over_floor: float | None  # time over the floor's in the same mode; replay_us, else wall_us
+    over_hand: float | None  # wall time over that of the twin under Inductor, in the same mode
     slower: bool | None
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fusepass.bench.records import Times
 
 NOT_SLOWER = 0.98
+AS_BY_HAND = 1.03  # most that a captured branch may cost over one written as torch.where
 FEWEST_ROUNDS = 5
 
 
@@ -44,16 +45,18 @@ def summary(rounds: Sequence[Sequence[float]]) -> Times | None:
     )
 
 
-def speedup(baseline: Times | None, variant: Times | None) -> float | None:
-    """Median over rounds of baseline time / variant time; None if one of them was not timed.
+def ratio(above: Times | None, below: Times | None) -> float | None:
+    """Median over rounds of one time / the other; None if one of them was not timed.
+
+    With the baseline above and the variant below it is the speed-up.
 
     Raises:
         ValueError: the two were not timed in the same number of rounds.
     """
-    if baseline is None or variant is None:
+    if above is None or below is None:
         return None
-    pairs = zip(baseline["rounds"], variant["rounds"], strict=True)
-    return statistics.median([before / after for before, after in pairs])
+    pairs = zip(above["rounds"], below["rounds"], strict=True)
+    return statistics.median([one / other for one, other in pairs])
 
 
 def rotation(names: Sequence[str], rounds: int) -> list[list[str]]:

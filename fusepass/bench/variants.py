@@ -29,8 +29,10 @@ class Variant:
     floor: bool = False
 
 
-def variants_for(backend: str, modes: Sequence[str], floor: bool = False) -> list[Variant]:
-    """Eager, Inductor in each mode, then ``backend`` in each mode; and the floor in each mode.
+def variants_for(
+    backend: str, modes: Sequence[str], floor: bool = False, twin: bool = False
+) -> list[Variant]:
+    """Eager, Inductor in each mode, then ``backend`` in each mode; floor and twin in each mode.
 
     ``backend="inductor"`` gives Inductor twice: how far apart two equal variants come out is the
     noise of the machine.
@@ -46,7 +48,13 @@ def variants_for(backend: str, modes: Sequence[str], floor: bool = False) -> lis
         *(Variant(f"inductor/{mode}", "inductor", mode) for mode in modes),
         *(Variant(f"{ours}/{mode}", backend, mode) for mode in modes),
         *(Variant(f"floor/{mode}", "inductor", mode, floor=True) for mode in modes if floor),
+        *(Variant(f"hand/{mode}", "inductor", mode, twin=True) for mode in modes if twin),
     ]
+
+
+def takes_part(variant: Variant, floor: bool, twin: bool) -> bool:
+    """Whether a variant can run a program that has a floor or a twin, or has none."""
+    return (floor or not variant.floor) and (twin or not variant.twin)
 
 
 def baseline(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
@@ -62,6 +70,13 @@ def floor_of(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
     """The floor in the variant's mode; eager is held against the default mode's."""
     mode = variant.mode or "default"
     return next((other for other in variants if other.floor and other.mode == mode), None)
+
+
+def hand_of(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
+    """Inductor on the twin in the variant's mode; None for eager, for the twin and the floor."""
+    if variant.backend is None or variant.twin or variant.floor:
+        return None
+    return next((other for other in variants if other.twin and other.mode == variant.mode), None)
 
 
 def check_modes(modes: Sequence[str]) -> None:

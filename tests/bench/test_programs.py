@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,45 @@ def test_barts_twin_computes_the_same_without_a_break(overflow: bool):
     ours, twins = (one.encoder_last_hidden_state for one in outputs)
     torch.testing.assert_close(twins, ours, rtol=0, atol=0)
     assert float(ours.abs().max()) == (64512.0 if overflow else pytest.approx(3, abs=2))
+
+
+@pytest.mark.parametrize("weights", [None, "block.1.layer.0.*.o.weight", "block.2.layer.1.*.wo.*"])
+def test_longt5s_twin_computes_the_same_without_a_break(weights: str | None):
+    pytest.importorskip("transformers")
+    (program,) = [one for one in suite_programs("sync", "cpu") if one.name == "longt5-short"]
+    outputs = []
+    for build in (program.build, program.twin):
+        assert build is not None
+        torch.manual_seed(0)
+        model, args, kwargs = check_built(build(), program.name)
+        assert isinstance(model, nn.Module)
+        loud = 0
+        for name, weight in model.named_parameters():
+            # The twin's wrappers stand in the names.
+            plain = name.replace("block.module.", "").replace(".block.layer", ".layer")
+            if weights is not None and fnmatchcase(plain.replace(".module", ""), f"*{weights}"):
+                weight.data.fill_(60000.0)
+                loud += 1
+        assert loud == (weights is not None)
+        with torch.no_grad():
+            if build is program.twin:
+                model = torch.compile(model, backend="eager", fullgraph=True)
+            outputs.append(model(*args, **kwargs)[0])
+    torch.compiler.reset()
+    ours, twins = outputs
+    torch.testing.assert_close(twins, ours, rtol=0, atol=0)
+    assert ours.isfinite().all()  # without the guard infinity would have become NaN
+
+
+def test_the_sums_twin_takes_the_same_side():
+    (program,) = [one for one in suite_programs("sync", "cpu") if one.name == "branch-on-sum"]
+    assert program.twin is not None
+    (ours, (a, b, c)), (twin, _) = program.build(), program.twin()
+    whole = torch.zeros_like(a), torch.zeros_like(b)  # an even sum: the other side
+    for left, right in ((a, b), whole, (a.fill_(torch.nan), b)):
+        torch.testing.assert_close(twin(left, right, c), ours(left, right, c), equal_nan=True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_program_of_the_suite_has_a_twin(device: str):
+    assert all(program.twin is not None for program in suite_programs("sync", device))

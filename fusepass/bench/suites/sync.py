@@ -101,7 +101,14 @@ def longt5(device: str, batch: int, tokens: int, config: dict[str, int]) -> Mode
     return model, ((), {"input_ids": ids, "attention_mask": mask})
 
 
-def branch_on_sum(device: str, rows: int, inner: int, columns: int) -> Model:
+def longt5_with_where(device: str, batch: int, tokens: int, config: dict[str, int]) -> Model:
+    """The same model with both guards of its blocks as ``torch.where``."""
+    model, inputs = longt5(device, batch, tokens, config)
+    assert isinstance(model, nn.Module)
+    return twins.longt5_guards_as_where(model), inputs
+
+
+def branch_on_sum(device: str, rows: int, inner: int, columns: int, branch: bool = True) -> Model:
     """A product, and a sign that depends on its sum: one branch, one wait."""
 
     def program(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
@@ -112,9 +119,13 @@ def branch_on_sum(device: str, rows: int, inner: int, columns: int) -> Model:
             output = product - c
         return output * 2
 
+    def twin(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        product = a @ b
+        return torch.where((product.sum() % 2).bool(), product + c, product - c) * 2
+
     with torch.device(device):
         a, b = torch.randn(rows, inner), torch.randn(inner, columns)
-        return program, (a, b, torch.randn(rows, columns))
+        return program if branch else twin, (a, b, torch.randn(rows, columns))
 
 
 BART_LARGE = {
@@ -186,6 +197,7 @@ def programs(device: str) -> tuple[Program, ...]:
                 f"longt5-{name}",
                 partial(longt5, device, *shape, sizes.longt5),
                 _record(shape, sizes.longt5, "num_layers", "d_model"),
+                twin=partial(longt5_with_where, device, *shape, sizes.longt5),
             )
         )
     rows, inner, columns = sizes.product
@@ -195,6 +207,7 @@ def programs(device: str) -> tuple[Program, ...]:
             partial(branch_on_sum, device, rows, inner, columns),
             {"rows": rows, "inner": inner, "columns": columns, "dtype": "float32", "tf32": True},
             matmul_precision="high",
+            twin=partial(branch_on_sum, device, rows, inner, columns, branch=False),
         )
     )
     return tuple(found)
