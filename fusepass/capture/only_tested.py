@@ -1,14 +1,16 @@
 """Whether a value just computed goes into a test and nowhere else, read off the bytecode.
 
 ``if x.max().item() > 1e4:`` reads a number back only to compare it and jump. Such a number need not
-leave the device. One that is stored first is followed through the local name it is stored under.
-The walk is one straight line; at anything it does not know it says no.
+leave the device. One that is stored first is followed through the local name it is stored under,
+and the copies that a chained comparison makes are followed down both ways of its jumps. At anything
+the walk does not know it says no.
 """
 
 from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 _SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "PRECALL", "RESUME")
@@ -26,7 +28,9 @@ _PUSHES_ONLY = (
     "PUSH_NULL",
 )
 _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK")
-_LIMIT = 40
+_LIMIT = 120  # instructions looked at for one value
+
+Stack = tuple[bool, ...]  # its upper end: which entries are the value, or computed from it
 
 
 def only_tested(
@@ -39,66 +43,102 @@ def only_tested(
     """Whether what the instruction at ``index`` pushes is only compared and jumped on.
 
     Args:
-        instructions: of the code object, with ``opname``, ``opcode``, ``arg`` and ``argval``.
+        instructions: of the code object, with ``opname``, ``opcode``, ``arg``, ``argval`` and, for
+            jumps, ``target``.
         index: where the value is pushed.
         arithmetic: whether it may go through arithmetic before it is tested.
         ignored: whether what the instruction at an index loads is of no matter.
     """
-    return _only_tested(instructions, index, frozenset(), arithmetic, ignored)
+    walk = _Walk(instructions, arithmetic, ignored)
+    return walk.follows(index)
 
 
-def _only_tested(
-    instructions: Sequence[Any],
-    index: int,
-    names: frozenset[str],
-    arithmetic: bool,
-    ignored: Callable[[int], bool],
-) -> bool:
-    above = 0  # values on the stack above the one that is followed
-    for inst in instructions[index + 1 : index + _LIMIT]:
-        name = inst.opname
-        if name in _SKIPPED:
-            continue
+@dataclass
+class _Walk:
+    """One question about one value; ``names`` are the locals it is being followed through."""
+
+    instructions: Sequence[Any]
+    arithmetic: bool
+    ignored: Callable[[int], bool]
+    names: set[str] = field(default_factory=set)
+    left: int = _LIMIT
+
+    def follows(self, index: int) -> bool:
+        """Whether what the instruction at ``index`` pushes is only tested."""
+        todo: list[tuple[int, Stack]] = [(index + 1, (True,))]
+        while todo:
+            at, stack = todo.pop()
+            if not any(stack):
+                continue
+            self.left -= 1
+            if self.left < 0 or at >= len(self.instructions):
+                return False
+            further = self._step(at, stack)
+            if further is None:
+                return False
+            todo += further
+        return True
+
+    def _step(self, at: int, stack: Stack) -> list[tuple[int, Stack]] | None:
+        """Where the program can go on from one instruction; None if the value is used there."""
+        inst = self.instructions[at]
+        name, following = inst.opname, at + 1
+        if name in _SKIPPED or (stack[-1] and name in _UNCHANGED):
+            return [(following, stack)]
         if name.startswith(_TESTS):
-            return above == 0
-        if above == 0 and (name in _UNCHANGED or (arithmetic and name == "UNARY_NEGATIVE")):
-            continue
-        if above == 0 and name == "STORE_FAST":
-            return _loads_only_tested(instructions, inst.argval, names, arithmetic, ignored)
-        if above <= 1 and (name == "COMPARE_OP" or (arithmetic and name == "BINARY_OP")):
-            above = 0
-            continue
+            return [(following, stack[:-1]), (self._index(inst.target), stack[:-1])]
+        if name == "JUMP_FORWARD":
+            return [(self._index(inst.target), stack)]
+        if name == "POP_TOP":
+            return [(following, stack[:-1])]
+        if name in ("COPY", "SWAP"):
+            return [(following, _moved(name, inst.arg, stack))]
+        if name == "STORE_FAST":
+            loads = not stack[-1] or self._loads_only_tested(inst.argval)
+            return [(following, stack[:-1])] if loads else None
+        result = self._computed(inst, stack)
+        return None if result is None else [(following, result)]
+
+    def _computed(self, inst: Any, stack: Stack) -> Stack | None:
+        """The stack after an instruction that takes operands and pushes a result."""
+        name = inst.opname
+        if stack[-1] and name == "UNARY_NEGATIVE" and self.arithmetic:
+            return stack
+        if name == "COMPARE_OP" or (name == "BINARY_OP" and self.arithmetic):
+            return (*stack[:-2], any(stack[-2:]))
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
-            return False
-        if above == 0 and name not in _PUSHES_ONLY:
-            return False
-        above += dis.stack_effect(inst.opcode, inst.arg, jump=False)
-        if above < 1:
-            return False  # it was an operand
-    return False
+            return None
+        effect = dis.stack_effect(inst.opcode, inst.arg, jump=False)
+        taken = 0 if name in _PUSHES_ONLY else max(1, 1 - effect)
+        below = stack[: len(stack) - taken] if taken else stack
+        if any(stack[len(below) :]):
+            return None  # it is an operand
+        return (*below, *[False] * (effect + taken))
+
+    def _index(self, target: Any) -> int:
+        return next(i for i, inst in enumerate(self.instructions) if inst is target)
+
+    def _loads_only_tested(self, name: str) -> bool:
+        if name in self.names:
+            return True  # being looked at further up
+        self.names.add(name)
+        uses = [
+            (i, inst.opname)
+            for i, inst in enumerate(self.instructions)
+            if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL"))
+            and _names(inst.argval, name)
+            and not self.ignored(i)
+        ]
+        return bool(uses) and all(op in _LOADS_LOCAL and self.follows(i) for i, op in uses)
 
 
-def _loads_only_tested(
-    instructions: Sequence[Any],
-    name: str,
-    names: frozenset[str],
-    arithmetic: bool,
-    ignored: Callable[[int], bool],
-) -> bool:
-    if name in names:
-        return True  # being looked at further up
-    uses = [
-        (i, inst.opname)
-        for i, inst in enumerate(instructions)
-        if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL"))
-        and _names(inst.argval, name)
-        and not ignored(i)
-    ]
-    return bool(uses) and all(
-        opname in _LOADS_LOCAL
-        and _only_tested(instructions, i, names | {name}, arithmetic, ignored)
-        for i, opname in uses
-    )
+def _moved(name: str, depth: int, stack: Stack) -> Stack:
+    """The stack after ``COPY`` or ``SWAP``, which may reach below what is known of it."""
+    full = [*[False] * (depth - len(stack)), *stack]
+    if name == "COPY":
+        return (*full, full[-depth])
+    full[-depth], full[-1] = full[-1], full[-depth]
+    return tuple(full)
 
 
 def _names(argval: Any, name: str) -> bool:

@@ -65,8 +65,8 @@ class _Lowering:
         count = len(self.results)
         leaving = self._leaving()
         codes = self._codes()
+        exits = tuple(map(self._exit, self.plans))  # messages read the operands as they were
         self._guard_partial_calls(codes)
-        exits = tuple(map(self._exit, self.plans))
         last = {code.meta["example_value"].device: code for code in codes}
         places = tuple(self._handed_out(code).position for code in last.values())
         self.output.args = (tuple(self.results),)
