@@ -9,7 +9,8 @@ predicate to compute, read or select by. What a failed predicate says about mask
 reductions it is made of (``any``, ``all``, ``sum() > 0``, through ``not``, ``and``, ``or``).
 
 Gradients agree as well: where no element is true the backward of a masked store hands everything
-on. Arms that need gating keep their selection (a source could send NaN through its zero gradient).
+on. Arms that need gating keep their selection if what they store gets gradients (it could send NaN
+back for the zero it gets).
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import BRANCH, Branch, arm_of, select
-from fusepass.graph import mask_facts, same_value
-from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph import history, mask_facts, same_value
+from fusepass.graph.canonical import argument, op_name, tensor_value, where_parts
 from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.history import History
 from fusepass.graph.mask_facts import MaskFacts, facts_of
-from fusepass.graph.memory import memories, memory_of
+from fusepass.graph.same_value import Held
 from fusepass.graph.totality import partial_reason
 from fusepass.patterns.branch_to_where import known_branches
 from fusepass.report.decision import Reason
@@ -37,7 +39,7 @@ def _is_where_site(node: fx.Node) -> bool:
 
 
 def _check(site: Site) -> Reject | None:
-    if site.anchor.meta[BRANCH].gated or _acting_arm(site.anchor) is None:
+    if _acting_arm(site.anchor) is None:
         return Reject(Reason.FLAVOUR, "an arm does more than store through a mask", site.anchor)
     return None
 
@@ -77,80 +79,95 @@ def _acting_arm(node: fx.Node) -> bool | None:
     """The arm that may run always, because it does nothing where the other would have run."""
     predicate, taken, other = node.args
     for acting in (True, False):
-        facts = facts_of(predicate, not acting)  # type: ignore[arg-type]
-        if not _still_hold(facts, node):
+        idle = other if acting else taken
+        acts = taken if acting else other
+        pairs = list(zip(acts, idle, strict=True))  # type: ignore[arg-type]
+        if not all(a is b or op_name(a) in _HANDS_ON for a, b in pairs):
+            continue
+        history = History(node.graph, node)
+        facts = facts_of(predicate, not acting, history, history.moments[node])  # type: ignore[arg-type]
+        if not (facts.false or facts.true):
             continue
         branches = known_branches(node.graph)
         site = node.meta[BRANCH].site
         inside = [n for n in node.graph.nodes if arm_of(n, site, branches) is not None]
-        idle = other if acting else taken
-        acts = taken if acting else other
         unchanged = _Unchanged(facts, inside)
-        pairs = zip(acts, idle, strict=True)  # type: ignore[arg-type]
-        if all(unchanged.is_same(a, b) for a, b in pairs):
-            return acting
+        if all(unchanged.is_same(a, b, history.moments[node]) for a, b in pairs):
+            return None if node.meta[BRANCH].gated and unchanged.hands_gradients else acting
     return None
 
 
-def _still_hold(facts: MaskFacts, site: fx.Node) -> bool:
-    """Whether there are facts, about masks that nobody wrote before the branch."""
-    masks = {*facts.false, *facts.true}
-    known: set[int] = set()
-    for node in site.graph.nodes:
-        if node is site:
-            break
-        if not known.isdisjoint(memories(written_nodes(node))):
-            return False
-        known.update(memories([node]) if node in masks else [])
-    return bool(masks)
+_HANDS_ON = ("clone", "copy_", "masked_fill", "masked_fill_", "where")
 
 
 class _Unchanged:
-    """What the values the arms leave are when masks are known to be false."""
+    """What the values the arms leave are when masks are known to be false.
+
+    Attributes:
+        hands_gradients: whether a value that is not stored then would get (zero) gradients.
+    """
 
     def __init__(self, facts: MaskFacts, arms: list[fx.Node]) -> None:
+        self.history = facts.history
         self.facts = dataclasses.replace(facts, source=self._source)
-        self.written: set[int | None] = set()
+        self.hands_gradients = False
         for node in arms:  # in program order: a mask may be made of what was stored before it
-            if not self._stores_nothing(node):
-                self.written.update(map(memory_of, written_nodes(node)))
+            if self._stores_nothing(node):
+                self.history.forgive(node)
 
-    def is_same(self, value: fx.Node, idle: fx.Node) -> bool:
-        """Whether ``value`` holds what ``idle`` holds."""
-        return self._source(value) is self._source(idle)
+    def is_same(self, value: fx.Node, idle: fx.Node, moment: int) -> bool:
+        """Whether at a moment ``value`` holds what ``idle`` holds."""
+        (a, at_a), (b, at_b) = self._source((value, moment)), self._source((idle, moment))
+        return a is b and not self.history.is_written(a, min(at_a, at_b), max(at_a, at_b))
 
-    def _source(self, node: fx.Node) -> fx.Node:
-        """The node whose value this one hands on."""
-        while True:
+    def _source(self, held: Held) -> Held:
+        """The node whose value this one hands on, and when it reads it."""
+        node, moment = held
+        while self.history.holds(node, moment):
             handed = self._handed_on(node)
-            if handed is None or memory_of(node) in self.written:
-                return node
-            if not _same_kind(node, handed):
-                return node
-            node = handed
+            if handed is None or not _same_kind(node, handed):
+                break
+            node, moment = handed, self.history.moments[node]
+        return node, moment
 
     def _handed_on(self, node: fx.Node) -> fx.Node | None:
-        name = op_name(node)
-        if name in ("masked_fill", "masked_fill_") and self.facts.is_false(node.args[1]):
-            return node.args[0]  # type: ignore[return-value]
-        if name == "where" and len(node.args) == 3:
-            if self.facts.is_false(node.args[0]):
-                return node.args[2] if isinstance(node.args[2], fx.Node) else None
-            if self.facts.is_true(node.args[0]):
-                return node.args[1] if isinstance(node.args[1], fx.Node) else None
-        if name in ("clone", "copy_"):
-            return node.args[0]  # type: ignore[return-value]
-        return None
+        name, moment = op_name(node), self.history.moments[node]
+        handed: object = None
+        if name in ("masked_fill", "masked_fill_"):
+            mask, value = argument(node, 1, "mask"), argument(node, 2, "value")
+            if self.facts.is_false(mask, moment):
+                handed = node.args[0]
+                self._note(value)
+        elif (parts := where_parts(node)) is not None:
+            condition, if_true, if_false = parts
+            if self.facts.is_false(condition, moment):
+                handed = if_false
+                self._note(if_true)
+            elif self.facts.is_true(condition, moment):
+                handed = if_true
+                self._note(if_false)
+        elif name == "clone" or (name == "copy_" and self._stores_nothing(node)):
+            handed = node.args[0]
+        return handed if isinstance(handed, fx.Node) else None
+
+    def _note(self, unused: object) -> None:
+        value = tensor_value(unused)
+        self.hands_gradients |= value is not None and value.requires_grad
 
     def _stores_nothing(self, node: fx.Node) -> bool:
-        name = op_name(node)
+        name, moment = op_name(node), self.history.moments[node]
         if name == "masked_fill_":
-            return self.facts.is_false(node.args[1])
+            return self.facts.is_false(argument(node, 1, "mask"), moment)
         if name == "copy_" and isinstance(node.args[1], fx.Node):
             source = node.args[1]
-            if op_name(source) == "where" and len(source.args) == 3:
-                chosen = source.args[2] if self.facts.is_false(source.args[0]) else None
-                return chosen is node.args[0]
+            parts = where_parts(source)
+            if parts is None or not self.history.holds(source, moment):
+                return False
+            read, target = self.history.moments[source], node.args[0]
+            stored = parts[2] if self.facts.is_false(parts[0], read) else None
+            if isinstance(target, fx.Node) and stored is target:
+                self._note(parts[1])
+                return not self.history.is_written(target, read, moment)
         return False
 
 
@@ -170,5 +187,5 @@ RULE = GraphRule(
     summary="the arm stores through a mask that is all false when the guard would skip it",
     settled_by_capture=True,
     treatment="drop",
-    sources=(mask_facts, same_value),
+    sources=(history, mask_facts, same_value),
 )

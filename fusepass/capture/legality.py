@@ -7,6 +7,7 @@ they leave, then what it costs. Facts come from fake tensors, so nothing here de
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -189,7 +190,9 @@ def _choose(
     trained: bool,
 ) -> tuple[str, Reason, str, dict[str, float]]:
     if untaken is not None:
-        _check_cond(options, tested, untaken, trained)
+        _check_cond(
+            options, tested, untaken, trained and any(map(is_random, chain(*arms.values())))
+        )
         text = f"only the arm taken may run: {untaken.text}"
         return "cond", untaken.code, text, {}
     if options.treatment == "where":
@@ -217,13 +220,15 @@ def _choose(
     return "cond", Reason.COST, text, estimates
 
 
-def _check_cond(options: Options, tested: torch.Tensor, untaken: Refusal, trained: bool) -> None:
+def _check_cond(
+    options: Options, tested: torch.Tensor, untaken: Refusal, draws_in_training: bool
+) -> None:
     """Whether ``torch.cond`` can take the arms, and is cheaper than the graph break."""
     if options.treatment == "where":
         raise untaken
-    if trained and untaken.code is Reason.RANDOM_OP:
-        text = "the backward of torch.cond would draw them anew"
-        raise Refusal(untaken.code, f"{untaken.text}; {text}")
+    if draws_in_training:
+        text = "an arm draws random numbers, and the backward of torch.cond would draw them anew"
+        raise Refusal(Reason.RANDOM_OP, text)
     if _cuda_graphs(options, tested) and options.treatment != "cond":
         raise Refusal(
             Reason.COST, f"{untaken.text}; torch.cond would cost the whole graph its CUDA graphs"

@@ -23,7 +23,7 @@ from fusepass.capture.select import ARM
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_state_change, reshapes_its_operand, written_nodes
 from fusepass.graph.memory import memories, memory_of
-from fusepass.graph.totality import zero_safe
+from fusepass.graph.saved import kept_for_backward
 from fusepass.report.decision import Reason
 
 SHADOW_OF = "fusepass_shadow_of"  # meta key: the older tensor a node stands in for in its arm
@@ -60,16 +60,22 @@ def shadow_arms(
     written = {arm: _older_memory_written(nodes) for arm, nodes in arms.items()}
     if not any(written.values()):
         return shadows
+    for arm, keys in written.items():  # the write-back must not touch what the other one saves
+        others = [key for key in written[not arm] if key not in keys]
+        keys += [key for key in others if any(_keeps(node, key) for node in arms[arm])]
     inside = {node for nodes in arms.values() for node in nodes}
     aliases = _aliases(graph, inside, set().union(*written.values()))
     for arm, keys in written.items():
         made = _Shadowing(graph, arms[arm], (site, arm), fake_mode)
         for key in keys:
             root = _root(aliases[key], fake_mode)
-            _check_earlier_uses(aliases[key], inside)
+            _check_earlier_uses(aliases[key], key, inside)
             final = made.shadow(root, key, set(aliases[key]))
             shadows.finals.setdefault(root, {True: root, False: root})[arm] = final
             tracked = made.is_tracked(key)
+            if tracked is None:
+                continue
+            _check_own_uses(arms[arm], key)
             if shadows.tracked.setdefault(root, tracked) is not tracked:
                 raise Refusal(
                     Reason.SIDE_EFFECT, "the arms write a tensor with and without autograd"
@@ -135,18 +141,26 @@ def _equal(left: Any, right: Any) -> bool:
     return all(torch_private.known_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _check_earlier_uses(aliases: list[fx.Node], inside: set[fx.Node]) -> None:
+def _check_earlier_uses(aliases: list[fx.Node], key: int, inside: set[fx.Node]) -> None:
     """What was saved for backward must not be written where eager would not have written it."""
-    for alias in aliases:
-        for user in alias.users:
-            value = tensor_value(user)
-            if user not in inside and value is not None and value.requires_grad:
-                if zero_safe(user) or written_nodes(user):
-                    continue
-                raise Refusal(
-                    Reason.SIDE_EFFECT,
-                    f"an arm writes a tensor that {op_name(user)} may have saved for its backward",
-                )
+    for node in dict.fromkeys(n for alias in aliases for n in (alias, *alias.users)):
+        if node not in inside and _keeps(node, key):
+            raise Refusal(Reason.SIDE_EFFECT, _SAVED.format(op_name(node)))
+
+
+def _check_own_uses(nodes: list[fx.Node], key: int) -> None:
+    """The same for what an arm saves and then writes: eager fails if it takes that arm."""
+    last = max(i for i, node in enumerate(nodes) if key in memories(written_nodes(node)))
+    for node in nodes[:last]:
+        if _keeps(node, key):
+            raise Refusal(Reason.SIDE_EFFECT, _SAVED.format(op_name(node)))
+
+
+_SAVED = "an arm writes a tensor that {} may have saved for its backward"
+
+
+def _keeps(node: fx.Node, key: int) -> bool:
+    return any(key in memories([kept]) for kept in kept_for_backward(node))
 
 
 class _Shadowing:
@@ -217,12 +231,12 @@ class _Shadowing:
                 if key in memories([written]) and value is not None:
                     self.tracked.setdefault(key, set()).add(enabled and value.requires_grad)
 
-    def is_tracked(self, key: int) -> bool:
-        """Whether autograd follows the writes of this arm into a memory."""
-        modes = self.tracked[key]
+    def is_tracked(self, key: int) -> bool | None:
+        """Whether autograd follows the writes of this arm into a memory; None if it only reads."""
+        modes = self.tracked.get(key, set())
         if len(modes) > 1:
             raise Refusal(Reason.SIDE_EFFECT, "an arm writes a tensor with and without autograd")
-        return modes.pop()
+        return modes.pop() if modes else None
 
     def finish(self, keys: list[int]) -> list[fx.Node]:
         """Compute the fake values that now belong to the shadows; returns the nodes of the arm."""

@@ -119,3 +119,21 @@ def argument(node: fx.Node, position: int, name: str, default: Any = None) -> An
     if len(node.args) > position:
         return node.args[position]
     return node.kwargs.get(name, default)
+
+
+def where_parts(node: fx.Node) -> tuple[Any, Any, Any] | None:
+    """``(condition, value where true, value where false)`` of a ``where``, function or method.
+
+    The method is called on the value where true. None for any other call, and for ``where`` with a
+    condition alone.
+    """
+    if op_name(node) != "where":
+        return None
+    method = node.op == "call_method" or node.target is torch.Tensor.where
+    order = ("input", "condition", "other") if method else ("condition", "input", "other")
+    given = dict(zip(order, node.args, strict=False)) | dict(node.kwargs)
+    if method and "self" in given:
+        given["input"] = given.pop("self")
+    if given.keys() != set(order):
+        return None
+    return given["condition"], given["input"], given["other"]

@@ -1,7 +1,7 @@
-"""Whether two nodes compute the same value: the same pure calls on the same operands.
+"""Whether two nodes hold the same value: the same pure calls on the same operands.
 
-Traced twice, ``x.isnan()`` is two nodes. They are equal when nothing wrote the memory they read in
-between.
+Traced twice, ``x.isnan()`` is two nodes. They are equal when what they read was the same when each
+of them read it, and nothing wrote their results since.
 """
 
 from __future__ import annotations
@@ -13,56 +13,71 @@ from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.memory import memories
+from fusepass.graph.history import History
+
+Held = tuple[fx.Node, int]  # what a node holds at a moment of a history
 
 
-def _itself(node: fx.Node) -> fx.Node:
-    return node
+def _itself(held: Held) -> Held:
+    return held
 
 
-def same_value(a: Any, b: Any, source: Callable[[fx.Node], fx.Node] = _itself) -> bool:
+def same_value(
+    a: Any,
+    b: Any,
+    history: History,
+    moments: tuple[int, int],
+    source: Callable[[Held], Held] = _itself,
+) -> bool:
     """Whether two arguments (nodes, numbers, containers of them) are equal for every input.
 
     Args:
         a: a node, a number or a container of them.
         b: another.
-        source: gives the node whose value a node is known to hold (a copy's original, say).
+        history: of the graph both are in.
+        moments: when ``a`` and when ``b`` are read.
+        source: gives what a node is known to hold (a copy's original, say).
     """
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-        read: set[fx.Node] = set()
-        return a is b or (_same(a, b, read, source) and not _written_between(a, b, read))
-    return _same(a, b, set(), source)
-
-
-def _same(a: Any, b: Any, read: set[fx.Node], source: Callable[[fx.Node], fx.Node]) -> bool:
-    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-        a, b = source(a), source(b)
-        if a is b:
-            read.add(a)
-            return True
-        alike = (
-            a.op == b.op
-            and a.op in ("call_function", "call_method")
-            and a.target == b.target
-            and op_name(a) is not None
-            and not is_random(a)
-            and not written_nodes(a)
-            and _same_kind(a, b)
-        )
-        return (
-            alike
-            and _same(a.args, b.args, read, source)
-            and _same(a.kwargs, b.kwargs, read, source)
-        )
+        return _same_nodes((a, moments[0]), (b, moments[1]), history, source)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        pairs = zip(a, b, strict=False)
         return len(a) == len(b) and all(
-            _same(x, y, read, source) for x, y in zip(a, b, strict=True)
+            same_value(x, y, history, moments, source) for x, y in pairs
         )
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k], read, source) for k in a)
+        return a.keys() == b.keys() and all(
+            same_value(a[k], b[k], history, moments, source) for k in a
+        )
     if isinstance(a, slice) and isinstance(b, slice):
-        return _same((a.start, a.stop, a.step), (b.start, b.stop, b.step), read, source)
+        x, y = (a.start, a.stop, a.step), (b.start, b.stop, b.step)
+        return same_value(x, y, history, moments, source)
     return type(a) is type(b) and repr(a) == repr(b)
+
+
+def _same_nodes(
+    first: Held, second: Held, history: History, source: Callable[[Held], Held]
+) -> bool:
+    (a, at_a), (b, at_b) = source(first), source(second)
+    if a is b:
+        return not history.is_written(a, min(at_a, at_b), max(at_a, at_b))
+    alike = (
+        a.op == b.op
+        and a.op in ("call_function", "call_method")
+        and a.target == b.target
+        and op_name(a) is not None
+        and not is_random(a)
+        and not written_nodes(a)
+        and _same_kind(a, b)
+        and history.holds(a, at_a)
+        and history.holds(b, at_b)
+    )
+    read = (history.moments[a], history.moments[b])
+    return (
+        alike
+        and same_value(a.args, b.args, history, read, source)
+        and same_value(a.kwargs, b.kwargs, history, read, source)
+    )
 
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:
@@ -70,17 +85,3 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     if x is None or y is None:
         return x is y
     return (x.dtype, x.device, x.requires_grad) == (y.dtype, y.device, y.requires_grad)
-
-
-def _written_between(a: fx.Node, b: fx.Node, read: set[fx.Node]) -> bool:
-    """Whether something between the two nodes writes what both read."""
-    keys = set(memories(read)) | set(memories([a])) | set(memories([b]))
-    inside = False
-    for node in a.graph.nodes:
-        if node is a or node is b:
-            if inside:
-                return False
-            inside = True
-        elif inside and not keys.isdisjoint(memories(written_nodes(node))):
-            return True
-    return True

@@ -6,9 +6,11 @@ again. Only memory the arm itself allocates counts; what was there before is the
 
 from __future__ import annotations
 
+import operator
+
 from torch import fx
 
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import argument, op_name, tensor_value, where_parts
 from fusepass.graph.memory import memories
 from fusepass.graph.sizes import stored_bytes, tensors_of
 from fusepass.options import Options
@@ -20,7 +22,7 @@ SHARE_OF_MEMORY = 0.02
 # Their backward reads no operand and no result, only the gradient (and shapes, which are free).
 _NOTHING = frozenset(
     """add arange avg_pool1d avg_pool2d avg_pool3d bfloat16 cat clone constant_pad_nd contiguous
-    cumsum deg2rad double dstack empty empty_like fill flip float full full_like half hstack imag
+    copy cumsum deg2rad double dstack empty empty_like fill flip float full full_like half hstack imag
     mean neg ones ones_like pad positive rad2deg real repeat roll rsub stack sub sum tile to tril
     triu type type_as vstack zero zeros zeros_like""".split()
 )
@@ -28,6 +30,12 @@ _NOTHING = frozenset(
 _RESULT = frozenset(
     """exp exp2 expm1 sigmoid special_expit tanh sqrt rsqrt reciprocal relu softmax _softmax softmin
     log_softmax _log_softmax cumprod""".split()
+)
+# Their backward reads operands, not the result.
+_OPERANDS = frozenset(
+    """abs asin acos atan clamp clamp_max clamp_min cos cosh erf gelu hardsigmoid hardswish hardtanh
+    log log10 log1p log2 logit maximum mish minimum relu6 sigmoid_backward silu sin sinc sinh
+    softplus softsign square xlogy""".split()
 )
 # Linear in each operand: the backward reads one only where another requires grad.
 _PRODUCTS = frozenset("mul matmul mm bmm mv dot inner outer linear addmm baddbmm einsum".split())
@@ -50,7 +58,7 @@ def saved_bytes(nodes: list[fx.Node]) -> int:
     }
     kept: dict[int, int] = {}
     for node in nodes:
-        for held in _held(node):
+        for held in kept_for_backward(node):
             for key, value in zip(memories([held]), tensors_of(held), strict=False):
                 if key not in older:
                     kept[key] = max(kept.get(key, 0), stored_bytes(value))
@@ -83,8 +91,8 @@ def memory_excess(arms: dict[bool, list[fx.Node]], options: Options) -> str | No
     return None
 
 
-def _held(node: fx.Node) -> list[fx.Node]:
-    """The values the backward of a call reads."""
+def kept_for_backward(node: fx.Node) -> list[fx.Node]:
+    """The values the backward of a call reads: some operands, or the call itself; at most."""
     results = tensors_of(node)
     if not any(value.requires_grad for value in results):
         return []
@@ -94,8 +102,16 @@ def _held(node: fx.Node) -> list[fx.Node]:
     if name in _RESULT:
         return [node]
     operands = [n for n in node.all_input_nodes if tensors_of(n)]
-    if name == "where":
-        return operands[:1]
+    parts = where_parts(node)
+    if parts is not None or getattr(node.target, "fusepass_pure", False):
+        condition = parts[0] if parts is not None else node.args[0]
+        return [n for n in operands if n is condition]
+    if name == "masked_fill":
+        return [n for n in operands if n is argument(node, 1, "mask")]
+    if node.target is operator.getitem and tensor_value(node.args[0]) is None:
+        return []  # one of several results
+    if name in _OPERANDS:
+        return operands
     if name in _PRODUCTS:
         trained = [n for n in operands if any(value.requires_grad for value in tensors_of(n))]
         if name in ("addmm", "baddbmm"):  # what is added is not multiplied

@@ -111,7 +111,7 @@ def partial_reason(node: fx.Node) -> str | None:
     """Why the call may fail for some input values, or None when it is total."""
     if node.op in ("placeholder", "get_attr", "output") or is_state_change(node):
         return None
-    if getattr(node.target, "fusepass_pure", False):
+    if getattr(node.target, "fusepass_pure", False) or _is_unread(node):
         return None
     name = op_name(node)
     if name is None:
@@ -124,6 +124,15 @@ def partial_reason(node: fx.Node) -> str | None:
         return None
     why = EXCLUDED.get(name, "it is not in the table of total operations")
     return f"{name}: {why}"
+
+
+def _is_unread(node: fx.Node) -> bool:
+    """Whether a number is made of ``item`` calls that will not be in the graph when it runs."""
+    if UNREAD in node.meta:
+        return True
+    sources = node.all_input_nodes
+    number = "example_value" in node.meta and tensor_value(node) is None
+    return number and bool(sources) and all(map(_is_unread, sources))
 
 
 def _getitem(node: fx.Node) -> str | None:
@@ -174,8 +183,6 @@ def _item(node: fx.Node) -> str | None:
     """Dynamo passes a Python float that may vary as a 0-d CPU input and reads it with ``item``."""
     source = node.args[0]
     value = tensor_value(source)
-    if UNREAD in node.meta:
-        return None
     is_input = isinstance(source, fx.Node) and source.op == "placeholder"
     if is_input and value is not None and value.device.type == "cpu" and value.dim() == 0:
         return None

@@ -38,8 +38,9 @@ def tensor_on_top(translator: Any) -> Any:
 
     value = translator.stack[-1]
     if isinstance(value, LazyVariableTracker):
-        held = getattr(value, "_cache", None)
-        if not isinstance(getattr(held, "value", None), torch.Tensor):
+        held = getattr(value, "_cache", None)  # its value is gone once somebody looked at it
+        wanted = isinstance(getattr(held, "value", None), torch.Tensor) or value.is_realized()
+        if not wanted:
             return None
         value = value.realize()
         translator.stack[-1] = value
