@@ -11,13 +11,17 @@ this is only for dear arms.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 
 import torch
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
+from fusepass.graph.sizes import tensors_of
 from fusepass.patterns.branch_to_where import known_branches
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
@@ -52,9 +56,8 @@ def _replace(site: Site) -> None:
         bodies = [graph.get_attr(name) for name in names]
         for body in bodies:  # they stand in the same outer arm as the branch
             body.meta = {ARM: node.meta[ARM]} if ARM in node.meta else {}
-        call = graph.call_function(
-            torch_private.cond_operator(), (predicate, *bodies, tuple(operands))
-        )
+        handed = tuple(_handed(operands, node, _with_gradient(results)))
+        call = graph.call_function(torch_private.cond_operator(), (predicate, *bodies, handed))
         call.meta = {k: v for k, v in node.meta.items() if k != BRANCH}
         for position, value in enumerate(node.meta["example_value"]):
             item = graph.call_function(operator.getitem, (call, position))
@@ -82,6 +85,47 @@ def _free_inputs(
             found.update((n, None) for n in node.all_input_nodes if n not in inside)
         found.update((n, None) for n in results[arm] if n not in inside)
     return list(found)
+
+
+def _with_gradient(results: dict[bool, tuple[fx.Node, ...]]) -> set[fx.Node]:
+    """What gets a gradient from the results: the others, eager leaves at None."""
+    found: set[fx.Node] = set()
+    todo = [node for nodes in results.values() for node in nodes]
+    while todo:
+        node = todo.pop()
+        if node not in found and any(value.requires_grad for value in tensors_of(node)):
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
+def _handed(
+    operands: list[fx.Node], site: fx.Node, trained_operands: set[fx.Node]
+) -> Iterator[fx.Node]:
+    """The operands as the cond gets them: it sends each one that requires grad a gradient.
+
+    In training it also keeps them all, so that what is written behind the site is copied.
+    """
+    trained = any(value.requires_grad for node in operands for value in tensors_of(node))
+    written: set[int] = set()
+    following = site.next
+    while trained and following.op != "output":
+        written.update(memories(written_nodes(following)))
+        following = following.next
+    for operand in operands:
+        value, made = tensor_value(operand), operand
+        if value is not None and value.requires_grad and operand not in trained_operands:
+            made = _call(site, "detach", made, value.detach())
+        if not written.isdisjoint(memories([operand])):
+            made = _call(site, "clone", made, made.meta["example_value"])
+        yield made
+
+
+def _call(site: fx.Node, method: str, operand: fx.Node, value: torch.Tensor) -> fx.Node:
+    call = site.graph.call_method(method, (operand,))
+    call.meta = {k: v for k, v in site.meta.items() if k != BRANCH}
+    call.meta["example_value"] = value
+    return call
 
 
 def _carve(

@@ -26,6 +26,7 @@ class Site:
         pairs: nodes the arms left, as (taken, other).
         items: numbers its condition was made of, which go back with it.
         inside: sites of the branches it stands in.
+        leaves_numbers: whether a Python number differs between the arms.
     """
 
     branch: Branch
@@ -37,6 +38,7 @@ class Site:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
+    leaves_numbers: bool = False
 
 
 @dataclass

@@ -22,7 +22,7 @@ from fusepass.capture.select import ARM, BRANCH, select
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
-from fusepass.graph.totality import zero_safe
+from fusepass.graph.zero_safe import zero_safe
 from fusepass.report.decision import Reason
 
 # Calls that look at some operands only for their shape or dtype: no gradient goes there.

@@ -25,6 +25,7 @@ from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.sink_outputs import take_sinks_out
+from fusepass.capture.tested import copy_tested
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -177,6 +178,7 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
     if frame is None:
         return compile_graph()
     read_back.remove_unread(gm.graph, frame, output_graph)
+    copy_tested(gm.graph, torch_private.fake_mode_of(gm))
     _take_back(
         output_graph,
         frame,
@@ -239,13 +241,21 @@ def _on_raise(translator: Any, instruction: Any) -> None:
 
 
 def _on_error(translator: Any, error: Exception) -> None:
-    """Code behind a sink fails while it is traced: the program may never get there."""
+    """Code behind a branch fails while it is traced, which it may not do when it runs.
+
+    The program may never get behind a raise; and a number that differs between arms, unknown here,
+    is known there.
+    """
     frame = frame_of(translator.output)
-    if frame is not None:
-        text = f"what follows the raise fails when it is traced ({type(error).__name__})"
-        sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
-        lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
-        _take_back(translator.output, frame, lost)
+    if frame is None:
+        return
+    text = f"what follows the raise fails when it is traced ({type(error).__name__})"
+    sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
+    lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
+    text = "a Python number differs between the arms, and its value is asked for afterwards"
+    numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
+    lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
+    _take_back(translator.output, frame, lost)
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:

@@ -66,7 +66,13 @@ def join_arms(
     if raises_inside and shadows.finals:
         raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
     verdict = legality.check_outputs(
-        translator, frame.options, predicate_node, pairs, graph_nodes, partial
+        translator,
+        frame.options,
+        predicate_node,
+        pairs,
+        graph_nodes,
+        partial,
+        writes=bool(shadows.finals),
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
@@ -80,6 +86,7 @@ def join_arms(
         line,
     )
     site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
+    site.leaves_numbers = bool(outputs.numbers)
     tensors: list[Any] = []
     if pairs:
         proxy = translator.output.create_proxy(

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.cond_legality import check_cond
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.select import Branch
 from fusepass.graph import cost, saved
@@ -21,12 +22,20 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import copies_between_devices, is_random, written_nodes
 from fusepass.graph.gating import restrides_outputs
 from fusepass.graph.memory import memory_of
-from fusepass.graph.totality import partial_reason, zero_safe
+from fusepass.graph.totality import partial_reason
+from fusepass.graph.zero_safe import zero_safe
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 Nodes = dict[bool, list[fx.Node]]
 Pairs = list[tuple[fx.Node, fx.Node]]
+
+
+# What these leave is no value that could be selected: a hook, a cut in autograd's graph.
+_MARKS_A_TENSOR = frozenset(
+    """backward detach_ register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad
+    share_memory_""".split()
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,10 @@ def check_arms(arms: Nodes) -> Refusal | None:
     Raises:
         Refusal: an arm writes older memory (in a way that shadows could not take over).
     """
+    for node in chain(*arms.values()):
+        if op_name(node) in _MARKS_A_TENSOR:
+            text = f"{op_name(node)} in an arm changes a tensor beyond its contents"
+            raise Refusal(Reason.SIDE_EFFECT, text)
     for nodes in arms.values():
         made_here = {memory_of(n) for n in nodes} - {None}
         for node in nodes:
@@ -92,6 +105,8 @@ def check_outputs(
     pairs: Pairs,
     arms: Nodes,
     untaken: Refusal | None,
+    *,
+    writes: bool = False,
 ) -> Verdict:
     """What the arms leave, and which treatment pays.
 
@@ -102,6 +117,7 @@ def check_outputs(
         pairs: nodes the arms left, as (taken, other).
         arms: nodes of each arm.
         untaken: why the arm that is not taken must not run, or None.
+        writes: whether an arm writes memory older than it (the last pairs are written back).
 
     Raises:
         Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
@@ -121,6 +137,8 @@ def check_outputs(
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)
     treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
+    if treatment == "cond":
+        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=writes)
     gated = (
         treatment == "where"
         and trained
@@ -190,9 +208,8 @@ def _choose(
     trained: bool,
 ) -> tuple[str, Reason, str, dict[str, float]]:
     if untaken is not None:
-        _check_cond(
-            options, tested, untaken, trained and any(map(is_random, chain(*arms.values())))
-        )
+        if options.treatment == "where":
+            raise untaken
         text = f"only the arm taken may run: {untaken.text}"
         return "cond", untaken.code, text, {}
     if options.treatment == "where":
@@ -215,32 +232,7 @@ def _choose(
         f"running both arms would cost about {estimates['where']:.0f} µs, "
         f"waiting for the host and running one {estimates['cond']:.0f} µs"
     )
-    if _cuda_graphs(options, tested):
-        raise Refusal(Reason.COST, f"{text}; torch.cond would cost the graph its CUDA graphs")
     return "cond", Reason.COST, text, estimates
-
-
-def _check_cond(
-    options: Options, tested: torch.Tensor, untaken: Refusal, draws_in_training: bool
-) -> None:
-    """Whether ``torch.cond`` can take the arms, and is cheaper than the graph break."""
-    if options.treatment == "where":
-        raise untaken
-    if draws_in_training:
-        text = "an arm draws random numbers, and the backward of torch.cond would draw them anew"
-        raise Refusal(Reason.RANDOM_OP, text)
-    if _cuda_graphs(options, tested) and options.treatment != "cond":
-        raise Refusal(
-            Reason.COST, f"{untaken.text}; torch.cond would cost the whole graph its CUDA graphs"
-        )
-
-
-def _cuda_graphs(options: Options, tested: torch.Tensor) -> bool:
-    return (
-        tested.device.type == "cuda"
-        and options.codegen == "inductor"
-        and options.mode in ("reduce-overhead", "max-autotune")
-    )
 
 
 def _all_equal(left: Any, right: Any) -> bool:

@@ -22,7 +22,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, select
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.totality import POINTWISE, partial_reason, zero_safe
+from fusepass.graph.totality import POINTWISE, partial_reason
+from fusepass.graph.zero_safe import zero_safe
 from fusepass.report.decision import Reason
 
 _DIFFERS = "a Python number differs between the arms"
@@ -175,7 +176,7 @@ def _tensor(
 
 def _can_be_doubled(user: fx.Node) -> bool:
     name = op_name(user)  # an in-place spelling ends in "_" and is not among them
-    return name in POINTWISE or name in ("floor_divide", "remainder", "fmod", "rsub")
+    return name in POINTWISE or name in ("div", "floor_divide", "remainder", "fmod", "rsub")
 
 
 def _with(args: Any, node: fx.Node, number: Any) -> Any:

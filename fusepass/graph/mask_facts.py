@@ -24,6 +24,7 @@ _SAME_ELEMENTS = frozenset(
     __getitem__ mT movedim narrow permute repeat reshape reshape_as select squeeze t to transpose
     type unflatten unsqueeze view view_as""".split()
 )
+_MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "ne"}
 _NOT = frozenset({"logical_not", "bitwise_not", "__invert__"})
 _OR = frozenset({"logical_or", "bitwise_or", "__or__"})
 _AND = frozenset({"logical_and", "bitwise_and", "__and__"})
@@ -99,7 +100,9 @@ def _learn(node: Any, moment: int, outcome: bool, facts: MaskFacts) -> None:
         _learn(args[0], moment, False, facts)
     elif name in ("all", "min", "amin") and _whole(node) and outcome and _is_bool(args[0]):
         _learn(args[0], moment, True, facts)
-    elif name in ("gt", "ne", "ge", "eq", "lt", "le") and len(args) == 2:
+    elif name in _MIRRORED and len(args) == 2:
+        if isinstance(args[0], (int, float)):  # torch 2.11 records ``0 < count`` as it stands
+            name, args = _MIRRORED[name], args[::-1]
         _learn_from_count(str(name), args[0], args[1], moment, outcome, facts)
 
 

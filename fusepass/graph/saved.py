@@ -22,9 +22,9 @@ SHARE_OF_MEMORY = 0.02
 # Their backward reads no operand and no result, only the gradient (and shapes, which are free).
 _NOTHING = frozenset(
     """add arange avg_pool1d avg_pool2d avg_pool3d bfloat16 cat clone constant_pad_nd contiguous
-    copy cumsum deg2rad double dstack empty empty_like fill flip float full full_like half hstack imag
-    mean neg ones ones_like pad positive rad2deg real repeat roll rsub stack sub sum tile to tril
-    triu type type_as vstack zero zeros zeros_like""".split()
+    copy cumsum deg2rad double dstack empty empty_like fill flip float full full_like half hstack
+    imag mean neg ones ones_like pad positive rad2deg real repeat roll rsub stack sub sum tile to
+    tril triu type type_as vstack zero zeros zeros_like""".split()
 )
 # Their backward reads the result.
 _RESULT = frozenset(

@@ -44,3 +44,9 @@ def tensors_of(node: Any) -> list[torch.Tensor]:
     value = node.meta.get("example_value", node.meta.get("val"))
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def is_nonempty(node: Any) -> bool:
+    """Whether a node is one tensor that has elements whatever its symbolic sizes are."""
+    value = tensors_of(node)
+    return len(value) == 1 and all(torch_private.known_equal(n > 0, True) for n in value[0].shape)

@@ -7,13 +7,15 @@ listed is partial. Notable exclusions and their reasons are in :data:`EXCLUDED`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import torch
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.effects import is_state_change
+from fusepass.graph.effects import is_state_change, written_nodes
+from fusepass.graph.sizes import is_nonempty
 
 POINTWISE = frozenset(
     """
@@ -61,6 +63,8 @@ _FACTORY = """
 arange as_tensor empty empty_like eye full full_like linspace new_empty new_full new_ones
 new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 """.split()
+
+_EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
 UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
 
@@ -113,7 +117,11 @@ def partial_reason(node: fx.Node) -> str | None:
         return None
     if getattr(node.target, "fusepass_pure", False) or _is_unread(node):
         return None
+    if any(map(_overlaps_itself, written_nodes(node))):
+        return "a write to a tensor whose elements share memory raises"
     name = op_name(node)
+    if name not in _ANY_NUMBER and any(_overflows(n, node) for n in _numbers(node)):
+        return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
     if name in _CONDITIONAL:
@@ -143,6 +151,47 @@ def _getitem(node: fx.Node) -> str | None:
     if any(isinstance(part, (list, tuple)) or tensor_value(part) is not None for part in parts):
         return "indexing with a tensor or list: an index out of range raises"
     return None
+
+
+# What computes with a number in double precision, or compares with it, takes any.
+_ANY_NUMBER = frozenset("add div eq ge gt item le lt mul ne pow rsub sub true_divide".split())
+
+
+def _numbers(node: fx.Node) -> Iterator[float]:
+    for given in (*node.args, *node.kwargs.values()):
+        if isinstance(given, (int, float)) and not isinstance(given, bool):
+            yield given
+
+
+def _overflows(number: float, node: fx.Node) -> bool:
+    value = tensor_value(node)
+    if value is None or value.dtype is torch.bool or value.is_complex():
+        return False
+    if value.is_floating_point():
+        return abs(number) != float("inf") and abs(number) > torch.finfo(value.dtype).max
+    limits = torch.iinfo(value.dtype)
+    return number == number and not limits.min <= number <= limits.max
+
+
+def _overlaps_itself(node: fx.Node) -> bool:
+    """As torch tells it: an expanded dimension."""
+    value = tensor_value(node)
+    if value is None:
+        return False
+    sizes = zip(value.shape, value.stride(), strict=True)
+    return any(
+        torch_private.known_equal(stride, 0) and not torch_private.known_equal(size, 1)
+        for size, stride in sizes
+    )
+
+
+def _extremum(node: fx.Node) -> str | None:
+    """What has no identity: of no element there is no largest."""
+    if is_nonempty(argument(node, 0, "input")):
+        return None
+    if tensor_value(argument(node, 1, "other")) is not None:
+        return None  # the larger of two tensors, element by element
+    return f"{op_name(node)} of a tensor that may be empty raises"
 
 
 def _integer_division(node: fx.Node) -> str | None:
@@ -239,44 +288,8 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "setitem": _getitem,
     "__setitem__": _getitem,
     "item": _item,
+    **dict.fromkeys(_EXTREMA, _extremum),
     "dropout": _dropout,
     "tensor_split": _tensor_split,
     **dict.fromkeys(_FACTORY, _factory),
 }
-
-# Operations whose backward maps a zero gradient to exactly zero whatever the inputs are: it
-# selects, copies, sums or negates, and never multiplies by a value of the forward (0 · inf is NaN).
-ZERO_SAFE_BACKWARD = frozenset(
-    """ add sub neg clamp clamp_max clamp_min masked_fill where relu relu6 hardtanh sum cumsum cat
-    stack chunk split split_with_sizes unbind getitem __getitem__ select narrow view view_as
-    reshape reshape_as flatten unflatten squeeze unsqueeze permute transpose t T mT movedim expand
-    expand_as broadcast_to contiguous clone detach flip roll repeat tile tril triu diagonal to
-    float half bfloat16 double type type_as rsub nan_to_num zeros_like ones_like full_like alias
-    pad threshold """.split()
-)
-_SCALED = frozenset({"mul", "div", "mean"})
-
-
-def zero_safe(node: fx.Node) -> bool:
-    """Whether a zero gradient into this call gives zero gradients out of it for every input."""
-    value = tensor_value(node)
-    if value is not None and not value.requires_grad:
-        return True
-    name = op_name(node)
-    if name in _SCALED and name != "mean":
-        other = argument(node, 1, "other")
-        left = tensor_value(argument(node, 0, "input")) is not None
-        finite = (
-            isinstance(other, (int, float))
-            and other == other
-            and abs(other) not in (0, float("inf"))
-        )
-        return left and finite and node.kwargs.get("rounding_mode") is None
-    if name == "mean":
-        return value is not None and _nonempty(node)
-    return name in ZERO_SAFE_BACKWARD
-
-
-def _nonempty(node: fx.Node) -> bool:
-    source = tensor_value(node.args[0]) if node.args else None
-    return source is not None and all(torch_private.known_equal(s > 0, True) for s in source.shape)

@@ -299,6 +299,7 @@ def install_hooks(
 def _install_error_hook(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     own = vars(InstructionTranslator).get("run")
     run = InstructionTranslator.run
@@ -307,7 +308,7 @@ def _install_error_hook(on_error: Callable[[Any, Exception], None]) -> Callable[
     def with_error(self: Any) -> None:
         try:
             run(self)
-        except (exc.TorchRuntimeError, exc.UserError) as error:
+        except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
             on_error(self, error)
             raise
 

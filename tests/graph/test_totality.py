@@ -9,7 +9,8 @@ from torch import fx
 
 from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.totality import EXCLUDED, TOTAL, ZERO_SAFE_BACKWARD, partial_reason, zero_safe
+from fusepass.graph.totality import EXCLUDED, TOTAL, partial_reason
+from fusepass.graph.zero_safe import ZERO_SAFE_BACKWARD, zero_safe
 
 X = torch.randn(3, 4)
 I = torch.tensor([[1, 2], [0, 1]])

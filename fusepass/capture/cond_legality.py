@@ -1,0 +1,119 @@
+"""Whether two arms may become a ``torch.cond``, and whether that is cheaper than the graph break.
+
+A cond runs one arm only, so that an arm may fail. What it asks of arms instead follows from how
+torch builds one: an arm is traced as a graph of its own, every result comes out as a tensor, and in
+training a joint graph computes the arm again and hands on a gradient for every operand.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import is_random, is_state_change, written_nodes
+from fusepass.graph.totality import EXCLUDED, TOTAL
+from fusepass.options import Options
+from fusepass.report.decision import Reason
+
+_SOLVERS = ("cholesky", "inverse", "inv", "solve", "svd", "eigh", "eig", "qr", "lu", "det", "lstsq")
+_MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
+
+
+def check_cond(
+    options: Options,
+    tested: torch.Tensor,
+    why: Refusal,
+    arms: dict[bool, list[fx.Node]],
+    fakes: list[torch.Tensor],
+    *,
+    writes: bool,
+) -> None:
+    """Turn down what a ``torch.cond`` cannot hold.
+
+    Args:
+        options: the options in force.
+        tested: fake value of the predicate.
+        why: why both arms cannot run.
+        arms: nodes of each arm.
+        fakes: fake values of the results.
+        writes: whether an arm writes memory older than it.
+
+    Raises:
+        Refusal: with the reason.
+    """
+    for node in chain(*arms.values()):
+        name = _foreign(node)
+        if name is not None:
+            text = f"{name} in an arm is no operation that torch.cond can hold"
+            raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
+    if any(fake.requires_grad for fake in fakes):
+        _check_training(arms, fakes, writes)
+    if cuda_graphs(options, tested) and options.treatment != "cond":
+        text = "torch.cond would cost the whole graph its CUDA graphs"
+        raise Refusal(Reason.COST, f"{why.text}; {text}")
+
+
+def _check_training(
+    arms: dict[bool, list[fx.Node]], fakes: list[torch.Tensor], writes: bool
+) -> None:
+    for node in chain(*arms.values()):
+        if is_random(node):
+            text = "draws random numbers in an arm, and the backward of torch.cond would draw anew"
+            raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
+        if any(solver in (op_name(node) or "") for solver in _SOLVERS):
+            text = "has an effect that the backward of torch.cond cannot hold"
+            raise Refusal(Reason.PARTIAL_OP, f"{op_name(node)} in an arm {text}")
+    if writes:
+        text = "an arm that may not always run writes what existed before it, in training"
+        raise Refusal(Reason.SIDE_EFFECT, text)
+    if not all(fake.is_floating_point() for fake in fakes):
+        text = "the backward of torch.cond cannot hold a result beside it that has no gradient"
+        raise Refusal(Reason.NONE_GRAD, text)
+
+
+def cuda_graphs(options: Options, tested: torch.Tensor) -> bool:
+    """Whether the graph will be replayed as a CUDA graph, which cannot hold a cond."""
+    return (
+        tested.device.type == "cuda"
+        and options.codegen == "inductor"
+        and options.mode in ("reduce-overhead", "max-autotune")
+    )
+
+
+def _foreign(node: fx.Node) -> str | None:
+    """The name of a call that is no operation on tensors, or that writes a list of them."""
+    if node.op not in ("call_function", "call_method") or is_state_change(node):
+        return None
+    if getattr(node.target, "fusepass_pure", False) or tensor_value(node) is None:
+        return _foreign_of_many(node)
+    return None if _is_operation(node) else _shown(node)
+
+
+def _foreign_of_many(node: fx.Node) -> str | None:
+    name = op_name(node) or ""
+    if name.startswith("_foreach") and written_nodes(node):
+        return name
+    results = node.meta.get("example_value")
+    known = getattr(node.target, "fusepass_pure", False) or _is_operation(node)
+    number = isinstance(results, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+    return None if known or number else _shown(node)
+
+
+def _is_operation(node: fx.Node) -> bool:
+    name = op_name(node)
+    if name is None:  # a custom operator
+        return isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+    base = name.rstrip("_")
+    if {name, base} & (TOTAL | EXCLUDED.keys()) or name.strip("_") in ("getitem", "setitem"):
+        return True
+    functional = getattr(node.target, "__module__", None) in _MODULES
+    return hasattr(torch.ops.aten, base) or (functional and not name.startswith("_"))
+
+
+def _shown(node: fx.Node) -> Any:
+    return op_name(node) or getattr(node.target, "__name__", node.target)

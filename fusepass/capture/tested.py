@@ -1,0 +1,56 @@
+"""A predicate keeps what it held when the program tested it, whatever is written later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture.numbers import NUMBER
+from fusepass.capture.select import ARM, BRANCH, Branch
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.history import History
+
+
+def copy_tested(graph: fx.Graph, fake_mode: Any) -> None:
+    """Copy, in front of its branch, each tested tensor that is written afterwards.
+
+    ``if not self.ready: …; self.ready.fill_(True)``. Selections read the predicate where the arms
+    meet, and backward reads it again.
+
+    Args:
+        graph: the complete graph of a frame, selects and choices between numbers in it.
+        fake_mode: the mode its fake tensors compute under.
+    """
+    nodes = list(graph.nodes)
+    joins = [
+        (node, node.meta[key]) for node in nodes for key in (BRANCH, NUMBER) if key in node.meta
+    ]
+    if not joins:
+        return
+    history = History(graph, nodes[-1])
+    branches: dict[int, Branch] = {branch.site: branch for _, branch in joins}
+    first: dict[int, fx.Node] = {}
+    for node in nodes:
+        tag = node.meta.get(ARM)
+        sites = {branch.site for join, branch in joins if join is node}
+        while tag is not None:
+            sites.add(tag[0])
+            outer = branches.get(tag[0])
+            tag = outer.outer if outer is not None else None
+        for site in sites:
+            first.setdefault(site, node)
+    copies: dict[int, fx.Node] = {}
+    for join, branch in joins:
+        tested: Any = join.args[0]
+        start = history.moments[first[branch.site]]
+        if not history.is_written(tested, start, len(nodes)):
+            continue
+        if branch.site not in copies:
+            with graph.inserting_before(first[branch.site]):
+                copy = graph.call_method("clone", (tested,))
+            copy.meta = {} if branch.outer is None else {ARM: branch.outer}
+            with fake_mode:
+                copy.meta["example_value"] = tensor_value(tested).clone()  # type: ignore[union-attr]
+            copies[branch.site] = copy
+        join.update_arg(0, copies[branch.site])
