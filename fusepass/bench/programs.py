@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fusepass.bench.training import Training
 from fusepass.errors import BenchError
 
 HOW_TO_NAME_A_TARGET = (
@@ -43,6 +44,7 @@ class Program:
         floor: builds the part of the program that no fusion can take away, with the same weights
             and inputs; timed beside the others, compiled by Inductor, and judged by nobody.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).
+        training: how it is trained, if a call is to be a training step: see ``bench.training``.
         family, layers: programs of one family that differ in the number of layers show how compile
             time grows.
     """
@@ -53,6 +55,7 @@ class Program:
     twin: Callable[[], Any] | None = None
     floor: Callable[[], Any] | None = None
     matmul_precision: str = "highest"
+    training: Training | None = None
     family: str | None = None
     layers: int | None = None
 
