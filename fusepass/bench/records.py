@@ -122,15 +122,19 @@ class ProgramRecord(TypedDict):
 
 
 class CompileRow(TypedDict):
-    """Compile times of one program: ours against Inductor on its ``torch.where`` twin."""
+    """Compile times of one program: ours against Inductor on its ``torch.where`` twin.
+
+    A program without branches on tensors is held against ours without capture instead.
+    """
 
     program: str
     parameters: dict[str, Any]
     mode: str
     kind: str  # "cold", "warm" or "warm_process"
-    seconds: dict[str, float | None]  # fusepass, inductor_twin, inductor
+    seconds: dict[str, float | None]  # fusepass, inductor_twin or fusepass_keep, inductor
     rounds: dict[str, list[float]]
     over_twin: float | None
+    over_keep: float | None
     over_untouched: float | None
     bar: float | None
     passed: bool | None

@@ -16,6 +16,7 @@ from fusepass.bench.records import (
 from fusepass.bench.samples import AS_BY_HAND, NOT_SLOWER
 
 LOSING = "<"
+TWIN, KEEP = "inductor_twin", "fusepass_keep"  # as compile_times calls them
 _LEGEND = (
     "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is\n"
     f"in the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL\n"
@@ -158,19 +159,22 @@ def _error(error: ErrorRecord | None) -> str:
 
 
 def _compile_times(times: CompileTimes) -> str:
-    head = ("program", "mode", "compile", "fusepass s", "inductor on twin s", "ratio", "bar",
+    head = ("program", "mode", "compile", "fusepass s", "against s", "which is", "ratio", "bar",
             "inductor s", "ratio")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
     for row in times["rows"]:
         seconds = row["seconds"]
+        held = row["over_keep"] is not None
+        against, ratio = (KEEP, row["over_keep"]) if held else (TWIN, row["over_twin"])
         rows.append(
             (
                 row["program"],
                 row["mode"],
                 row["kind"],
                 _number(seconds.get("fusepass"), 2),
-                _number(seconds.get("inductor_twin"), 2),
-                _number(row["over_twin"], 2) + ("" if row["passed"] is not False else f" {LOSING}"),
+                _number(seconds.get(against), 2),
+                against,
+                _number(ratio, 2) + ("" if row["passed"] is not False else f" {LOSING}"),
                 _number(row["bar"], 2),
                 _number(seconds.get("inductor"), 2),
                 _number(row["over_untouched"], 2),

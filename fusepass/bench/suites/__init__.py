@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import linear, sync, training
+from fusepass.bench.suites import linear, plain, sync, training
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
@@ -15,11 +15,13 @@ SUITES: dict[str, Programs] = {
     "sync": sync.programs,
     "linear": linear.programs,
     "training": training.programs,
+    "plain": plain.programs,
 }
 COMPILE_SUITES: dict[str, Programs] = {
     "sync": sync.compile_programs,
     "linear": linear.compile_programs,
     "training": training.compile_programs,
+    "plain": plain.programs,
 }
 
 
