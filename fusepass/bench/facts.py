@@ -17,14 +17,17 @@ from fusepass.torch_private import compilation_metrics
 
 # The name under which Dynamo's frame evaluation shows each compiled frame to the profiler.
 REGION = "Torch-Compiled Region"
+# The autograd node that AOTAutograd gives each compiled frame that needs gradients.
+BACKWARD = "CompiledFunctionBackward"
 
 
-def regions_entered(call: Callable[[], Any]) -> int:
-    """How many compiled frames one call enters."""
+def regions_entered(call: Callable[[], Any]) -> tuple[int, int]:
+    """How many compiled frames one call enters, and how many compiled backwards."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         call()
-    return sum(event.name.startswith(REGION) for event in profile.events() or ())
+    names = [event.name for event in profile.events() or ()]
+    return sum(name.startswith(REGION) for name in names), names.count(BACKWARD)
 
 
 def graph_facts(call: Callable[[], Any]) -> GraphFacts:
@@ -33,10 +36,12 @@ def graph_facts(call: Callable[[], Any]) -> GraphFacts:
     Dynamo keeps its last 64 records; a program with more frames than that is reported short.
     """
     frames = compilation_metrics()
+    regions, backwards = regions_entered(call)
     operations = [frame.graph_op_count for frame in frames if frame.graph_op_count]
     return GraphFacts(
         graphs=len(operations),
         operations=operations,
-        regions_per_call=regions_entered(call),
+        regions_per_call=regions,
+        backwards_per_call=backwards,
         frames_given_up=sum(frame.fail_reason is not None for frame in frames),
     )

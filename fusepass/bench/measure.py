@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusepass.bench import numerics, samples
+from fusepass.bench import curves, numerics, samples
 from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
 from fusepass.bench.programs import Program, Source
@@ -71,6 +71,7 @@ def blank(variant: Variant) -> VariantRecord:
         peak_memory_bytes=None,
         compile=CompileSeconds(cold_s=None, warm_s=None, warm_process_s=None),
         error=None,
+        curve=None,
         graphs=None,
         speedup=Speedup(eager=None, inductor=None, best=None, replay=None),
         over_floor=None,
@@ -83,7 +84,7 @@ def skipped(program: Program, why: str) -> ProgramRecord:
     """The record of a program that was not run."""
     return ProgramRecord(
         program=program.name, parameters=dict(program.parameters), device=None, skipped=why,
-        reference=None, variants=[], seconds=0.0,
+        reference=None, exact_losses=None, variants=[], seconds=0.0,
     )  # fmt: skip
 
 
@@ -118,9 +119,11 @@ def measure(
         settled = ask(workers, "settle", timeout=settings.remaining())
         for label, (_, peak) in settled.items():
             records[label]["peak_memory_bytes"] = peak
-        record["reference"] = _judge(
-            workers, records, settings, str(Path(scratch) / "reference.pt")
-        )
+        if program.training is None:
+            path = str(Path(scratch) / "reference.pt")
+            record["reference"] = _judge(workers, records, settings, path)
+        else:
+            record["exact_losses"] = _judge_curves(workers, records)
         for label, graph_facts in ask(workers, "facts", together=True).items():
             records[label]["graphs"] = graph_facts
         left = None if share is None else share - (time.monotonic() - began)
@@ -211,6 +214,19 @@ def _judge(
                 reason,
             )
     return reason
+
+
+def _judge_curves(
+    workers: Sequence[Worker], records: dict[str, VariantRecord]
+) -> list[list[float]] | None:
+    """Hold the loss curves of every variant against float64's; returns the latter."""
+    eager = [worker for worker in workers if worker.variant.label == EAGER]
+    exact = ask(eager, "exact_curves").get(EAGER)
+    found = ask(workers, "curves")
+    if exact is not None and EAGER in found:
+        for label, losses in found.items():
+            records[label]["curve"] = curves.judge(losses, found[EAGER], exact)
+    return exact
 
 
 def calls_per_turn(seconds_per_call: float, turn_seconds: float) -> int:

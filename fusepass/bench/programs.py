@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from fusepass.bench.training import Training
 from fusepass.errors import BenchError
 
 HOW_TO_NAME_A_TARGET = (
@@ -42,7 +43,10 @@ class Program:
             per call and in compile time.
         floor: builds the part of the program that no fusion can take away, with the same weights
             and inputs; timed beside the others, compiled by Inductor, and judged by nobody.
+        branches: whether the program branches on tensors. One that does not is compiled with and
+            without capture, to see what capture costs where there is nothing to capture.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).
+        training: how it is trained, if a call is to be a training step: see ``bench.training``.
         family, layers: programs of one family that differ in the number of layers show how compile
             time grows.
     """
@@ -52,7 +56,9 @@ class Program:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     twin: Callable[[], Any] | None = None
     floor: Callable[[], Any] | None = None
+    branches: bool = True
     matmul_precision: str = "highest"
+    training: Training | None = None
     family: str | None = None
     layers: int | None = None
 

@@ -51,12 +51,30 @@ class ErrorRecord(TypedDict):
     relative_to_eager: float | None  # RMS difference from eager over eager's RMS
 
 
+class Distance(TypedDict):
+    """Between two sets of loss curves, over all steps of all of them."""
+
+    max_abs: float
+    l2: float  # root of the sum of squares
+
+
+class CurveRecord(TypedDict):
+    """Loss curves of a short training, against those in float64."""
+
+    passed: bool
+    distance: Distance
+    eager_distance: Distance
+    over_eager: Distance  # this variant's over eager's; at most 2
+    losses: list[list[float]]
+
+
 class GraphFacts(TypedDict):
     """What torch.compile made of the program."""
 
     graphs: int
     operations: list[int]
     regions_per_call: int
+    backwards_per_call: int
     frames_given_up: int
 
 
@@ -82,6 +100,7 @@ class VariantRecord(TypedDict):
     peak_memory_bytes: int | None
     compile: CompileSeconds
     error: ErrorRecord | None
+    curve: CurveRecord | None  # of a training program, in place of the error rule
     graphs: GraphFacts | None
     speedup: Speedup
     over_floor: float | None  # time over the floor's in the same mode; replay_us, else wall_us
@@ -97,20 +116,25 @@ class ProgramRecord(TypedDict):
     device: str | None
     skipped: str | None
     reference: str | None  # why there is no float64 reference, or null
+    exact_losses: list[list[float]] | None  # of a training program: float64's loss curves
     variants: list[VariantRecord]
     seconds: float
 
 
 class CompileRow(TypedDict):
-    """Compile times of one program: ours against Inductor on its ``torch.where`` twin."""
+    """Compile times of one program: ours against Inductor on its ``torch.where`` twin.
+
+    A program without branches on tensors is held against ours without capture instead.
+    """
 
     program: str
     parameters: dict[str, Any]
     mode: str
     kind: str  # "cold", "warm" or "warm_process"
-    seconds: dict[str, float | None]  # fusepass, inductor_twin, inductor
+    seconds: dict[str, float | None]  # fusepass, inductor_twin or fusepass_keep, inductor
     rounds: dict[str, list[float]]
     over_twin: float | None
+    over_keep: float | None
     over_untouched: float | None
     bar: float | None
     passed: bool | None

@@ -16,6 +16,7 @@ from fusepass.bench.records import (
 from fusepass.bench.samples import AS_BY_HAND, NOT_SLOWER
 
 LOSING = "<"
+TWIN, KEEP = "inductor_twin", "fusepass_keep"  # as compile_times calls them
 _LEGEND = (
     "x eager, x inductor: times as fast, by median of per-round ratios of wall time; inductor is\n"
     f"in the same mode. {LOSING} marks a cell below {NOT_SLOWER}; error/bound above 1.00 or FAIL\n"
@@ -53,10 +54,27 @@ def problems(result: Result) -> list[str]:
                 found.append(f"{where}: {one['failed']}")
             elif error is not None and error["passed"] is False:
                 found.append(f"{where}: error rule: {error['reason']}")
+            found.extend(f"{where}: {why}" for why in _training_problems(one))
     for row in (result["compile_times"] or {"rows": []})["rows"]:
         where = f"{row['program']} {row['mode']} {row['kind']}"
         found.extend(f"{where} {label}: {why}" for label, why in row["failed"].items())
     return list(dict.fromkeys(found))
+
+
+def _training_problems(one: VariantRecord) -> list[str]:
+    """What is wrong with a training program; Inductor's graph breaks are not ours to report."""
+    curve, graphs = one["curve"], one["graphs"]
+    if curve is None:
+        return []
+    found = []
+    if not curve["passed"]:
+        far = max(curve["over_eager"]["max_abs"], curve["over_eager"]["l2"])
+        found.append(f"loss curve {far:.2f} times as far from float64's as eager's")
+    if graphs is not None and one["backend"] != "inductor":
+        ways = graphs["regions_per_call"], graphs["backwards_per_call"]
+        if ways != (1, 1):
+            found.append(f"{ways[0]} graphs forward and {ways[1]} backward, not one each")
+    return found
 
 
 def _machine(result: Result) -> str:
@@ -116,6 +134,9 @@ def _verdict(one: VariantRecord) -> str:
     if one["failed"] is not None:
         return "FAILED"
     # Eager is its own yardstick: half of its bound, always.
+    if one["backend"] is not None and one["curve"] is not None:
+        far = max(one["curve"]["over_eager"]["max_abs"], one["curve"]["over_eager"]["l2"])
+        return f"{far:.2f}x eager" + ("" if one["curve"]["passed"] else " FAIL")
     return "-" if one["backend"] is None else _error(one["error"])
 
 
@@ -124,7 +145,9 @@ def _graphs(facts: GraphFacts | None) -> tuple[str, str, str]:
         return "-", "-", "-"
     ops = facts["operations"]
     shown = ",".join(map(str, ops)) if len(ops) <= 3 else f"{min(ops)}..{max(ops)}"
-    return str(facts["regions_per_call"]), str(facts["graphs"]), shown or "-"
+    backwards = facts["backwards_per_call"]
+    regions = str(facts["regions_per_call"]) + (f"+{backwards}" if backwards else "")
+    return regions, str(facts["graphs"]), shown or "-"
 
 
 def _error(error: ErrorRecord | None) -> str:
@@ -136,19 +159,22 @@ def _error(error: ErrorRecord | None) -> str:
 
 
 def _compile_times(times: CompileTimes) -> str:
-    head = ("program", "mode", "compile", "fusepass s", "inductor on twin s", "ratio", "bar",
+    head = ("program", "mode", "compile", "fusepass s", "against s", "which is", "ratio", "bar",
             "inductor s", "ratio")  # fmt: skip
     rows: list[tuple[str, ...]] = [head]
     for row in times["rows"]:
         seconds = row["seconds"]
+        held = row["over_keep"] is not None
+        against, ratio = (KEEP, row["over_keep"]) if held else (TWIN, row["over_twin"])
         rows.append(
             (
                 row["program"],
                 row["mode"],
                 row["kind"],
                 _number(seconds.get("fusepass"), 2),
-                _number(seconds.get("inductor_twin"), 2),
-                _number(row["over_twin"], 2) + ("" if row["passed"] is not False else f" {LOSING}"),
+                _number(seconds.get(against), 2),
+                against,
+                _number(ratio, 2) + ("" if row["passed"] is not False else f" {LOSING}"),
                 _number(row["bar"], 2),
                 _number(seconds.get("inductor"), 2),
                 _number(row["over_untouched"], 2),

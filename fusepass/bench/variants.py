@@ -19,7 +19,8 @@ EAGER = "eager"
 class Variant:
     """One way to run a program; ``backend`` None is eager.
 
-    ``twin`` builds the program's twin in its place, ``floor`` its floor.
+    ``twin`` builds the program's twin in its place, ``floor`` its floor; ``keep`` is fusepass with
+    capture switched off.
     """
 
     label: str
@@ -27,6 +28,7 @@ class Variant:
     mode: str | None = None
     twin: bool = False
     floor: bool = False
+    keep: bool = False
 
 
 def variants_for(
@@ -106,4 +108,7 @@ def apply(variant: Variant, model: Callable[..., Any]) -> Callable[..., Any]:
     if variant.backend is None:
         return model
     mode = None if variant.mode == "default" else variant.mode
+    if variant.keep:  # torch.compile takes a mode or options, not both
+        options = {"mode": variant.mode or "default", "treatment": "keep"}
+        return torch.compile(model, backend=variant.backend, options=options)
     return torch.compile(model, backend=variant.backend, mode=mode)

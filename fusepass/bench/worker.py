@@ -25,6 +25,7 @@ import torch
 from fusepass.bench import caches, facts, numerics, timing
 from fusepass.bench.programs import Built, Source, check_built, resolve
 from fusepass.bench.records import GraphFacts
+from fusepass.bench.training import State, Training, curves, exact_curves, stepper
 from fusepass.bench.variants import Variant, apply
 from fusepass.errors import BenchError
 
@@ -41,6 +42,9 @@ class Session:
     variant: Variant
     grad_mode: str
     built: Built | None = None
+    training: Training | None = None
+    start: State | None = None
+    forward: Callable[..., Any] | None = None
     call: Callable[[], Any] | None = None
     graph: torch.cuda.CUDAGraph | None = None
     recordable: bool = True
@@ -86,7 +90,10 @@ def prime(session: Session, *, device: str) -> None:
     with _grad_mode(session), tempfile.TemporaryDirectory() as folder, caches.cache_folder(folder):
         call = apply(session.variant, tiny)
         for _ in range(3):
-            call(torch.randn(32, 32, device=device))
+            x = torch.randn(32, 32, device=device, requires_grad=session.grad_mode == "grad")
+            result = call(x)
+            if result.requires_grad:
+                result.sum().backward()
         timing.synchronize(device)
     caches.forget_compiled_code()
 
@@ -110,6 +117,9 @@ def build(session: Session, *, source: Source) -> list[int]:
     tensors = list(numerics.tensors_in([built.args, built.kwargs]))
     if isinstance(built.model, torch.nn.Module):
         tensors = [*built.model.state_dict().values(), *tensors]
+    session.training = program.training
+    if isinstance(built.model, torch.nn.Module) and program.training is not None:
+        session.start = {key: one.clone() for key, one in built.model.state_dict().items()}
     session.device = "cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu"
     return [_fingerprint(tensor) for tensor in tensors]
 
@@ -128,11 +138,11 @@ def compile_program(session: Session, *, folder: str | None) -> float:
             a warm one, None the user's own.
     """
     built = _built(session)
-    session.call = session.graph = None
+    session.call = session.forward = session.graph = None
     session.recordable = True
     caches.forget_compiled_code()
-    compiled = apply(session.variant, built.model)
-    call = lambda: compiled(*built.args, **built.kwargs)  # noqa: E731 - a name only for this closure
+    session.forward = apply(session.variant, built.model)
+    call = _call_of(session, built, session.forward)
     with _grad_mode(session), caches.cache_folder(folder):
         seconds = timing.timed(call, session.device)
     session.call = call
@@ -181,6 +191,18 @@ def errors(session: Session, *, path: str) -> list[numerics.TensorError]:
         return [numerics.compare(*trio) for trio in zip(outputs, eager, exact, strict=True)]
 
 
+def loss_curves(session: Session) -> list[list[float]]:
+    """The losses of a few short trainings, from the weights the program was built with."""
+    _call(session)
+    assert session.forward is not None
+    return curves(*_trained(session), session.forward, *_batches_and_start(session))
+
+
+def exact_loss_curves(session: Session) -> list[list[float]]:
+    """The same in float64, eagerly."""
+    return exact_curves(*_trained(session), *_batches_and_start(session))
+
+
 def graph_facts(session: Session) -> GraphFacts | None:
     """Facts about the compiled graphs; None for eager."""
     if session.variant.backend is None:
@@ -214,7 +236,8 @@ def time_replays(session: Session, *, seconds: float) -> list[float] | None:
 
 def drop(session: Session) -> None:
     """Free the program, its compiled code and its memory."""
-    session.built = session.call = session.graph = None
+    session.built = session.call = session.forward = session.graph = None
+    session.training = session.start = None
     caches.forget_compiled_code()
     gc.collect()
     if torch.cuda.is_initialized():
@@ -229,6 +252,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "settle": settle,
     "reference": reference,
     "errors": errors,
+    "curves": loss_curves,
+    "exact_curves": exact_loss_curves,
     "facts": graph_facts,
     "time": time_calls,
     "replay": time_replays,
@@ -238,7 +263,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def _grad_mode(session: Session) -> Iterator[None]:
-    if session.grad_mode == "grad":
+    if session.training is not None:
+        with torch.enable_grad():
+            yield
+    elif session.grad_mode == "grad":
         yield
     elif session.grad_mode == "inference":
         with torch.inference_mode():
@@ -258,6 +286,18 @@ def _exact(built: Built, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor] 
     return exact, None
 
 
+def _trained(session: Session) -> tuple[Training, torch.nn.Module]:
+    model = _built(session).model
+    assert session.training is not None
+    assert isinstance(model, torch.nn.Module)
+    return session.training, model
+
+
+def _batches_and_start(session: Session) -> tuple[tuple[torch.Tensor, ...], State]:
+    assert session.start is not None
+    return _built(session).args, session.start
+
+
 def _built(session: Session) -> Built:
     assert session.built is not None, "no program was built"
     return session.built
@@ -267,8 +307,17 @@ def _call(session: Session) -> Callable[[], Any]:
     if session.call is None:
         assert session.variant.backend is None, "the program was not compiled"
         built = _built(session)
-        session.call = lambda: built.model(*built.args, **built.kwargs)
+        session.forward = built.model
+        session.call = _call_of(session, built, built.model)
     return session.call
+
+
+def _call_of(session: Session, built: Built, forward: Callable[..., Any]) -> Callable[[], Any]:
+    """One call of the program, or one training step."""
+    if session.training is None:
+        return lambda: forward(*built.args, **built.kwargs)
+    assert isinstance(built.model, torch.nn.Module)
+    return stepper(session.training, built.model, forward, built.args)
 
 
 def _fingerprint(tensor: torch.Tensor) -> int:

@@ -4,11 +4,15 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
+import fusepass
 from fusepass.bench import compile_times, processes
-from fusepass.bench.compile_times import OURS, TWIN, UNTOUCHED
+from fusepass.bench.compile_times import KEEP, OURS, TWIN, UNTOUCHED
+from fusepass.bench.facts import regions_entered
 from fusepass.bench.measure import Settings
 from fusepass.bench.programs import Program, Source
+from fusepass.bench.variants import apply
 
 SETTINGS = Settings(
     modes=("default",), backend="fusepass", device="cpu", grad_mode="no-grad", rounds=5,
@@ -18,6 +22,7 @@ SECONDS = {
     # (layers, kind) -> seconds; a slow spell doubles the second repeat of everybody.
     OURS: lambda layers, kind: layers * (0.11 if kind == "cold" else 0.012),
     TWIN: lambda layers, kind: layers * (0.10 if kind == "cold" else 0.010),
+    KEEP: lambda layers, kind: layers * 0.10,
     UNTOUCHED: lambda layers, kind: 1.0 if kind == "cold" else 0.1,
 }
 
@@ -66,12 +71,21 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Any:
     kind = type("Logged", (ScriptedWorker,), {"log": log})
     monkeypatch.setattr(processes, "Worker", kind)
 
-    def run(layers: list[int], settings: Settings = SETTINGS, twin: bool = True) -> Any:
+    def run(
+        layers: list[int], settings: Settings = SETTINGS, twin: bool = True, branches: bool = True
+    ) -> Any:
         found: list[Any] = []
         build = lambda: None  # noqa: E731 - scripted workers build nothing
         programs = [
             (
-                Program(str(n), build, twin=build if twin else None, family="clamp", layers=n),
+                Program(
+                    str(n),
+                    build,
+                    twin=build if twin else None,
+                    branches=branches,
+                    family="clamp",
+                    layers=n,
+                ),
                 Source(suite="sync", name=str(n)),
             )
             for n in layers
@@ -88,13 +102,14 @@ def test_ratios_are_taken_repeat_by_repeat_and_held_against_the_bar(table: Any):
     assert rows["cold"]["over_twin"] == pytest.approx(1.1)
     assert rows["cold"]["passed"] is True  # bar 1.15
     assert rows["warm"]["over_twin"] == pytest.approx(1.2)
-    assert rows["warm"]["passed"] is False  # bar 1.10
+    assert rows["warm"]["passed"] is False  # bar 1.15
     assert rows["cold"]["over_untouched"] == pytest.approx(12 * 0.11)
     assert rows["cold"]["seconds"][TWIN] == pytest.approx(1.2)
     assert rows["cold"]["rounds"][TWIN] == pytest.approx([1.2, 2.4, 1.2])
     # Each variant's warm compile follows its cold one, and the order of variants moves.
-    assert [kind for _, kind in log] == ["cold", "warm"] * 9
-    assert [log[i][0] for i in (0, 6, 12)] == [OURS, TWIN, UNTOUCHED]
+    assert [kind for _, kind in log] == ["cold", "warm", "warm", "warm"] * 9
+    assert [log[i][0] for i in (0, 12, 24)] == [OURS, TWIN, UNTOUCHED]
+    assert rows["warm"]["over_keep"] is None
 
 
 def test_growth_over_layers(table: Any):
@@ -130,3 +145,25 @@ def test_a_spent_budget_leaves_programs_out(table: Any):
     found, log = table([12], dataclasses.replace(SETTINGS, deadline=0.0))
     assert found == []
     assert log == []
+
+
+def test_without_branches_ours_is_held_against_itself_without_capture(table: Any):
+    found, log = table([12], twin=False, branches=False)
+    rows = {row["kind"]: row for row in found[-1]["rows"]}
+    assert {label for label, _ in log} == {OURS, KEEP, UNTOUCHED}
+    assert rows["cold"]["over_keep"] == pytest.approx(1.1)
+    assert rows["cold"]["bar"] == pytest.approx(1.1)
+    assert rows["cold"]["over_twin"] is None
+
+
+def test_keep_switches_capture_off():
+    (keep,) = [one for one in compile_times.compile_variants("fusepass", "default") if one.keep]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+    kept = apply(keep, program)
+    with fusepass.options(codegen="eager"):
+        kept(torch.ones(2))
+    assert regions_entered(lambda: kept(torch.ones(2)))[0] == 2
+    torch.compiler.reset()

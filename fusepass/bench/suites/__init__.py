@@ -7,14 +7,21 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import linear, sync
+from fusepass.bench.suites import linear, plain, sync, training
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
-SUITES: dict[str, Programs] = {"sync": sync.programs, "linear": linear.programs}
+SUITES: dict[str, Programs] = {
+    "sync": sync.programs,
+    "linear": linear.programs,
+    "training": training.programs,
+    "plain": plain.programs,
+}
 COMPILE_SUITES: dict[str, Programs] = {
     "sync": sync.compile_programs,
     "linear": linear.compile_programs,
+    "training": training.compile_programs,
+    "plain": plain.programs,
 }
 
 

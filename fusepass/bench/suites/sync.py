@@ -172,7 +172,7 @@ SIZES = {
         longt5=LONGT5_SMALL, longt5_shapes=((1, 32), (2, 128)), product=(64, 512, 128),
     ),
 }  # fmt: skip
-COMPILE_LAYERS = (12, 24, 48)
+COMPILE_LAYERS = (12, 24, 48, 96)
 
 
 def programs(device: str) -> tuple[Program, ...]:
