@@ -86,7 +86,7 @@ def test_an_arm_within_the_bound_is_no_excess() -> None:
 
 def test_an_arm_above_the_bound_is_named_with_both_figures() -> None:
     sides = arms(lambda x, w: x.exp().sin())
-    text = memory_excess(sides, Options(max_saved_bytes=ONE))
+    text = memory_excess(sides, Options(max_saved_bytes=ONE - 1))
     assert text is not None
     assert "max_saved_bytes" in text
     assert memory_excess({True: sides[False], False: sides[True]}, Options(max_saved_bytes=1))
