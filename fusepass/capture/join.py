@@ -44,7 +44,8 @@ def join_arms(
         lower_masked_stores(nodes, translator.fake_mode)
     shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
     partial = legality.check_arms(graph_nodes)
-    outputs = Outputs(settled=shadows.settled)
+    effects = translator.output.side_effects
+    outputs = Outputs(settled=shadows.settled, effects=effects)
     if join == EXIT:
         index, finish = _merge_returns(translator, taken, other, outputs)
     else:
@@ -111,10 +112,9 @@ def join_arms(
     if outputs.numbers and verdict.treatment != "where":
         raise Refusal(Reason.PYTHON_VALUE, "a Python number differs between the arms")
     numbers = [record_choice(translator, predicate, pair, branch) for pair in outputs.numbers]
-    results = Results(tensors, numbers)
+    results = Results(tensors, numbers, effects)
     finish(results)
     for item, name, value in bound:
-        effects = translator.output.side_effects
         torch_private.bind_attribute(effects, item, name, settle(value, results))
     translator.instruction_pointer = translator.start_point = index
     return site

@@ -1,7 +1,7 @@
 """What the two arms leave behind, joined slot by slot.
 
 Tensors that differ become outputs of the branch; equal constants and untouched values go through;
-tuples, lists and dicts built in the arms are joined item by item. Anything else is refused.
+containers built in the arms are joined item by item. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.containers import PendingContainer, merge_containers, settle_container
 from fusepass.capture.numbers import is_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
@@ -26,14 +27,16 @@ class Outputs:
     Attributes:
         pairs: ``(value the taken arm left, value the other arm left)`` as proxies.
         numbers: the same where one or both are Python numbers.
-        containers: lists and dicts joined so far, by the one the taken arm left.
+        containers: containers joined so far, by the one the taken arm left.
         settled: the older tensor that a node of an arm is (the result of an in-place call).
+        effects: Dynamo's pending side effects, where objects of the arms have their attributes.
     """
 
     pairs: list[tuple[fx.Proxy, fx.Proxy]] = field(default_factory=list)
     numbers: list[tuple[Any, Any]] = field(default_factory=list)
     containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
     settled: Callable[[fx.Node], fx.Node] = lambda node: node
+    effects: Any = None
 
     def add(self, taken: Any, other: Any) -> Pending:
         """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
@@ -85,20 +88,14 @@ class Results:
     Attributes:
         tensors: the outputs of the branch, in order.
         numbers: the numbers that differ, in order.
+        effects: Dynamo's pending side effects.
         made: containers rebuilt so far: one pending container gives one object.
     """
 
     tensors: list[Any]
     numbers: list[Any]
+    effects: Any = None
     made: dict[int, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PendingContainer:
-    """A container to be rebuilt once the outputs inside it exist."""
-
-    like: Any
-    items: Any
 
 
 def merge_locals(
@@ -165,44 +162,15 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
     right = _number_or_tensor(other, other_constant, other_value)
     if left is not None and right is not None:
         return outputs.add_number(left, right)
-    joined = _merge_containers(taken, other, what, outputs)
+    joined = merge_containers(taken, other, what, outputs, merge)
     if joined is not None:
         return joined
     if type(taken) is type(other) and _same_source(taken, other):
         return taken
-    raise Refusal(
-        Reason.PYTHON_VALUE,
-        f"{what} is {_describe(taken)} in one arm and {_describe(other)} in the other",
-    )
-
-
-def _merge_containers(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
-    a, b = torch_private.sequence_items(taken), torch_private.sequence_items(other)
-    if a is None or b is None or a[0] != b[0]:
-        return None
-    kind, left = a
-    right = b[1]
-    for key, (partner, joined) in outputs.containers.items():
-        if kind != "tuple" and (key == id(taken)) != (partner == id(other)):
-            raise Refusal(Reason.PYTHON_VALUE, f"{what} is one object with another in one arm only")
-        if key == id(taken) and partner == id(other):
-            return joined
-    if len(left) != len(right):
-        raise Refusal(
-            Reason.PYTHON_VALUE,
-            f"{what} is a {kind} of {len(left)} items in one arm and {len(right)} in the other",
-        )
-    if kind == "dict" and list(left) != list(right):
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} is a dict with different keys in the two arms")
-    joined = PendingContainer(taken, {} if kind == "dict" else [])
-    outputs.containers[id(taken)] = (id(other), joined)
-    if kind == "dict":
-        for k in left:
-            joined.items[k] = merge(left[k], right[k], f"{what}[…]", outputs)
-    else:
-        pairs = enumerate(zip(left, right, strict=True))
-        joined.items.extend(merge(x, y, f"{what}[{n}]", outputs) for n, (x, y) in pairs)
-    return joined
+    one, two = _describe(taken), _describe(other)
+    if one == two:
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} is another {one} in each arm")
+    raise Refusal(Reason.PYTHON_VALUE, f"{what} is {one} in one arm and {two} in the other")
 
 
 def settle(value: Any, results: Results) -> Any:
@@ -214,11 +182,7 @@ def settle(value: Any, results: Results) -> Any:
     if isinstance(value, PendingContainer):
         made = results.made
         if id(value) not in made:
-            if isinstance(value.items, dict):
-                items: Any = {k: settle(v, results) for k, v in value.items.items()}
-            else:
-                items = [settle(v, results) for v in value.items]
-            made[id(value)] = torch_private.rebuilt(value.like, items)
+            made[id(value)] = settle_container(value, results, settle)
         return made[id(value)]
     return value
 
@@ -260,4 +224,4 @@ def _describe(value: Any) -> str:
     if torch_private.is_any_tensor(value):
         return "a tensor"
     constant, python = torch_private.constant_of(value)
-    return repr(python) if constant else type(value).__name__.removesuffix("Variable")
+    return repr(python) if constant else torch_private.kind_of(value)

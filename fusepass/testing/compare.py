@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -39,20 +41,38 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, nn.Module):
         yield from value.parameters()
         yield from value.buffers()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for item in dataclasses.fields(value):
-            yield from tensors(getattr(value, item.name))
+    for item in attributes(value).values():
+        yield from tensors(item)
 
 
 def containers(value: Any) -> Iterator[Any]:
-    """Every list, dict and set inside nested containers, outermost first, repeats included."""
-    if isinstance(value, (list, dict, set)):
+    """Every list, dict, set and object inside nested ones, outermost first, repeats included."""
+    held = attributes(value)
+    if isinstance(value, (list, dict, set)) or held:
         yield value
     if isinstance(value, Mapping):
         value = list(value.values())
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from containers(item)
+    for item in value if isinstance(value, (tuple, list)) else ():
+        yield from containers(item)
+    for item in held.values():
+        yield from containers(item)
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """Attributes of an instance of a class of the program by name; none of anything else."""
+    kind = type(value)
+    if kind.__module__.split(".")[0] in _NOT_THE_PROGRAMS or isinstance(
+        value, (type, Tensor, nn.Module, enum.Enum, types.FunctionType)
+    ):
+        return {}
+    held = dict(getattr(value, "__dict__", {}))
+    if dataclasses.is_dataclass(value):
+        names = (item.name for item in dataclasses.fields(value))
+        held |= {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return held
+
+
+_NOT_THE_PROGRAMS = ("builtins", "torch", "collections", "fusepass")
 
 
 def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
@@ -131,16 +151,17 @@ def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_sa
             raise Difference("structure", path, f"length {len(eager)} vs {len(compiled)}")
         for index, (one, other) in enumerate(zip(eager, compiled, strict=True)):
             assert_same(one, other, f"{path}[{index}]", values)
-    elif dataclasses.is_dataclass(eager) and not isinstance(eager, type):
-        for item in dataclasses.fields(eager):
-            one, other = getattr(eager, item.name), getattr(compiled, item.name)
-            assert_same(one, other, f"{path}.{item.name}", values)
     elif isinstance(eager, float):
         # repr tells -0.0 from 0.0 and finds nan equal to nan.
         if repr(eager) != repr(compiled):
             raise Difference("python value", path, f"{eager!r} vs {compiled!r}")
-    elif eager != compiled:
+    elif not attributes(eager) and eager != compiled:
         raise Difference("python value", path, f"{eager!r} vs {compiled!r}")
+    held, found = attributes(eager), attributes(compiled)
+    if list(held) != list(found):
+        raise Difference("structure", path, f"attributes {list(held)} vs {list(found)}")
+    for name in held:
+        assert_same(held[name], found[name], f"{path}.{name}", values)
 
 
 def sharing(*values: Any) -> dict[str, list[int]]:

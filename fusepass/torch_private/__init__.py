@@ -6,6 +6,13 @@ and run on; when a torch release moves something, these files are what changes.
 
 from __future__ import annotations
 
+from fusepass.torch_private.containers import (
+    Container,
+    container_of,
+    fill_object,
+    kind_of,
+    rebuilt,
+)
 from fusepass.torch_private.dynamo import (
     BreakHandler,
     GraphHandler,
@@ -117,11 +124,9 @@ from fusepass.torch_private.stack import (
     plain_asserts,
     proxy_of,
     realized,
-    rebuilt,
     record_grad_mode,
     restart_errors,
     same_symbol,
-    sequence_items,
     tensor_on_top,
     unknown_number,
     unsupported_errors,
@@ -157,6 +162,7 @@ __all__ = [
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "BreakHandler",
+    "Container",
     "GraphHandler",
     "JumpHandler",
     "RaiseHandler",
@@ -184,11 +190,13 @@ __all__ = [
     "constant_of",
     "constant_or_class",
     "container_items",
+    "container_of",
     "dynamic_shapes_unlearned",
     "dynamo_counters",
     "evaluated_size",
     "exception_parts",
     "fake_mode_of",
+    "fill_object",
     "forget_compiled_for",
     "frames_outwards",
     "function_of_operator",
@@ -219,6 +227,7 @@ __all__ = [
     "jump_kind",
     "keep_device_busy",
     "kept_between_restarts",
+    "kind_of",
     "known_equal",
     "lacks_backward",
     "late_parts",
@@ -250,7 +259,6 @@ __all__ = [
     "run_op_by_op",
     "same_symbol",
     "schema_mutates",
-    "sequence_items",
     "set_held_items",
     "set_iterator_state",
     "side_effects_allowed",

@@ -99,40 +99,6 @@ def same_symbol(a: Any, b: Any) -> bool:
     return False
 
 
-def sequence_items(value: Any) -> tuple[str, Any] | None:
-    """``(kind, items)`` of a tuple, list or dict built while tracing; None for anything else."""
-    from torch._dynamo import variables
-
-    kind = type(value)
-    if kind is variables.TupleVariable:
-        return "tuple", list(value.items)
-    if not _made_in_arm(value):
-        return None
-    if kind is variables.ListVariable:
-        return "list", list(value.items)
-    if kind is variables.ConstDictVariable:
-        return "dict", dict(value.items)
-    return None
-
-
-def _made_in_arm(value: Any) -> bool:
-    """Whether a container was made in a deeper scope than the one in force: in an arm just left."""
-    from torch._dynamo.current_scope_id import current_scope_id
-
-    mutation = getattr(value, "mutation_type", None)
-    return value.source is None and getattr(mutation, "scope", 0) > current_scope_id()
-
-
-def rebuilt(value: Any, items: Any) -> Any:
-    """A new tuple, list or dict of the same kind as ``value`` with other items."""
-    from torch._dynamo import variables
-    from torch._dynamo.variables.base import ValueMutationNew
-
-    if type(value) is variables.TupleVariable:
-        return value.clone(items=items, source=None)
-    return value.clone(items=items, source=None, mutation_type=ValueMutationNew())
-
-
 def is_existing_mutation(value: Any) -> bool:
     """Whether a tracked value existed before the traced frame started."""
     mutation = getattr(value, "mutation_type", None)

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from fusepass.testing.compare import assert_same, same_bits, sharing, tensors
 
+from .jumps import jumps_taken
 from .program import Program, Verdict
 
 # Running the corpus with FUSEPASS_CORPUS_BACKEND=eager tells what plain Dynamo itself gets wrong.
@@ -176,6 +177,12 @@ class _Tests(TorchFunctionMode):
 def tensor_tests(program: Program, seed: int = 0) -> dict[tuple[str, int, int], set[bool]]:
     """(file, line, instruction) of every tensor test in eager, with the outcomes met."""
     target = build(program, "plain")
+    if program.jumps:
+        with jumps_taken(PROGRAMS) as sites:
+            for args in prepare(program, seed, grad=False):
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):
+                    target(*args)
+        return sites
     recorder = _Tests()
     for args in prepare(program, seed, grad=False):
         with recorder, contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(Exception):

@@ -92,6 +92,7 @@ class Program:
         options: further backend options.
         state: what else to compare after each call, taken from the callable.
         one_sided: not every predicate can meet both outcomes (it raises, or the other never ends).
+        jumps: it tests numbers read from tensors: each conditional jump of its own is a site.
         recompiles: other input sets have other metadata, so a recompile is in order.
         extra: decisions on other lines are acceptable.
         tags: which further tests use it: ``inductor``, ``contexts``.
@@ -107,6 +108,7 @@ class Program:
     options: Mapping[str, Any] = field(default_factory=dict)
     state: Callable[[Any], Any] | None = None
     one_sided: bool = False
+    jumps: bool = False
     recompiles: bool = False
     extra: bool = False
     tags: frozenset[str] = frozenset()

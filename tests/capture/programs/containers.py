@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,33 +207,6 @@ def tensor_or_none_inside(x: Tensor) -> dict[str, Tensor | None]:
 @FAMILY.program(ONE, keep("dtype_mismatch"), grad=True)
 def dtype_differs_inside(x: Tensor) -> list[Tensor]:
     return [x * 2, x.double()] if x.sum() > 0 else [x * 3, x * 4]
-
-
-class Output(NamedTuple):
-    hidden: Tensor
-    pooled: Tensor
-
-
-@FAMILY.program(ONE, WHERE | keep("python_value"), grad=True)
-def named_tuple(x: Tensor) -> Output:
-    if x.sum() > 0:
-        return Output(x * 2, x.sum())
-    return Output(x * 3, x.mean())
-
-
-@dataclasses.dataclass
-class Record:
-    hidden: Tensor
-    count: int = 2
-
-
-@FAMILY.program(ONE, FREE, grad=True)
-def data_class(x: Tensor) -> Record:
-    if x.sum() > 0:
-        out = Record(x * 2)
-    else:
-        out = Record(x * 3)
-    return out
 
 
 @FAMILY.program(ONE, FREE, grad=True)

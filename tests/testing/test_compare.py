@@ -1,0 +1,69 @@
+"""The comparison of results sees into objects: classes, attributes, their order, who is who."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from fusepass.testing.compare import Difference, assert_same, sharing, tensors
+
+
+@dataclasses.dataclass
+class Record:
+    tensor: Any
+    count: int = 1
+
+
+class Plain:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class Output(collections.OrderedDict):  # type: ignore[type-arg]
+    pass
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    tensor: Any
+
+
+def with_attribute(value: Any, **attributes: Any) -> Any:
+    vars(value).update(attributes)
+    return value
+
+
+ONE = torch.ones(2)
+TWO = torch.ones(2) * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kind"),
+    [
+        (Record(ONE), Record(TWO), "values"),
+        (Record(ONE), Record(ONE, 2), "python value"),
+        (Record(ONE), Plain(tensor=ONE, count=1), "structure"),
+        (Record(ONE), with_attribute(Record(ONE), more=1), "structure"),
+        (Plain(a=1, b=2), Plain(b=2, a=1), "structure"),
+        (Plain(a=[ONE]), Plain(a=[TWO]), "values"),
+        (Output(a=ONE), with_attribute(Output(a=ONE), a=ONE), "structure"),
+        (with_attribute(Output(), a=ONE), with_attribute(Output(), a=TWO), "values"),
+        (Slotted(ONE), Slotted(TWO), "values"),
+    ],
+)
+def test_differences(one: Any, other: Any, kind: str) -> None:
+    assert_same(one, one, "it")
+    with pytest.raises(Difference) as caught:
+        assert_same(one, other, "it")
+    assert caught.value.kind == kind
+
+
+def test_tensors_and_who_is_who() -> None:
+    record = Record(ONE)
+    found = tensors([record, Plain(a=TWO), Slotted(ONE)])
+    assert [id(tensor) for tensor in found] == [id(ONE), id(TWO), id(ONE)]
+    assert sharing([record, record]) != sharing([record, Record(ONE)])
