@@ -82,7 +82,7 @@ def _acting_arm(node: fx.Node) -> bool | None:
         idle = other if acting else taken
         acts = taken if acting else other
         pairs = list(zip(acts, idle, strict=True))  # type: ignore[arg-type]
-        if not all(a is b or op_name(a) in _HANDS_ON for a, b in pairs):
+        if not all(a is b or {op_name(a), op_name(b)} & _HANDS_ON for a, b in pairs):
             continue
         history = History(node.graph, node)
         facts = facts_of(predicate, not acting, history, history.moments[node])  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def _acting_arm(node: fx.Node) -> bool | None:
     return None
 
 
-_HANDS_ON = ("clone", "copy_", "masked_fill", "masked_fill_", "where")
+_HANDS_ON = {"clone", "copy_", "masked_fill", "masked_fill_", "where"}
 
 
 class _Unchanged:

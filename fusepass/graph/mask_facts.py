@@ -132,8 +132,13 @@ def _learn_from_count(
 
 def _counts_exactly(node: fx.Node) -> bool:
     """Whether a count other than zero cannot come out as zero (256 does in eight bits)."""
-    value = tensor_value(node)
-    return value is not None and (value.dtype is torch.int64 or value.dtype.is_floating_point)
+    value, counted = tensor_value(node), tensor_value(node.args[0])
+    if value is None or counted is None:
+        return False
+    if value.dtype is torch.int64 or value.dtype.is_floating_point:
+        return True
+    most = 0 if value.dtype is torch.bool else torch.iinfo(value.dtype).max
+    return isinstance(counted.numel(), int) and counted.numel() <= most
 
 
 def _whole(node: fx.Node) -> bool:
