@@ -20,7 +20,10 @@ from fusepass.graph.totality import EXCLUDED, TOTAL
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 
-_SOLVERS = ("cholesky", "inverse", "inv", "solve", "svd", "eigh", "eig", "qr", "lu", "det", "lstsq")
+_SOLVERS = frozenset(
+    """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
+    matrix_exp matrix_power pinverse qr slogdet solve solve_triangular svd""".split()
+)
 _MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
 
 
@@ -65,7 +68,8 @@ def _check_training(
         if is_random(node):
             text = "draws random numbers in an arm, and the backward of torch.cond would draw anew"
             raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
-        if any(solver in (op_name(node) or "") for solver in _SOLVERS):
+        name = op_name(node) or ""
+        if name in _SOLVERS or name.startswith("linalg_"):
             text = "has an effect that the backward of torch.cond cannot hold"
             raise Refusal(Reason.PARTIAL_OP, f"{op_name(node)} in an arm {text}")
     if writes:
