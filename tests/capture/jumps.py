@@ -42,6 +42,8 @@ def jumps_taken(folder: Path) -> Iterator[dict[Place, set[bool]]]:
         return trace
 
     before = sys.gettrace()
+    # Python 3.12 looks only once, when tracing begins, whether any frame wants its instructions.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         yield found

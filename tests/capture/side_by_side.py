@@ -1,0 +1,115 @@
+"""One function, run in eager and compiled, call after call: what was decided, and what is left.
+
+Everything a caller can see is compared after each call (harness.py); what the tests of single
+modules ask besides is what was decided, why, and which operations the graph has in the end.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+import fusepass
+import fusepass.backend
+from fusepass.graph.canonical import op_name
+from fusepass.testing.compare import tensors
+
+from .harness import assert_same_call, call
+
+
+@dataclass
+class Outcome:
+    """What came of compiling one function.
+
+    Attributes:
+        decisions: of capture, as the report has them.
+        graphs: after all rules before autograd.
+        breaks: of the graph, as the report has them.
+    """
+
+    decisions: list[dict[str, Any]]
+    graphs: list[fx.GraphModule]
+    breaks: list[Any]
+
+    @property
+    def treatments(self) -> list[tuple[str, str]]:
+        """(treatment, reason code) of each decision, in the order of the report."""
+        return [(d["treatment"], d["reason_code"]) for d in self.decisions]
+
+    @property
+    def reasons(self) -> list[str]:
+        """The sentence of each decision."""
+        return [d["reason"] for d in self.decisions]
+
+    @property
+    def ops(self) -> Counter[str]:
+        """How often each operation stands in the graphs, by its canonical name."""
+        nodes = [node for gm in self.graphs for node in gm.graph.nodes]
+        return Counter(name for name in map(op_name, nodes) if name is not None)
+
+    def only(self, treatment: str, code: str) -> None:
+        """Assert that all sites were decided like this, and that there is one."""
+        assert self.decisions, "no branch was met"
+        assert set(self.treatments) == {(treatment, code)}, self.decisions
+        if treatment != "keep":
+            assert self.breaks == []
+            assert len(self.graphs) == 1
+
+
+def side_by_side(
+    function: Callable[..., Any],
+    *inputs: tuple[Any, ...],
+    grad: bool = False,
+    dynamic: bool | None = None,
+    **options: Any,
+) -> Outcome:
+    """Call a function (or module) with each of the inputs, in eager and compiled; compare.
+
+    Args:
+        function: a module is copied for the compiled side.
+        inputs: one tuple of arguments per call; each side gets copies.
+        grad: floating-point arguments require grad, and gradients are compared.
+        dynamic: as for torch.compile.
+        options: of fusepass; code is run op by op unless ``codegen`` says otherwise.
+    """
+    seen: list[fx.GraphModule] = []
+
+    def keep(gm: fx.GraphModule, example_inputs: Any) -> Any:
+        result = fusepass.backend.fusepass(gm, example_inputs)
+        seen.append(gm)
+        return result
+
+    keep.compiler_fn = fusepass.backend.fusepass  # type: ignore[attr-defined]
+    fusepass.reset()  # options are read when something is compiled
+    mine = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    with fusepass.options(**{"codegen": "eager", **options}):
+        compiled = torch.compile(mine, backend=keep, dynamic=dynamic)
+        for index, args in enumerate(inputs):
+            context = "grad" if grad else "plain"
+            eager = call(function, _copied(args, grad), function, context)
+            other = call(compiled, _copied(args, grad), mine, context)
+            assert_same_call(eager, other, (function, mine), f"call {index}")
+        report = fusepass.last_report(compiled).to_dict()
+    captured = [d for d in report["decisions"] if d["station"] == "capture"]
+    return Outcome(captured, seen, report["graph_breaks"])
+
+
+def _copied(args: tuple[Any, ...], grad: bool) -> tuple[Any, ...]:
+    """Copies that share memory as the arguments do."""
+    made = copy.deepcopy(args)
+    for tensor in tensors(made) if grad else ():
+        if tensor.is_floating_point() and tensor.is_leaf:
+            tensor.requires_grad_()
+    return made
+
+
+def signed(*values: float, dtype: torch.dtype = torch.float32) -> list[tuple[Tensor]]:
+    """A call with these values, one with their negatives, and each again: both ways, in turn."""
+    x = torch.tensor(values, dtype=dtype)
+    return [(x,), (-x,), (x * 1,), (-x,)]
