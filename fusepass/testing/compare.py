@@ -61,7 +61,8 @@ def containers(value: Any) -> Iterator[Any]:
 def attributes(value: Any) -> dict[str, Any]:
     """Attributes of an instance of a class of the program by name; none of anything else."""
     kind = type(value)
-    if kind.__module__.split(".")[0] in _NOT_THE_PROGRAMS or isinstance(
+    foreign = kind.__module__.split(".")[0] in _NOT_THE_PROGRAMS  # a fuzzed class is one of ours
+    if (foreign and not dataclasses.is_dataclass(value)) or isinstance(
         value, (type, Tensor, nn.Module, enum.Enum, types.FunctionType)
     ):
         return {}
