@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -31,60 +32,84 @@ def _is_branch(node: fx.Node) -> bool:
     return node.target is select and BRANCH in node.meta
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Two branches that become one.
+
+    ``inner_in`` is the arm of ``outer`` that holds ``inner``; ``shared`` the arm of ``inner`` that
+    the other arm of ``outer`` repeats; ``arms`` has every node in an arm of ``outer``, and which;
+    ``selects`` are those of the whole graph.
+    """
+
+    outer: fx.Node
+    inner: fx.Node
+    inner_in: bool
+    shared: bool
+    arms: dict[fx.Node, bool]
+    selects: list[fx.Node]
+
+
 def _check(site: Site) -> Reject | None:
-    if _plan(site.anchor, site.gm.graph) is None:
+    plan = site.notes["plan"] = _plan(site.anchor, site.gm.graph)
+    if plan is None:
         return Reject(Reason.FLAVOUR, "no nested branch shares an arm with this one", site.anchor)
     return None
 
 
 def _replace(site: Site) -> None:
-    plan = _plan(site.anchor, site.gm.graph)
-    if plan is None:
-        return
-    outer, inner, inner_in, shared = plan
-    graph = site.gm.graph
+    plan: _Plan = site.notes["plan"]
+    outer, inner, graph = plan.outer, plan.inner, site.gm.graph
     branch: Branch = outer.meta[BRANCH]
-    branches = known_branches(graph)
-    doubled = [n for n in graph.nodes if arm_of(n, branch.site, branches) is not inner_in]
-    doubled = [n for n in doubled if arm_of(n, branch.site, branches) is not None]
     first, second = outer.args[0], inner.args[0]
-    with graph.inserting_before(_where_both_exist(graph, first, second)):  # type: ignore[arg-type]
-        predicate = _combined(graph, first, second, inner_in, shared, branch.outer)  # type: ignore[arg-type]
+    with graph.inserting_before(_where_both_exist(inner, first, second)):  # type: ignore[arg-type]
+        predicate = _combined(graph, first, second, plan.inner_in, plan.shared, branch.outer)  # type: ignore[arg-type]
     inner.update_arg(0, predicate)
     for user in list(outer.users):
         kept = next(u for u in inner.users if u.args[1] == user.args[1])
         user.replace_all_uses_with(kept)
         graph.erase_node(user)
     graph.erase_node(outer)
-    for node in reversed(doubled):
-        if not node.users:
+    for node, arm in reversed(plan.arms.items()):
+        if arm is not plan.inner_in and not node.users:
             graph.erase_node(node)
-    _move_out(graph, branch, inner)
+    _move_out(graph, branch, plan)
 
 
-def _plan(outer: fx.Node, graph: fx.Graph) -> tuple[fx.Node, fx.Node, bool, bool] | None:
-    """``(outer, inner, arm of outer that holds inner, arm of inner that outer repeats)``."""
-    if not outer.users or not _only_select(outer, graph):
+def _plan(outer: fx.Node, graph: fx.Graph) -> _Plan | None:
+    if not outer.users:
         return None
     for inner_in in (True, False):
         results = outer.args[1] if inner_in else outer.args[2]
         repeated = outer.args[2] if inner_in else outer.args[1]
         inner = _whole_select(results)  # type: ignore[arg-type]
-        if inner is None or not _inside(inner, outer, inner_in) or not _only_select(inner, graph):
+        if inner is None or not _inside(inner, outer, inner_in):
             continue
+        arms, selects = _arms(outer, graph)
+        sites = [node.meta[BRANCH].site for node in selects]
+        if any(sites.count(node.meta[BRANCH].site) > 1 for node in (outer, inner)):
+            continue  # numbers that differ between two arms make a select of their own
+        if any(map(written_nodes, arms)):  # a value in place is more than its own node says
+            return None
         for shared in (True, False):
             twin = inner.args[1] if shared else inner.args[2]
-            if _same_values(repeated, twin, outer, inner_in, graph):  # type: ignore[arg-type]
-                return outer, inner, inner_in, shared
+            if _same_values(repeated, twin, inner_in, arms):  # type: ignore[arg-type]
+                return _Plan(outer, inner, inner_in, shared, arms, selects)
     return None
 
 
-def _only_select(node: fx.Node, graph: fx.Graph) -> bool:
-    """Whether no other select belongs to the same branch (numbers that differ make some)."""
-    site = node.meta[BRANCH].site
-    return not any(
-        n is not node and BRANCH in n.meta and n.meta[BRANCH].site == site for n in graph.nodes
-    )
+def _arms(outer: fx.Node, graph: fx.Graph) -> tuple[dict[fx.Node, bool], list[fx.Node]]:
+    """Which arm of a branch each node inside it is in; and every select of the graph."""
+    site, branches = outer.meta[BRANCH].site, known_branches(graph)
+    selects: list[fx.Node] = []
+    arms: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        if BRANCH in node.meta:
+            selects.append(node)
+        if ARM in node.meta:
+            arm = arm_of(node, site, branches)
+            if arm is not None:
+                arms[node] = arm
+    return arms, selects
 
 
 def _whole_select(results: tuple[fx.Node, ...]) -> fx.Node | None:
@@ -111,16 +136,10 @@ def _inside(inner: fx.Node, outer: fx.Node, arm: bool) -> bool:
 def _same_values(
     left: tuple[fx.Node, ...],
     right: tuple[fx.Node, ...],
-    outer: fx.Node,
     inner_in: bool,
-    graph: fx.Graph,
+    arms: dict[fx.Node, bool],
 ) -> bool:
     """Whether two tuples of values are computed alike from values outside the outer branch."""
-    site = outer.meta[BRANCH].site
-    branches = known_branches(graph)
-    in_arms = (n for n in graph.nodes if arm_of(n, site, branches) is not None)
-    if any(written_nodes(n) for n in in_arms):  # a value in place is more than its own node says
-        return False
     memo: dict[tuple[fx.Node, fx.Node], bool] = {}
 
     def same(a: object, b: object) -> bool:
@@ -129,8 +148,8 @@ def _same_values(
                 return True
             if (a, b) not in memo:
                 memo[a, b] = (
-                    arm_of(a, site, branches) is (not inner_in)
-                    and arm_of(b, site, branches) is inner_in
+                    arms.get(a) is (not inner_in)
+                    and arms.get(b) is inner_in
                     and a.op == b.op
                     and a.op in ("call_function", "call_method")
                     and a.target == b.target
@@ -179,33 +198,38 @@ def _combined(
     return combined
 
 
-def _where_both_exist(graph: fx.Graph, a: fx.Node, b: fx.Node) -> fx.Node:
+def _where_both_exist(inner: fx.Node, a: fx.Node, b: fx.Node) -> fx.Node:
     """The first place after both predicates: gates in the arms, which come next, will read it."""
-    missing = {a, b}
-    for node in graph.nodes:
-        if not missing and node.op != "placeholder":
-            place: fx.Node = node
-            return place
-        missing.discard(node)
-    raise ValueError("a predicate is not in the graph")
+    node = inner.prev
+    while node is not a and node is not b:  # both stand before; the later one is met first
+        if node.op == "root":
+            raise ValueError("a predicate is not in the graph before its branch")
+        node = node.prev
+    place: fx.Node = node.next
+    while place.op == "placeholder":
+        place = place.next
+    return place
 
 
-def _move_out(graph: fx.Graph, branch: Branch, inner: fx.Node) -> None:
+def _move_out(graph: fx.Graph, branch: Branch, plan: _Plan) -> None:
     """What stood in the outer arm now stands where the outer branch stood."""
+    inner = plan.inner
     kept: Branch = inner.meta[BRANCH]
     merged = dataclasses.replace(kept, outer=branch.outer, gated=kept.gated or branch.gated)
     inner.meta[BRANCH] = merged
-    for node in graph.nodes:
+    known = known_branches(graph)
+    for node in plan.arms:
         tag = node.meta.get(ARM)
         if tag is not None and tag[0] == branch.site:
             if branch.outer is None:
                 del node.meta[ARM]
             else:
                 node.meta[ARM] = branch.outer
-        other = node.meta.get(BRANCH)
-        if other is not None and other.outer is not None and other.outer[0] == branch.site:
+    for node in plan.selects:
+        other: Branch = node.meta[BRANCH]
+        if other.outer is not None and other.outer[0] == branch.site:
             node.meta[BRANCH] = dataclasses.replace(other, outer=branch.outer)
-    known_branches(graph)
+            known[other.site] = node.meta[BRANCH]
 
 
 RULE = GraphRule("short_circuit", _is_branch, _check, _replace, settled_by_capture=True)

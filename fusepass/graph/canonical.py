@@ -6,6 +6,7 @@ canonical name ``"add"``. Tables elsewhere (totality, effects, backward safety) 
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -86,6 +87,7 @@ def op_name(node: fx.Node) -> str | None:
     return _function_name(node.target)
 
 
+@functools.lru_cache(maxsize=4096)  # every pass over a graph asks again
 def _function_name(target: Any) -> str | None:
     if target in IN_PLACE_OPERATORS:
         plain = str(target.__name__)[1:]

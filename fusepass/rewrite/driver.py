@@ -63,7 +63,8 @@ class _Attempt:
             self.site = node
             match = Site(gm, node, options, fake_mode)
             reject = self._reject(match)
-            place = torch_private.source_of(node)
+            # Capture has reported its own branches; and where a node came from is slow to read.
+            place = ("", 0) if rule.settled_by_capture else torch_private.source_of(node)
             if reject is not None:
                 if not rule.settled_by_capture:
                     why = reject.code, reject.text

@@ -29,12 +29,14 @@ class Site:
         anchor: the node the rule looks at.
         options: the options in force.
         fake_mode: the mode under which fake tensors of this graph compute, or None.
+        notes: what ``check`` found out, for the ``replace`` that follows it.
     """
 
     gm: fx.GraphModule
     anchor: fx.Node
     options: Options
     fake_mode: Any = None
+    notes: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

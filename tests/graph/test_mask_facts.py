@@ -1,0 +1,228 @@
+"""What a predicate that came out one way says about the masks it was reduced from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from fusepass.graph.history import History
+from fusepass.graph.mask_facts import MaskFacts, facts_of
+
+from .arms import captured
+
+MASK = torch.tensor([[True, False], [False, False], [False, True]])
+
+
+def known(
+    predicate: Callable[[Tensor], Any], outcome: bool, about: Callable[[Tensor], Any]
+) -> tuple[bool, bool]:
+    """Whether ``about(mask)`` is known to be false everywhere, and to be true everywhere."""
+
+    def program(mask: Tensor) -> tuple[Any, Any]:
+        return predicate(mask), about(mask)
+
+    tested, asked = returned(program, MASK.clone())
+    facts, end = learned(tested, outcome)
+    return facts.is_false(asked, end), facts.is_true(asked, end)
+
+
+def learned(tested: fx.Node, outcome: bool) -> tuple[MaskFacts, int]:
+    """What a predicate says when it is read at the end of its graph, and that moment."""
+    (output,) = (n for n in tested.graph.nodes if n.op == "output")
+    history = History(tested.graph, output)
+    end = history.moments[output]
+    return facts_of(tested, outcome, history, end), end
+
+
+def returned(program: Callable[[Tensor], Any], x: Tensor) -> tuple[Any, ...]:
+    """What a program returns, as arguments of its graph's output; its input stands last."""
+    graph = captured(program, x)[0].graph
+    (output,) = (n for n in graph.nodes if n.op == "output")
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    outputs: Any = output.args[0]
+    return outputs if len(outputs) > 1 else (*outputs, *inputs)
+
+
+EMPTY: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
+    "any": (lambda m: m.any(), False),
+    "function": (lambda m: torch.any(m), False),
+    "not any": (lambda m: ~m.any(), True),
+    "logical_not any": (lambda m: torch.logical_not(m.any()), True),
+    "sum > 0": (lambda m: m.sum() > 0, False),
+    "sum != 0": (lambda m: m.sum() != 0, False),
+    "sum >= 1": (lambda m: m.sum() >= 1, False),
+    "sum == 0": (lambda m: m.sum() == 0, True),
+    "sum <= 0": (lambda m: m.sum() <= 0, True),
+    "sum < 1": (lambda m: m.sum() < 1, True),
+    "count": (lambda m: torch.count_nonzero(m) > 0, False),
+    "sum of another dtype": (lambda m: m.sum(dtype=torch.int32) > 0, False),
+    "max": (lambda m: m.max(), False),
+    "all of the inverse": (lambda m: (~m).all(), True),
+    "reshaped": (lambda m: m.any().reshape(1, 1), False),
+    "or": (lambda m: m.any() | (m.sum() > 3), False),
+    "and": (lambda m: ~m.any() & (m.sum() < 3), True),
+    "any of or": (lambda m: (m | (m & m)).any(), False),
+    "sum reshaped": (lambda m: m.sum().reshape(1) > 0, False),
+}
+NOTHING: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
+    "any came out true": (lambda m: m.any(), True),
+    "not any came out false": (lambda m: ~m.any(), False),
+    "sum > 0 came out true": (lambda m: m.sum() > 0, True),
+    "sum > 1": (lambda m: m.sum() > 1, False),
+    "sum >= 2": (lambda m: m.sum() >= 2, False),
+    "sum >= 0": (lambda m: m.sum() >= 0, True),
+    "sum != 1": (lambda m: m.sum() != 1, False),
+    "sum == 1": (lambda m: m.sum() == 1, True),
+    "sum < 2": (lambda m: m.sum() < 2, True),
+    "sum > -1": (lambda m: m.sum() > -1, False),
+    "all came out false": (lambda m: m.all(), False),
+    "all of the inverse came out false": (lambda m: (~m).all(), False),
+    "min": (lambda m: m.min(), False),
+    "or came out true": (lambda m: m.any() | (m.sum() > 3), True),
+    "and came out false": (lambda m: m.any() & (m.sum() > 3), False),
+    "any of a row": (lambda m: m[0].any(), False),
+    "any of a slice": (lambda m: m[:, 1:].any(), False),
+    "any per row": (lambda m: m.any(0)[0], False),
+    "sum per row": (lambda m: m.sum(1)[0] > 0, False),
+    "an element": (lambda m: m[0, 0], False),
+    "any of and": (lambda m: (m & m.flip(0)).any(), False),
+    "sum of numbers": (lambda m: (m.float() - 0.5).sum() > 0, False),
+    "exclusive or": (lambda m: m.any() ^ m.all(), False),
+    "sum of two": (lambda m: m.sum() - 1 > 0, False),
+    "another mask": (lambda m: (m ^ True).any(), False),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_no_element_is_true(name: str) -> None:
+    assert known(*EMPTY[name], lambda m: m) == (True, False)
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_nothing_is_known(name: str) -> None:
+    assert known(*NOTHING[name], lambda m: m) == (False, False)
+
+
+FALSE_TOO: dict[str, Callable[[Tensor], Any]] = {
+    "view": lambda m: m.view(-1),
+    "row": lambda m: m[1],
+    "slice": lambda m: m[:, :1],
+    "transposed": lambda m: m.t(),
+    "expanded": lambda m: m.unsqueeze(0).expand(4, 3, 2),
+    "copy": lambda m: m.clone(),
+    "and with anything": lambda m: m & m.flip(0).logical_not(),
+    "or with itself": lambda m: m | m.clone(),
+    "inverse twice": lambda m: ~~m,
+    "repeated": lambda m: m.repeat(2, 1),
+}
+TRUE_TOO: dict[str, Callable[[Tensor], Any]] = {
+    "inverse": lambda m: ~m,
+    "logical_not": lambda m: m.logical_not(),
+    "inverse of a view": lambda m: ~m.view(-1),
+    "or with anything": lambda m: ~m | m.flip(0),
+    "and of inverses": lambda m: ~m & ~m[:1],
+}
+UNKNOWN: dict[str, Callable[[Tensor], Any]] = {
+    "or with anything": lambda m: m | (m.sum(1, keepdim=True) < 9),
+    "and of the inverse": lambda m: ~m & (m.sum(1, keepdim=True) < 9),
+    "exclusive or": lambda m: m ^ True,
+    "compared": lambda m: m == m.flip(0),
+    "count": lambda m: m.sum() > 5,
+    "rolled": lambda m: torch.cat([m, ~m]),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_TOO)
+def test_what_is_made_of_an_empty_mask_is_empty(name: str) -> None:
+    assert known(lambda m: m.any(), False, FALSE_TOO[name]) == (True, False)
+
+
+@pytest.mark.parametrize("name", TRUE_TOO)
+def test_and_what_is_made_of_its_inverse_is_full(name: str) -> None:
+    assert known(lambda m: m.any(), False, TRUE_TOO[name]) == (False, True)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_of_others_nothing_is_known(name: str) -> None:
+    assert known(lambda m: m.any(), False, UNKNOWN[name]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "outcome"),
+    [(lambda m: m.all(), True), (lambda m: m.min(), True), (lambda m: ~(~m).any(), True)],
+)
+def test_a_full_mask(predicate: Callable[[Tensor], Any], outcome: bool) -> None:
+    assert known(predicate, outcome, lambda m: m) == (False, True)
+    assert known(predicate, outcome, lambda m: ~m.t()) == (True, False)
+    assert known(predicate, outcome, lambda m: m | m.flip(0)) == (False, True)
+
+
+def test_a_mask_of_no_elements_is_both_empty_and_full() -> None:
+    """So nothing may follow from a mask being empty about its not being full."""
+    empty = torch.ones(0, dtype=torch.bool)
+    assert not empty.any()
+    assert empty.all()
+
+
+def test_numbers_are_no_masks() -> None:
+    facts, end = learned(*returned(lambda m: m.any(), MASK.clone())[:1], False)
+    assert facts.is_false(False, end)
+    assert facts.is_true(True, end)
+    assert not facts.is_false(0, end)
+    assert not facts.is_true(1, end)
+    assert not facts.is_false(None, end)
+
+
+def test_a_mask_of_numbers_is_none() -> None:
+    def program(x: Tensor) -> tuple[Any, Any]:
+        return x.any(), x
+
+    tested, asked = returned(program, torch.ones(3))
+    facts, end = learned(tested, False)
+    assert not facts.is_false(asked, end)
+
+
+def test_the_same_mask_made_again() -> None:
+    def program(x: Tensor) -> tuple[Any, Any, Any, Any]:
+        first = (x > 0).any()
+        again = x > 0
+        x.add_(1)
+        return first, again, x > 0, x >= 0
+
+    tested, again, later, other = returned(program, torch.ones(3))
+    facts, end = learned(tested, False)
+    assert facts.is_false(again, end)
+    assert not facts.is_false(later, end), "x was written in between"
+    assert not facts.is_false(other, end)
+
+
+def test_a_mask_written_after_it_was_asked() -> None:
+    def program(mask: Tensor) -> tuple[Any, Any]:
+        first, h = mask.clone(), mask.clone()
+        asked = first.any() | h.any()
+        h.logical_not_()
+        return asked, first, h
+
+    tested, first, h = returned(program, MASK.clone())
+    facts, end = learned(tested, False)
+    assert facts.is_false(first, end)
+    assert not facts.is_false(h, end)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "elements", "exact"),
+    [(torch.uint8, 255, True), (torch.uint8, 256, False), (torch.int32, 256, True)],
+)
+def test_a_count_that_comes_round_to_zero(dtype: torch.dtype, elements: int, exact: bool) -> None:
+    """256 true elements are none in eight bits."""
+
+    def program(mask: Tensor) -> tuple[Any, Any]:
+        return mask.sum(dtype=dtype) > 0, mask.clone()
+
+    tested, asked = returned(program, torch.ones(elements, dtype=torch.bool))
+    facts, end = learned(tested, False)
+    assert facts.is_false(asked, end) is exact
