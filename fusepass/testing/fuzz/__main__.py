@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="which programs (default: 0)")
     parser.add_argument("--first", type=int, default=0, help="number of the first (default: 0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--seconds", type=float, help="stop after about this time")
     parser.add_argument("--codegen", choices=("eager", "inductor"), default="eager")
     parser.add_argument("--out", type=Path, help="write the summary there, as JSON")
     parser.add_argument("--show", type=int, metavar="N", help="print program N, run it, and stop")
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs=given.jobs,
         codegen=given.codegen,
         first=given.first,
+        most_seconds=given.seconds,
         progress=_progress,
     )
     sys.stderr.write("\n")

@@ -20,6 +20,7 @@ from fusepass.testing.fuzz.generate import seeded
 from fusepass.testing.fuzz.shapes import SHAPES
 
 CHUNK = 20  # programs a worker takes at a time
+CHUNKS_OF_A_POOL = 25  # for each worker of it
 PATIENCE = 120  # seconds for one program, after which it counts as hanging
 
 
@@ -71,6 +72,7 @@ def campaign(
     jobs: int = 1,
     codegen: str = "eager",
     first: int = 0,
+    most_seconds: float | None = None,
     progress: Callable[[Summary], None] | None = None,
 ) -> Summary:
     """Run the programs ``first``, ``first + 1``, ... of a seed.
@@ -81,6 +83,7 @@ def campaign(
         jobs: processes; 1 runs in this one.
         codegen: of fusepass.
         first: number of the first program.
+        most_seconds: stop after this time, with what has been run until then.
         progress: called with what is known so far, after every few programs.
     """
     started = time.monotonic()
@@ -97,6 +100,8 @@ def campaign(
         summary.seconds = round(time.monotonic() - started, 1)
         if progress is not None:
             progress(summary)
+        if most_seconds is not None and summary.seconds > most_seconds:
+            break
     summary.treatments = dict(total.most_common())
     summary.shapes = {
         shape: {
@@ -153,19 +158,23 @@ def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[li
         return
     waiting = list(chunks)
     while waiting:
+        # New processes now and then, for the memory that compiling leaves behind. (Not by
+        # max_tasks_per_child: in Python 3.11 and 3.12 the pool then stops: python/cpython#115634.)
+        now, waiting = waiting[: jobs * CHUNKS_OF_A_POOL], waiting[jobs * CHUNKS_OF_A_POOL :]
+        lost: list[range] = []
         # A process that dies takes the pool with it: its programs are then tried one by one.
-        with ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=10
-        ) as pool:
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             tasks: dict[Future[list[dict[str, Any]]], range] = {
-                pool.submit(run_chunk, chunk, seed, codegen): chunk for chunk in waiting
+                pool.submit(run_chunk, chunk, seed, codegen): chunk for chunk in now
             }
-            waiting, lost = [], []
-            for task in as_completed(tasks):
-                try:
-                    yield task.result()
-                except BrokenProcessPool:
-                    lost.append(tasks[task])
+            try:
+                for task in as_completed(tasks):
+                    try:
+                        yield task.result()
+                    except BrokenProcessPool:
+                        lost.append(tasks[task])
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
         for chunk in lost:
             if len(chunk) > 1:
                 waiting += [range(i, i + 1) for i in chunk]
