@@ -28,7 +28,7 @@ from fusepass.graph.history import History
 from fusepass.graph.mask_facts import MaskFacts, facts_of
 from fusepass.graph.same_value import Held
 from fusepass.graph.totality import partial_reason
-from fusepass.patterns.branch_to_where import known_branches
+from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
@@ -55,7 +55,7 @@ def _replace(site: Site) -> None:
     for user in list(node.users):
         user.replace_all_uses_with(kept[user.args[1]])  # type: ignore[index]
         graph.erase_node(user)
-    graph.erase_node(node)
+    erase_select(node)
     branch: Branch = node.meta[BRANCH]
     idle = [n for n in graph.nodes if arm_of(n, branch.site, branches) is (not acting)]
     for dead in reversed(idle):

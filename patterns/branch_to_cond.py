@@ -22,7 +22,7 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
 from fusepass.graph.sizes import tensors_of
-from fusepass.patterns.branch_to_where import known_branches
+from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
 
@@ -69,7 +69,7 @@ def _replace(site: Site) -> None:
             for user in [u for u in node.users if u.args[1] == position]:
                 user.replace_all_uses_with(item)
                 graph.erase_node(user)
-    graph.erase_node(node)
+    erase_select(node)
     for nodes in arms.values():
         for inner in reversed(nodes):
             graph.erase_node(inner)
@@ -132,6 +132,7 @@ def _carve(
     gm: fx.GraphModule, nodes: list[fx.Node], results: tuple[fx.Node, ...], operands: list[fx.Node]
 ) -> fx.GraphModule:
     body = fx.Graph()
+    known_branches(body).update(known_branches(nodes[0].graph) if nodes else {})
     env: dict[fx.Node, fx.Node] = {}
     for operand in operands:
         env[operand] = body.placeholder(operand.name)

@@ -47,7 +47,7 @@ def _replace(site: Site) -> None:
     for user in list(node.users):  # getitem nodes
         user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
         site.gm.graph.erase_node(user)
-    site.gm.graph.erase_node(node)
+    erase_select(node)
 
 
 def _gate(site: Site, predicate: fx.Node, branch: Branch) -> None:
@@ -89,8 +89,20 @@ def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, a
 
 def known_branches(graph: fx.Graph) -> dict[int, Branch]:
     """Every branch of the graph, also those already rewritten (their arms keep their tags)."""
-    known: dict[int, Branch] = getattr(graph, "_fusepass_branches", {})
+    known = _rewritten(graph)
     known |= {n.meta[BRANCH].site: n.meta[BRANCH] for n in graph.nodes if BRANCH in n.meta}
+    return known
+
+
+def erase_select(node: fx.Node) -> None:
+    """Erase the select node of a branch; what stands in its arms is still known to."""
+    branch: Branch = node.meta[BRANCH]
+    _rewritten(node.graph)[branch.site] = branch
+    node.graph.erase_node(node)
+
+
+def _rewritten(graph: fx.Graph) -> dict[int, Branch]:
+    known: dict[int, Branch] = getattr(graph, "_fusepass_branches", {})
     graph._fusepass_branches = known  # type: ignore[attr-defined]
     return known
 

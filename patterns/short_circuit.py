@@ -22,7 +22,7 @@ from torch import fx
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import written_nodes
-from fusepass.patterns.branch_to_where import known_branches
+from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
@@ -68,7 +68,7 @@ def _replace(site: Site) -> None:
         kept = next(u for u in inner.users if u.args[1] == user.args[1])
         user.replace_all_uses_with(kept)
         graph.erase_node(user)
-    graph.erase_node(outer)
+    erase_select(outer)
     for node, arm in reversed(plan.arms.items()):
         if arm is not plan.inner_in and not node.users:
             graph.erase_node(node)

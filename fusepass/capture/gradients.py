@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from fusepass.capture.select import ARM, BRANCH, select
+from fusepass.capture.select import BRANCH, Branch, select, sites_around
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
@@ -38,6 +38,7 @@ class _Reach:
     may: dict[fx.Node, int] = field(default_factory=dict)
     must: dict[fx.Node, int] = field(default_factory=dict)
     owners: list[fx.Node] = field(default_factory=list)
+    inside: dict[int, int] = field(default_factory=dict)
 
     def bit_of(self, node: fx.Node) -> int:
         self.owners.append(node)
@@ -82,12 +83,15 @@ def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, tup
 def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
     reach = _Reach()
     chosen = set(selects)
+    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
     sharing: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.args and node.args[0] in chosen and node.op == "call_function":
             reach.may[node], reach.must[node] = _of_choice(node, reach)
         else:
             own = reach.bit_of(node) if _is_leaf(node) or _could_make_nan(node) else 0
+            for site in sites_around(node, branches) if own else ():
+                reach.inside[site] = reach.inside.get(site, 0) | own
             sources = _differentiable_sources(node)
             reach.may[node] = own | _union(reach.may, sources)
             reach.must[node] = own | _union(reach.must, sources)
@@ -101,13 +105,18 @@ def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
 
 
 def _of_choice(item: fx.Node, reach: _Reach) -> tuple[int, int]:
-    """For one result of a select: what reaches either arm, and what reaches both."""
+    """For one result of a select: what reaches either arm, and what reaches both.
+
+    What stands in the arms themselves is behind their gates, and as good as in both.
+    """
     if not _carries_grad(item):
         return 0, 0
     source, position = item.args
     taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
     may = reach.may[taken] | reach.may[other]  # type: ignore[index]
-    return may, reach.must[taken] & reach.must[other]  # type: ignore[index]
+    must_taken, must_other = reach.must[taken], reach.must[other]  # type: ignore[index]
+    gated = reach.inside.get(source.meta[BRANCH].site, 0)  # type: ignore[union-attr]
+    return may, (must_taken & must_other) | ((must_taken | must_other) & gated)
 
 
 def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
@@ -143,8 +152,10 @@ def _blamed(
     lost = {}
     for node in selects:
         pairs = zip(node.args[1], node.args[2], strict=True)  # type: ignore[arg-type]
-        if node in above and any((reach.may[a] ^ reach.may[b]) & bits for a, b in pairs):
-            lost[node.meta[BRANCH].site] = why
+        site = node.meta[BRANCH].site
+        outside = bits & ~reach.inside.get(site, 0)
+        if node in above and any((reach.may[a] ^ reach.may[b]) & outside for a, b in pairs):
+            lost[site] = why
     return lost
 
 
@@ -153,10 +164,9 @@ def _is_leaf(node: fx.Node) -> bool:
 
 
 def _could_make_nan(node: fx.Node) -> bool:
-    """Whether the call stands outside every arm and its backward multiplies by a value."""
+    """Whether the backward of the call multiplies by a value."""
     return (
-        ARM not in node.meta
-        and node.op in ("call_function", "call_method")
+        node.op in ("call_function", "call_method")
         and node.target is not select
         and _carries_grad(node)
         and not zero_safe(node)

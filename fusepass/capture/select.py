@@ -8,6 +8,7 @@ then a choice), so a graph that never reaches our rules still computes the right
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -57,3 +58,12 @@ def arm_of(node: fx.Node, site: int, branches: dict[int, Branch]) -> bool | None
         branch = branches.get(tag[0])
         tag = branch.outer if branch is not None else None
     return None
+
+
+def sites_around(node: fx.Node, branches: dict[int, Branch]) -> Iterator[int]:
+    """The sites in whose arms the node stands, innermost first."""
+    tag = node.meta.get(ARM)
+    while tag is not None:
+        yield tag[0]
+        branch = branches.get(tag[0])
+        tag = branch.outer if branch is not None else None

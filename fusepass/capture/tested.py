@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.numbers import NUMBER
-from fusepass.capture.select import ARM, BRANCH, Branch
+from fusepass.capture.select import ARM, BRANCH, Branch, sites_around
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.history import History
 
@@ -22,7 +22,7 @@ def copy_tested(graph: fx.Graph, fake_mode: Any) -> None:
         graph: the complete graph of a frame, selects and choices between numbers in it.
         fake_mode: the mode its fake tensors compute under.
     """
-    nodes = list(graph.nodes)
+    nodes, keys = list(graph.nodes), (BRANCH, NUMBER)
     joins = [
         (node, node.meta[key]) for node in nodes for key in (BRANCH, NUMBER) if key in node.meta
     ]
@@ -32,13 +32,8 @@ def copy_tested(graph: fx.Graph, fake_mode: Any) -> None:
     branches: dict[int, Branch] = {branch.site: branch for _, branch in joins}
     first: dict[int, fx.Node] = {}
     for node in nodes:
-        tag = node.meta.get(ARM)
-        sites = {branch.site for join, branch in joins if join is node}
-        while tag is not None:
-            sites.add(tag[0])
-            outer = branches.get(tag[0])
-            tag = outer.outer if outer is not None else None
-        for site in sites:
+        own = [node.meta[key].site for key in keys if key in node.meta]
+        for site in (*own, *sites_around(node, branches)):
             first.setdefault(site, node)
     copies: dict[int, fx.Node] = {}
     for join, branch in joins:
