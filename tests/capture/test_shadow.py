@@ -279,6 +279,7 @@ class Running(nn.Module):
         self.register_buffer("high", torch.tensor(-INF))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.detach()
         if torch.isinf(self.low):
             self.low.copy_(x.min())
             self.high.copy_(x.max())
@@ -331,11 +332,24 @@ def test_inputs_that_share_memory() -> None:
 
 def saved_for_backward(x: Tensor) -> Tensor:
     h = x * 2
-    y = h.exp().sin()
+    y = h.exp()
+    k = y.sin()
+    if x.sum() > 0:
+        y.add_(1)
+    return y + k
+
+
+def its_result_saved(x: Tensor) -> Tensor:
+    # sin saves what it reads, exp what it returns: y may be written here.
+    y = (x * 2).sin()
     k = y.exp()
     if x.sum() > 0:
         y.add_(1)
     return y + k
+
+
+def test_a_value_that_nothing_saved_may_be_written() -> None:
+    side_by_side(its_result_saved, *TURNS, grad=True).only("where", "pure_total")
 
 
 def changes_its_shape(x: Tensor) -> Tensor:

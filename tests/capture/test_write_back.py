@@ -129,7 +129,9 @@ def test_every_treatment_writes_the_same(treatment: str, grad: bool) -> None:
         return h + 0, part + 0
 
     outcome = side_by_side(program, *TURNS, grad=grad, treatment=treatment)
-    assert {used for used, _ in outcome.treatments} == {treatment}
+    # A cond saves its operands for its backward, so in training it may not write them.
+    also = {"keep"} if grad and treatment == "cond" else set()
+    assert {used for used, _ in outcome.treatments} <= {treatment} | also
 
 
 def test_a_memory_nobody_writes_is_not_written() -> None:

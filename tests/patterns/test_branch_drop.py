@@ -1,0 +1,285 @@
+"""Guards of masked stores are dropped: nothing is asked, nothing selected, and the values stay."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+import fusepass
+import fusepass.backend
+from fusepass.graph.canonical import op_name
+from fusepass.testing.compare import assert_same
+
+NAN, INF = float("nan"), float("inf")
+SOME = torch.linspace(-1, 1, 12).reshape(3, 4)
+ODD = torch.tensor([[NAN, INF, -INF, -0.0]]).repeat(3, 1)
+CALLS = [SOME, -SOME.abs() - 1, SOME.abs() + 1, ODD, SOME, torch.full((3, 4), NAN)]
+
+
+def compiled_with_rules(
+    program: Callable[..., Any], calls: list[Tensor], *, grad: bool = False, **options: Any
+) -> tuple[list[tuple[str, str]], Counter[str]]:
+    """Compare each call with eager; returns what was decided and the operations left."""
+    seen: list[fx.GraphModule] = []
+
+    def keep(gm: fx.GraphModule, inputs: Any) -> Any:
+        result = fusepass.backend.fusepass(gm, inputs)
+        seen.append(gm)
+        return result
+
+    keep.compiler_fn = fusepass.backend.fusepass  # type: ignore[attr-defined]
+    fusepass.reset()
+    with fusepass.options(**{"codegen": "eager", **options}):
+        run = torch.compile(program, backend=keep)
+        for index, x in enumerate(calls):
+            mine, theirs = (copy.deepcopy(x).requires_grad_(grad) for _ in range(2))
+            got, want = run(mine), program(theirs)
+            assert_same(want, got, f"call {index}")
+            if grad:
+                (want if isinstance(want, Tensor) else want[0]).sum().backward()
+                (got if isinstance(got, Tensor) else got[0]).sum().backward()
+            assert_same(theirs, mine, f"input of call {index}")
+            assert_same(theirs.grad, mine.grad, f"gradient of call {index}")
+        report = fusepass.last_report(run).to_dict()
+    decided = [
+        (d["treatment"], d["reason_code"]) for d in report["decisions"] if d["station"] == "capture"
+    ]
+    names = [op_name(n) for gm in seen for n in gm.graph.nodes]
+    return decided, Counter(name for name in names if name)
+
+
+def stored(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h[mask] = 7.0
+    return h
+
+
+def filled(x: Tensor) -> Tensor:
+    h = x * 2
+    nan = h.isnan()
+    if nan.any():
+        h = h.masked_fill(nan, 0.0)
+    return h + 1
+
+
+def chosen(x: Tensor) -> Tensor:
+    h = x * 2
+    valid = h.isfinite()
+    if not valid.all():
+        h = torch.where(valid, h, 0.0)
+    return h + 1
+
+
+@pytest.mark.parametrize("program", [stored, filled, chosen])
+def test_neither_reduced_nor_selected(program: Callable[[Tensor], Tensor]) -> None:
+    decided, ops = compiled_with_rules(program, CALLS)
+    assert decided == [("drop", "proved")]
+    assert ops["any"] == ops["all"] == ops["item"] == 0
+    assert ops["where"] == (1 if program is chosen else 0)
+
+
+@pytest.mark.parametrize("program", [filled, chosen])
+def test_with_gradients(program: Callable[[Tensor], Tensor]) -> None:
+    decided, ops = compiled_with_rules(program, [SOME, -SOME.abs() - 1], grad=True)
+    assert decided == [("drop", "proved")]
+    assert ops["any"] == ops["all"] == 0
+
+
+@pytest.mark.parametrize("program", [stored, filled, chosen])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dtypes(program: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    decided, _ = compiled_with_rules(program, [x.to(dtype) for x in CALLS])
+    assert decided == [("drop", "proved")]
+
+
+def test_the_predicate_stays_where_somebody_else_reads_it() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        h = x * 2
+        mask = h > 0
+        found = mask.any()
+        if found:
+            h = h.masked_fill(mask, 7.0)
+        return h + 1, found
+
+    decided, ops = compiled_with_rules(program, CALLS)
+    assert decided == [("drop", "proved")]
+    assert ops["any"] == 1
+
+
+def other_mask(x: Tensor) -> Tensor:
+    h = x * 2
+    if (h > 0).any():
+        h = h.masked_fill(h > 1, 7.0)
+    return h + 1
+
+
+def inverse(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h = h.masked_fill(~mask, 7.0)
+    return h + 1
+
+
+def all_of_it(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.all():
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
+def mask_written_in_between(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    found = mask.any()
+    mask.logical_not_()
+    if found:
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
+def mask_written_in_the_arm(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        mask.logical_not_()
+        h = h.masked_fill(mask, 7.0)
+    return h + mask
+
+
+def tensor_written_in_the_arm(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h.neg_()
+        h[mask] = 7.0
+    return h + 1
+
+
+def mask_made_again_after_a_write(x: Tensor) -> Tensor:
+    h = x * 2
+    if (h > 0).any():
+        h.neg_()
+        h[h > 0] = 7.0
+    return h + 1
+
+
+def copied_from_another(x: Tensor) -> Tensor:
+    h, k = x * 2, x * 3
+    mask = h > 0
+    if mask.any():
+        h.copy_(torch.where(mask, 7.0, k))
+    return h + 1
+
+
+def arms_the_wrong_way_round(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h = torch.where(mask, h, 7.0)
+    return h + 1
+
+
+def mask_as_the_value(x: Tensor) -> Tensor:
+    # The method selects *from* the mask.
+    mask, flags = x > 0, x < 0.5
+    if mask.any():
+        flags = mask.where(x < 0, flags)
+    return flags.float()
+
+
+def something_else_as_well(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h = h.masked_fill(mask, 7.0) * 1.5
+    return h + 1
+
+
+def else_arm(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask.any():
+        h = h.masked_fill(mask, 7.0)
+    else:
+        h = h - 1
+    return h * 3 + 1
+
+
+def row_of_the_mask(x: Tensor) -> Tensor:
+    h = x * 2
+    mask = h > 0
+    if mask[0].any():
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
+def counted_in_eight_bits(x: Tensor) -> Tensor:
+    # 256 true elements are none in eight bits.
+    h = (x * 2).repeat(64, 1)[:64].repeat(1, 1)
+    mask = h > -9
+    if mask.sum(dtype=torch.uint8) > 0:
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
+KEPT = [
+    other_mask,
+    inverse,
+    all_of_it,
+    mask_written_in_between,
+    mask_written_in_the_arm,
+    tensor_written_in_the_arm,
+    mask_made_again_after_a_write,
+    copied_from_another,
+    arms_the_wrong_way_round,
+    mask_as_the_value,
+    something_else_as_well,
+    else_arm,
+    row_of_the_mask,
+    counted_in_eight_bits,
+]
+
+
+@pytest.mark.parametrize("program", KEPT, ids=lambda program: program.__name__)
+def test_not_dropped(program: Callable[[Tensor], Tensor]) -> None:
+    decided, _ = compiled_with_rules(program, CALLS)
+    assert decided
+    assert all(treatment == "where" for treatment, _ in decided), decided
+
+
+def test_a_weight_in_the_arm_has_no_gradient_where_it_is_not_taken() -> None:
+    weight = torch.ones(4, requires_grad=True)
+
+    def program(x: Tensor) -> Tensor:
+        h = x * 2
+        mask = h > 0
+        if mask.any():
+            h = torch.where(mask, weight, h)
+        return h
+
+    decided, _ = compiled_with_rules(program, [SOME, -SOME.abs() - 1], grad=True)
+    assert {treatment for treatment, _ in decided} == {"keep"}
+
+
+def test_no_nan_from_what_is_not_stored() -> None:
+    """0 · ∞ in the backward of the arm, were it run without a gate where it is not taken."""
+
+    def program(x: Tensor) -> Tensor:
+        h = x * 2
+        mask = h > 5
+        if mask.any():
+            h = torch.where(mask, (x - x).sqrt(), h)
+        return h
+
+    decided, _ = compiled_with_rules(program, [-SOME.abs() - 1, SOME], grad=True)
+    assert decided == [("where", "pure_total")]
