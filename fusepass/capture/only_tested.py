@@ -109,6 +109,8 @@ class _Walk:
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
             return None
         effect = dis.stack_effect(inst.opcode, inst.arg, jump=False)
+        if name == "CALL":  # Python 3.11 counts part of it for PRECALL
+            effect = -inst.arg - 1
         taken = 0 if name in _PUSHES_ONLY else max(1, 1 - effect)
         below = stack[: len(stack) - taken] if taken else stack
         if any(stack[len(below) :]):

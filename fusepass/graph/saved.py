@@ -94,7 +94,8 @@ def memory_excess(arms: dict[bool, list[fx.Node]], options: Options) -> str | No
 def kept_for_backward(node: fx.Node) -> list[fx.Node]:
     """The values the backward of a call reads: some operands, or the call itself; at most."""
     results = tensors_of(node)
-    if not any(value.requires_grad for value in results):
+    calls = node.op in ("call_function", "call_method", "call_module")
+    if not calls or not any(value.requires_grad for value in results):
         return []
     name = (op_name(node) or "").rstrip("_")
     if name in _NOTHING:

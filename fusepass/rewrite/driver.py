@@ -101,7 +101,8 @@ class _Attempt:
         return decisions
 
     def _reject(self, match: Site) -> Reject | None:
-        if not self.rule.settled_by_capture and not self.options.rule_on(self.rule.name):
+        lowers = self.rule.settled_by_capture and not self.rule.treatment
+        if not lowers and not self.options.rule_on(self.rule.name):
             return Reject(Reason.RULE_OFF, "switched off in options", match.anchor)
         return self.rule.check(match)
 
