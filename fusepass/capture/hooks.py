@@ -257,7 +257,7 @@ def _on_error(translator: Any, error: Exception) -> None:
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     _take_back(translator.output, frame, lost)
     if frame.items:  # arithmetic on a number not read may have no symbolic form
-        read_back.give_back(translator.output, frame, list(frame.items))
+        read_back.give_back(translator, frame, list(frame.items))
 
 
 def _location(translator: Any, jump: Any) -> tuple[str, int]:

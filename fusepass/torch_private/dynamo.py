@@ -342,9 +342,16 @@ def _hook_items(on_item: ItemHandler) -> Callable[[], None]:
     return undo
 
 
-def kept_between_restarts(output_graph: Any, name: str, make: Callable[[], Any]) -> Any:
-    """A value that lives as long as Dynamo tries to compile one frame, restarts included."""
-    return output_graph.root_tx.speculation_log.__dict__.setdefault(name, make())
+def kept_between_restarts(frame: Any, name: str, make: Callable[[], Any]) -> Any:
+    """A value that lives as long as Dynamo tries to compile one frame, restarts included.
+
+    Args:
+        frame: the output graph of the frame or, after an error has emptied that, its translator.
+        name: of the value.
+        make: makes it the first time.
+    """
+    translator = getattr(frame, "root_tx", None) or frame
+    return translator.speculation_log.__dict__.setdefault(name, make())
 
 
 def restart_frame(reason: str) -> NoReturn:
