@@ -109,6 +109,6 @@ def apply(variant: Variant, model: Callable[..., Any]) -> Callable[..., Any]:
         return model
     mode = None if variant.mode == "default" else variant.mode
     if variant.keep:  # torch.compile takes a mode or options, not both
-        options = {"mode": variant.mode or "default", "treatment": "keep"}
+        options: dict[str, Any] = {"mode": variant.mode or "default", "treatment": "keep"}
         return torch.compile(model, backend=variant.backend, options=options)
     return torch.compile(model, backend=variant.backend, mode=mode)

@@ -123,6 +123,8 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
         return
     nodes = [torch_private.node_of(value) for value in compared()]
     made = {node.args[0] for node in nodes if node is not None and node.args}
+    if not made:  # nearly always: this is asked at every call
+        return
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
     _take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))

@@ -83,24 +83,25 @@ def launches(
         outputs: values somebody reads later; where nothing reads a value, somebody will.
     """
     inside = set(nodes)
+    views = set(filter(_is_view, inside))
     calls: dict[fx.Node, _Call] = {}
     for node in nodes:
-        if node.op.startswith("call_") and tensors_of(node) and not _is_view(node):
+        if node.op.startswith("call_") and tensors_of(node) and node not in views:
             calls[node] = _call(node)
     selects = (_Call(tensors_of(a), list(dict.fromkeys((a, b))), True, False) for a, b in joins)
     everything = [*calls.values(), *selects]
     kernels: dict[int, list[_Call]] = {}
     for call in everything:
-        _place(call, [calls[p] for p in _producers(call, inside) if p in calls], kernels)
-    needed = {_producer(node, inside) for node in outputs}
+        _place(call, [calls[p] for p in _producers(call, views) if p in calls], kernels)
+    needed = {_producer(node, views) for node in outputs}
     for node in nodes:
         if any(user not in inside for user in node.users):
-            needed.add(_producer(node, inside))
+            needed.add(_producer(node, views))
     readers: dict[fx.Node, list[_Call]] = {}
     for call in everything:
-        for producer in _producers(call, inside):
+        for producer in _producers(call, views):
             readers.setdefault(producer, []).append(call)
-    return [_launch(kernel, calls, inside, readers, needed) for kernel in kernels.values()]
+    return [_launch(kernel, calls, views, readers, needed) for kernel in kernels.values()]
 
 
 def _call(node: fx.Node) -> _Call:
@@ -133,7 +134,7 @@ def _place(call: _Call, producers: list[_Call], kernels: dict[int, list[_Call]])
 def _launch(
     kernel: list[_Call],
     calls: dict[fx.Node, _Call],
-    inside: set[fx.Node],
+    views: set[fx.Node],
     readers: dict[fx.Node, list[_Call]],
     needed: set[fx.Node],
 ) -> Launch:
@@ -142,7 +143,7 @@ def _launch(
     result = Launch(_device(kernel[0]))
     for call in kernel:
         for operand in call.operands:
-            producer = calls.get(_producer(operand, inside))
+            producer = calls.get(_producer(operand, views))
             if producer is None or producer.kernel is not kernel:
                 for key, value in zip(memories([operand]), tensors_of(operand), strict=False):
                     read[key] = max(read.get(key, 0), stored_bytes(value))
@@ -164,13 +165,16 @@ def _launch(
     return result
 
 
-def _producers(call: _Call, inside: set[fx.Node]) -> list[fx.Node]:
-    return list(dict.fromkeys(_producer(operand, inside) for operand in call.operands))
+def _producers(call: _Call, views: set[fx.Node]) -> list[fx.Node]:
+    return list(dict.fromkeys(_producer(operand, views) for operand in call.operands))
 
 
-def _producer(node: fx.Node, inside: set[fx.Node]) -> fx.Node:
-    """The call whose result a value is or is a view of; the value itself from outside."""
-    while node in inside and _is_view(node):
+def _producer(node: fx.Node, views: set[fx.Node]) -> fx.Node:
+    """The call whose result a value is or is a view of; the value itself from outside.
+
+    ``views`` are the calls of the stretch that only look at memory in another way.
+    """
+    while node in views:
         keys = set(memories([node]))
         node = next(n for n in node.all_input_nodes if not keys.isdisjoint(memories([n])))
     return node

@@ -75,7 +75,8 @@ class Facts:
             return
         if any(source in moved for source in written_nodes(node)):
             raise ValueError(f"{node.name} writes to a value whose strides changed")
-        operands = {source: _alias(source) for source in node.all_input_nodes}
+        writes = bool(written_nodes(node))
+        operands = {source: _alias(source, writes) for source in node.all_input_nodes}
         operands |= {source: moved[source] for source in operands if source in moved}
         value = rerun([node], operands, self.fake_mode)[node]
         before = self.values.get(node) or _layout(noted)
@@ -97,10 +98,12 @@ def _depends_on_place(node: fx.Node) -> bool:
     return autocast or reshapes_its_operand(node)
 
 
-def _alias(node: fx.Node) -> Any:
+def _alias(node: fx.Node, writes: bool) -> Any:
     """A node's value as a call may write to it without harm to what is on record."""
     value = tensor_value(node)
-    return node.meta["example_value"] if value is None else value.detach()
+    if value is None:
+        return node.meta["example_value"]
+    return value.detach() if writes or value.requires_grad else value
 
 
 def _outputs(graph: fx.Graph) -> list[fx.Node]:

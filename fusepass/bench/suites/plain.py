@@ -6,6 +6,7 @@ models come unmodified from a config; they branch a lot, on Python values. The o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -114,14 +115,14 @@ def programs(device: str) -> tuple[Program, ...]:
     found = []
     for name, make in (("bert", bert), ("gpt2", gpt2)):
         shape = {"tokens": sizes.tokens, "width": sizes.width, "layers": sizes.layers}
-        build = partial(make, device, *shape.values(), sizes.dtype)
+        build: Callable[[], Model] = partial(make, device, **shape, dtype=sizes.dtype)
         found.append(Program(name, build, {**shape, "dtype": dtype}, branches=False))
     width, layers = sizes.encoder
-    build = partial(encoder, device, sizes.tokens, width, layers, sizes.dtype)
     shape = {"tokens": sizes.tokens, "width": width, "layers": layers}
+    build = partial(encoder, device, **shape, dtype=sizes.dtype)
     found.append(Program("encoder", build, {**shape, "dtype": dtype}, branches=False))
     channels, size, blocks = sizes.convolutions
-    build = partial(convolutions, device, channels, size, blocks, sizes.dtype)
     shape = {"channels": channels, "size": size, "blocks": blocks}
+    build = partial(convolutions, device, **shape, dtype=sizes.dtype)
     found.append(Program("convolutions", build, {**shape, "dtype": dtype}, branches=False))
     return tuple(found)
