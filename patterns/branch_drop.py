@@ -53,7 +53,7 @@ def _replace(site: Site) -> None:
     branches = known_branches(graph)
     kept = node.args[1] if acting else node.args[2]
     for user in list(node.users):
-        user.replace_all_uses_with(kept[user.args[1]])  # type: ignore[index]
+        user.replace_all_uses_with(kept[user.args[1]])  # type: ignore[index,arg-type]
         graph.erase_node(user)
     erase_select(node)
     branch: Branch = node.meta[BRANCH]
@@ -164,10 +164,9 @@ class _Unchanged:
             if parts is None or not self.history.holds(source, moment):
                 return False
             read, target = self.history.moments[source], node.args[0]
-            stored = parts[2] if self.facts.is_false(parts[0], read) else None
-            if isinstance(target, fx.Node) and stored is target:
+            if self.facts.is_false(parts[0], read) and isinstance(target, fx.Node):
                 self._note(parts[1])
-                return not self.history.is_written(target, read, moment)
+                return parts[2] is target and not self.history.is_written(target, read, moment)
         return False
 
 

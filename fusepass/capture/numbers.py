@@ -152,7 +152,7 @@ def _tensor(
         for arm, number in ((True, node.args[1]), (False, node.args[2])):
             args, kwargs = _with(user.args, node, number), _with(user.kwargs, node, number)
             if user.op == "call_method":
-                side = graph.call_method(user.target, args, kwargs)
+                side = graph.call_method(str(user.target), args, kwargs)
             else:
                 side = graph.call_function(user.target, args, kwargs)  # type: ignore[arg-type]
             side.meta = {**user.meta, ARM: (branch.site, arm)}
@@ -195,7 +195,7 @@ def _fake(side: fx.Node, value: torch.Tensor, fake_mode: Any) -> torch.Tensor | 
         return None
 
 
-def _alike(fake: torch.Tensor, value: torch.Tensor) -> bool:
+def _alike(fake: Any, value: torch.Tensor) -> bool:
     equal = torch_private.known_equal
     return (
         isinstance(fake, torch.Tensor)

@@ -88,7 +88,7 @@ def _is_method_call(translator: Any) -> bool:
     index = translator.instruction_pointer - 2
     while index >= 0 and translator.instructions[index].opname in ("PRECALL", "CACHE", "PUSH_NULL"):
         index -= 1
-    return index >= 0 and translator.instructions[index].argval == "item"
+    return index >= 0 and bool(translator.instructions[index].argval == "item")
 
 
 def tests_a_number(translator: Any, frame: Frame) -> bool:
@@ -115,9 +115,11 @@ def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:
     todo = [torch_private.number_on_top(translator)]
     while todo:
         node = todo.pop()
+        if node is None:
+            continue
         if node in frame.items:
             found[node] = None
-        elif node is not None:
+        else:
             todo.extend(node.all_input_nodes)
     return tuple(found)
 

@@ -131,7 +131,7 @@ class _Conversion:
         return self._with_integer(compare, value, right)
 
     def _with_integer(self, compare: Any, value: Any, right: float) -> Any:
-        if isinstance(right, float) and math.isfinite(right) and not right.is_integer():
+        if not isinstance(right, int) and math.isfinite(right) and not right.is_integer():
             rounded = {
                 operator.gt: math.floor,
                 operator.le: math.floor,
@@ -152,8 +152,8 @@ class _Conversion:
             whole = isinstance(side, int) and abs(side) > _EXACT
             if kind != "float" or whole or not (isinstance(side, (fx.Node, int, float))):
                 raise Refusal(Reason.PREDICATE, "arithmetic of integers read back can overflow")
-            sides.append(float(value) if not isinstance(side, fx.Node) else value)
-        return self._record(_ARITHMETIC[node.target], *sides)
+            sides.append(float(value) if not isinstance(side, fx.Node) else value)  # type: ignore[arg-type]
+        return self._record(_ARITHMETIC[node.target], *sides)  # type: ignore[index]
 
     def _record(self, call: Any, *args: Any) -> Any:
         proxies = tuple(a.as_proxy() if hasattr(a, "as_proxy") else a for a in args)

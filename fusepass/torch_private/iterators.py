@@ -91,7 +91,7 @@ def copied_state(state: State) -> State:
     Raises:
         ValueError: it advances something that cannot be copied.
     """
-    copied = {}
+    copied: State = {}
     for name, value in state.items():
         if isinstance(value, list):
             copied[name] = list(value)
