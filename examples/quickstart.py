@@ -126,7 +126,7 @@ def _count_and_compare(
         "mode": mode,
         "operations": [],
         "graph_breaks": 0,
-        "regions_per_call": regions_entered(lambda: call(**inputs)),
+        "regions_per_call": regions_entered(lambda: call(**inputs))[0],
         "rms_error": error,
     }
 
