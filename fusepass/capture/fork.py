@@ -16,6 +16,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.attributes import attribute_writes
 from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
+from fusepass.capture.data_sizes import check_no_sizes, forget_counts, sizes_of
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
@@ -80,6 +81,7 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
         traced = tag_as_message(translator.output.graph, last, site_id)
         if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
             raise
+        check_no_sizes(traced, sizes_of(traced))
         return _go_on(translator, frame, site_id, before, starts, predicate, taken, where)
     except BaseException:
         before.restore()
@@ -144,7 +146,8 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
     calls_before = len(graph.nodes) - torch_private.input_count(translator)
     translator.stack = stack
     translator.instruction_pointer = translator.start_point = start
-    with attribute_writes(translator, [held for held, _ in before.iterators]) as writes:
+    iterators = [held for held, _ in before.iterators]
+    with attribute_writes(translator, iterators) as writes, torch_private.data_sizes(translator):
         _run_to(translator, join)
     writes.collect()
     if modes() != before.modes:
@@ -162,6 +165,7 @@ def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
     nodes = [n for n in nodes if not is_sink(n) and not only_for_message(n)]
+    forget_counts(nodes)
     held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
     return Arm(bindings, translator.instruction_pointer, nodes, held, writes)
 

@@ -33,10 +33,16 @@ _ONLY_FIRST = frozenset(
 
 @dataclass
 class _Reach:
-    """What may and what must reach each node, as bits; who has which bit."""
+    """What may and what must reach each node, as bits; who has which bit.
+
+    Attributes:
+        may, must: by node, what is written into it later included.
+        differs: by select, what reaches one arm only, as it is when they meet.
+    """
 
     may: dict[fx.Node, int] = field(default_factory=dict)
     must: dict[fx.Node, int] = field(default_factory=dict)
+    differs: dict[fx.Node, int] = field(default_factory=dict)
     owners: list[fx.Node] = field(default_factory=list)
     inside: dict[int, int] = field(default_factory=dict)
 
@@ -95,6 +101,10 @@ def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
             sources = _differentiable_sources(node)
             reach.may[node] = own | _union(reach.may, sources)
             reach.must[node] = own | _union(reach.must, sources)
+        if node in chosen:
+            for a, b in zip(node.args[1], node.args[2], strict=True):
+                differing = reach.may[a] ^ reach.may[b]
+                reach.differs[node] = reach.differs.get(node, 0) | differing
         for key in memories([node]):
             sharing.setdefault(key, []).append(node)
         for written in written_nodes(node):  # a write changes what its target stands for
@@ -142,6 +152,10 @@ def _blamed(
 ) -> dict[int, tuple[Reason, str]]:
     """The selects above ``result`` of which only one arm depends on something doubtful."""
     bits = sum(1 << reach.owners.index(node) for node in doubtful)
+    writers: dict[int, list[fx.Node]] = {}
+    for node in result.graph.nodes:
+        for key in memories(written_nodes(node)):
+            writers.setdefault(key, []).append(node)
     above: set[fx.Node] = set()
     todo = [result]
     while todo:
@@ -149,12 +163,11 @@ def _blamed(
         if node not in above:
             above.add(node)
             todo.extend(node.all_input_nodes)
+            todo.extend(writer for key in memories([node]) for writer in writers.get(key, ()))
     lost = {}
     for node in selects:
-        pairs = zip(node.args[1], node.args[2], strict=True)  # type: ignore[arg-type]
         site = node.meta[BRANCH].site
-        outside = bits & ~reach.inside.get(site, 0)
-        if node in above and any((reach.may[a] ^ reach.may[b]) & outside for a, b in pairs):
+        if node in above and reach.differs.get(node, 0) & bits & ~reach.inside.get(site, 0):
             lost[site] = why
     return lost
 

@@ -10,6 +10,7 @@ from fusepass import torch_private
 from fusepass.capture import legality
 from fusepass.capture.attributes import merge_attributes
 from fusepass.capture.bindings import Arm, Bindings, put_back
+from fusepass.capture.data_sizes import remove_data_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.liveness import live_names
 from fusepass.capture.merge import Outputs, Results, merge, merge_locals, settle
@@ -40,6 +41,7 @@ def join_arms(
     """
     taken, other = arms[True], arms[False]
     graph_nodes = {True: taken.nodes, False: other.nodes}
+    erased = remove_data_sizes(translator, graph_nodes)
     for nodes in graph_nodes.values():
         lower_masked_stores(nodes, translator.fake_mode)
     shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
@@ -62,6 +64,8 @@ def join_arms(
             )
         )
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
+    if not erased.isdisjoint(node for pair in pairs for node in pair):
+        raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     predicate_node = predicate.as_proxy().node
     raises_inside = any(site_id in inner.inside for inner in frame.sites)
     if raises_inside and shadows.finals:

@@ -34,7 +34,7 @@ def _lowered(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
         return []
     target, index, source = node.args
     value = tensor_value(target)
-    found = _mask_of(value, index) if value is not None else None
+    found = mask_of(value, index) if value is not None else None
     if value is None or found is None:
         return []
     mask, shape, rest = found
@@ -42,43 +42,68 @@ def _lowered(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
         return []
     made: list[fx.Node] = []
     with node.graph.inserting_before(node):
+        if value.requires_grad and torch.is_grad_enabled():
+            mask = add_call(made, node, fake_mode, "clone", (mask,))  # backward reads it again
         if len(shape) != len(_fake(mask).shape):
-            mask = _add(made, node, fake_mode, "reshape", (mask, shape))
+            mask = add_call(made, node, fake_mode, "reshape", (mask, shape))
         held = tensor_value(source)
         if held is None or held.dim() == 0:
-            _add(made, node, fake_mode, "masked_fill_", (target, mask, source))
+            add_call(made, node, fake_mode, "masked_fill_", (target, mask, source))
         else:
-            chosen = _add(made, node, fake_mode, torch.where, (mask, source, target))
-            _add(made, node, fake_mode, "copy_", (target, chosen))
+            chosen = add_call(made, node, fake_mode, torch.where, (mask, source, target))
+            add_call(made, node, fake_mode, "copy_", (target, chosen))
     return made
 
 
-def _add(
-    made: list[fx.Node], like: fx.Node, fake_mode: Any, target: Any, args: tuple[Any, ...]
+def add_call(
+    made: list[fx.Node],
+    like: fx.Node,
+    fake_mode: Any,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
 ) -> fx.Node:
+    """Record a call where its graph inserts, in the place of ``like``; ``made`` gains it.
+
+    Args:
+        made: nodes made so far.
+        like: the node whose meta data it gets, but for what its value is.
+        fake_mode: the mode its fake value is computed under.
+        target: a function or the name of a method.
+        args: its arguments.
+        kwargs: its keyword arguments.
+    """
+    given = kwargs or {}
     if isinstance(target, str):
-        node = like.graph.call_method(target, args)
+        node = like.graph.call_method(target, args, given)
     else:
-        node = like.graph.call_function(target, args)
-    node.meta = {k: v for k, v in like.meta.items() if k != "example_value"}
+        node = like.graph.call_function(target, args, given)
+    made.append(node)
+    node.meta = {k: v for k, v in like.meta.items() if k not in _OF_THE_VALUE}
     if target in ("masked_fill_", "copy_"):
         node.meta["example_value"] = args[0].meta["example_value"]
     else:
-        fakes = fx.map_arg(args, _fake)
+        fakes, named = fx.map_arg((args, given), _fake)
         with fake_mode:
             run = getattr(fakes[0], target) if isinstance(target, str) else target
             rest = fakes[1:] if isinstance(target, str) else fakes
-            node.meta["example_value"] = run(*rest)
-    made.append(node)
+            node.meta["example_value"] = run(*rest, **named)
     return node
+
+
+_OF_THE_VALUE = ("example_value", "unbacked_bindings")
 
 
 def _fake(node: Any) -> torch.Tensor:
     return node.meta["example_value"]  # type: ignore[no-any-return]
 
 
-def _mask_of(value: torch.Tensor, index: Any) -> tuple[fx.Node, list[Any], int] | None:
-    """The one boolean mask of an index, the shape that broadcasts it, the dimensions behind it."""
+def mask_of(value: torch.Tensor, index: Any) -> tuple[fx.Node, list[Any], int] | None:
+    """The one boolean mask of an index, the shape that broadcasts it, the dimensions behind it.
+
+    Returns:
+        None where the index is anything but one mask that fits and whole dimensions around it.
+    """
     parts = list(index) if isinstance(index, (tuple, list)) else [index]
     masks = [i for i, part in enumerate(parts) if _is_mask(part)]
     if len(masks) != 1:

@@ -217,3 +217,20 @@ class BuffersDiffer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.proj(x * self.a) if x.sum() > 0 else self.proj(x * self.b)
+
+
+@FAMILY.program(TWO, WHERE, **NONE_GRAD)
+def added_in_place_by_one_arm(x: Tensor, w: Tensor) -> Tensor:
+    # Written back after the arms, which is no edge of the graph.
+    h = x * 2
+    if x.sum() > 0:
+        h.add_(w)
+    return h
+
+
+@FAMILY.program(TWO, WHERE, grad=True)
+def added_in_place_by_one_arm_and_used_anyway(x: Tensor, w: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h.add_(w)
+    return h + w

@@ -1,0 +1,63 @@
+"""Sizes that only the data know, inside an arm: let in while it is traced, and out of it again.
+
+``x[mask] += 1`` selects a tensor of unknown size, for which Dynamo breaks the graph. Inside an arm
+it is traced with a symbol for the size, and where it turns out to be an update of the elements
+under the mask, nothing of that size is left. Of anything else the branch is given back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.masked_update import lower_masked_updates
+from fusepass.report.decision import Reason
+
+
+def sizes_of(nodes: list[fx.Node]) -> frozenset[Any]:
+    """The unknown sizes that these nodes introduce."""
+    return frozenset().union(*(torch_private.sizes_bound(node.meta) for node in nodes))
+
+
+def forget_counts(nodes: list[fx.Node]) -> None:
+    """Forget the counts of masks made among these nodes: what follows cannot refer to them."""
+    sizes = sizes_of(nodes)
+    for node in nodes if sizes else ():
+        for operand in (node, *node.all_input_nodes):
+            value = tensor_value(operand)
+            if value is not None:
+                torch_private.forget_count(value, sizes)
+
+
+def remove_data_sizes(translator: Any, arms: dict[bool, list[fx.Node]]) -> frozenset[fx.Node]:
+    """Lower masked updates in both arms; no unknown size is left in them.
+
+    Returns:
+        Nodes erased from the graph, which nothing may use any more.
+
+    Raises:
+        Refusal: an arm uses an unknown size for something else.
+    """
+    sizes = sizes_of([node for nodes in arms.values() for node in nodes])
+    erased: frozenset[fx.Node] = frozenset()
+    for nodes in arms.values():
+        erased |= lower_masked_updates(nodes, translator.fake_mode)
+    check_no_sizes([node for nodes in arms.values() for node in nodes], sizes)
+    torch_private.forget_sizes(translator, sizes)
+    return erased
+
+
+def check_no_sizes(nodes: list[fx.Node], sizes: frozenset[Any]) -> None:
+    """Refuse nodes that depend on one of these sizes.
+
+    Raises:
+        Refusal: they do.
+    """
+    for node in nodes if sizes else ():
+        parts = torch_private.tree_flatten(node.meta.get("example_value"))[0]
+        if any(torch_private.unknown_sizes(part) & sizes for part in parts):
+            raise Refusal(Reason.UNTRACEABLE, "an arm cannot be traced: Dynamic shape operator")

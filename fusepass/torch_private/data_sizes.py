@@ -1,0 +1,54 @@
+"""Fake tensors: sizes that are known only when the graph runs. Run on torch 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def data_sizes(translator: Any) -> Iterator[None]:
+    """Inside, ``x[mask]`` gives a tensor of unknown size instead of a graph break."""
+    shapes = translator.fake_mode.shape_env
+    settings = shapes.settings
+    shapes.settings = dataclasses.replace(settings, allow_dynamic_output_shape_ops=True)
+    try:
+        yield
+    finally:
+        shapes.settings = settings
+
+
+def sizes_bound(meta: dict[str, Any]) -> frozenset[Any]:
+    """The unknown sizes that a node introduces, by the meta data Dynamo gave it."""
+    if isinstance(meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return frozenset()  # a number read from a tensor is no size
+    return frozenset(meta.get("unbacked_bindings") or ())
+
+
+def unknown_sizes(value: Any) -> frozenset[Any]:
+    """The unknown sizes and numbers in a fake tensor, or in a number."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return frozenset(free_unbacked_symbols(value))
+    return frozenset()
+
+
+def forget_count(mask: torch.Tensor, sizes: frozenset[Any]) -> None:
+    """Have the next ``x[mask]`` count anew, if the count known is one of ``sizes``."""
+    counted = getattr(mask, "nonzero_memo", None)
+    if counted is not None and unknown_sizes(counted) & sizes:
+        mask.nonzero_memo = None  # type: ignore[attr-defined]
+
+
+def forget_sizes(translator: Any, sizes: Iterable[Any]) -> None:
+    """Drop what is to be checked about unknown sizes that are in the graph no more."""
+    shapes = translator.fake_mode.shape_env
+    for size in sizes:
+        checks = shapes.deferred_runtime_asserts.pop(size, [])
+        shapes.num_deferred_runtime_asserts -= len(checks)
+        translator.output.root_tracer.bound_symbols.pop(size, None)
