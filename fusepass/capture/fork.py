@@ -25,7 +25,6 @@ from fusepass.capture.refusal import ArmRaises, Refusal
 from fusepass.capture.region import EXIT, Region
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
-from fusepass.capture.ungraded import requires_grad
 from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
 
@@ -87,7 +86,7 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
         before.restore()
         raise
     try:
-        if any(map(requires_grad, ungraded)):
+        if ungraded is not None and ungraded.gained(translator.output.graph):
             text = "an arm writes something that requires grad into a tensor that does not"
             raise Refusal(Reason.NONE_GRAD, text)
         before.restore()
