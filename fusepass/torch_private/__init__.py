@@ -29,13 +29,8 @@ from fusepass.torch_private.dynamo import (
     dynamic_shapes_unlearned,
     forget_compiled_for,
     input_count,
-    install_hooks,
     is_internal_file,
-    items_as_symbols,
-    jump_kind,
-    kept_between_restarts,
     original_callable,
-    restart_frame,
     room_for_recompiles,
     trace_skipped_again,
     transparent,
@@ -59,6 +54,13 @@ from fusepass.torch_private.graphs import (
     tree_flatten,
     tree_map,
     tree_unflatten,
+)
+from fusepass.torch_private.hooks import (
+    install_hooks,
+    items_as_symbols,
+    jump_kind,
+    kept_between_restarts,
+    restart_frame,
 )
 from fusepass.torch_private.inductor import (
     chained_passes,
