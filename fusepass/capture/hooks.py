@@ -8,6 +8,7 @@ outermost branch.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import warnings
@@ -20,7 +21,7 @@ from fusepass import torch_private
 from fusepass.capture import escape, gradients, raising_arm, read_back, sink_legality
 from fusepass.capture.exits import Exits
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.frame import Frame, Site, frame_of
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
@@ -31,6 +32,7 @@ from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
+_MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
 _install_lock = threading.Lock()
 _uninstall: Callable[[], None] | None = None
 
@@ -83,20 +85,18 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     early = _refused_at_once(translator, frame)
     if early is not None:
         return _break(translator, jump, original, frame, where, early, None)
+    key = (translator.f_code, translator.instruction_pointer - 1)
     speculation = translator.speculate()
     if speculation.failed(translator):
+        for site in frame.tests_before(key):
+            frame.sites.remove(site)
         with torch_private.plain_asserts():
             return original(translator, jump)
-    key = (translator.f_code, translator.instruction_pointer - 1)
     position = _position(translator, jump)
     items = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
     try:
-        if frame.active.count(key) > _MAX_NESTED:
-            raise Refusal(
-                Reason.LOOP,
-                "the branch is met again and again inside its own arm: a loop on a tensor",
-            )
+        _bound_work(frame, key)
         if tested is None:
             read_back.put_predicate(translator)
         region = region_of(translator.f_code, translator.instructions)
@@ -111,9 +111,26 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return _break(translator, jump, original, frame, where, fault, speculation, items)
     finally:
         frame.active.pop()
-    site.speculation, site.position, site.items = speculation, position, items
+    site.speculation, site.position, site.jump = speculation, position, key
+    site.items = (*site.items, *items)
     frame.sites.append(site)
     return None
+
+
+def _bound_work(frame: Frame, key: tuple[Any, int]) -> None:
+    """A branch met inside its own arm is one of a loop: deep for each round, or wide.
+
+    With ``if a: (if b: return …) …`` in a loop, two ways lead from each round to the next, and what
+    follows is traced for both.
+
+    Raises:
+        Refusal: too often.
+    """
+    nested = frame.active.count(key) - 1
+    frame.repeats[key] += bool(nested)
+    if nested >= _MAX_NESTED or frame.repeats[key] > _MAX_REPEATS:
+        text = "the branch is met again and again inside its own arm: a loop on a tensor"
+        raise Refusal(Reason.LOOP, text)
 
 
 def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
@@ -159,6 +176,8 @@ def _break(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
     log.kept(frame.compiler, decision, _position(translator, jump))
+    key = (translator.f_code, translator.instruction_pointer - 1)
+    _keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
         inner = (
             refusal.text
@@ -173,6 +192,13 @@ def _break(
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
     with torch_private.plain_asserts():
         original(translator, jump)
+
+
+def _keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
+    """Tests made together with that of a branch that is kept are in front of a graph break, too."""
+    for site in sites:
+        file, line = site.branch.file, site.branch.line
+        log.kept(frame.compiler, dataclasses.replace(decision, file=file, line=line), site.position)
 
 
 def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
@@ -223,6 +249,7 @@ def _take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, st
                 Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
             )
             log.kept(frame.compiler, decision, site.position)
+            _keep_tests(frame, decision, frame.tests_before(site.jump, site))
             if site.items:
                 read_back.give_back(output_graph, frame, site.items)
             site.speculation.fail_and_restart_analysis(False)

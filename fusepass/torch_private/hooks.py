@@ -191,10 +191,18 @@ def kept_between_restarts(frame: Any, name: str, make: Callable[[], Any]) -> Any
     return translator.speculation_log.__dict__.setdefault(name, make())
 
 
-def restart_frame(reason: str) -> NoReturn:
-    """Discard what was traced of the frame and start again."""
+def restart_frame(reason: str, afresh: Any = None) -> NoReturn:
+    """Discard what was traced of the frame and start again.
+
+    Args:
+        reason: for Dynamo's log.
+        afresh: a translator of the frame, where the next attempt may take another way than this one
+            before it comes here; graph breaks already found are then found again.
+    """
     from torch._dynamo.exc import SpeculationRestartAnalysis
 
+    if afresh is not None:
+        afresh.speculation_log.clear()
     raise SpeculationRestartAnalysis(restart_reason=reason)
 
 
