@@ -116,6 +116,7 @@ from fusepass.torch_private.side_effects import (
 )
 from fusepass.torch_private.stack import (
     break_reason,
+    code_of_local,
     constant_of,
     is_any_tensor,
     is_existing_mutation,
@@ -180,6 +181,7 @@ __all__ = [
     "clear_compilation_metrics",
     "clear_inductor_caches",
     "code_of",
+    "code_of_local",
     "compilation_metrics",
     "compile_decomposed_eager",
     "compile_region",

@@ -16,7 +16,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors
+from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
 
 _JUMPS = {
     "POP_JUMP_IF_TRUE": True,
@@ -60,8 +60,8 @@ def install_hooks(
     Args:
         on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
             amounts to it; must return ``read()`` or a tracked tensor in its place.
-        on_truth: called as ``(translator, tensor)`` at ``bool(tensor)``; gives the tracked tensor
-            that may stand for its truth value, or None.
+        on_truth: called as ``(translator, tensor)`` at ``bool(tensor)`` and ``not tensor``; gives
+            the tracked tensor that may stand for its truth value, or None.
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
         on_identity: called as ``(translator, compared)`` before an operation that may look at which
             object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
@@ -96,10 +96,14 @@ def install_hooks(
             table[opcode] = _identity_hook(on_identity, on_truth, original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
 
-        opcode = dis.opmap["RAISE_VARARGS"]
-        original = table[opcode]
-        table[opcode] = _raise_hook(on_raise, original)
-        undo.append(functools.partial(table.__setitem__, opcode, original))
+        for opname, hook in (
+            ("UNARY_NOT", functools.partial(_not_hook, on_truth)),
+            ("RAISE_VARARGS", functools.partial(_raise_hook, on_raise)),
+        ):
+            opcode = dis.opmap[opname]
+            original = table[opcode]
+            table[opcode] = hook(original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
 
     undo.append(_hook_items(on_item))
     call_user_compiler = OutputGraph.call_user_compiler
@@ -267,6 +271,23 @@ def _identity_hook(
                 return
         on_identity(translator, lambda: _compared(translator, instruction))
         original(translator, instruction)
+
+    return handler
+
+
+def _not_hook(
+    on_truth: TruthHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        value = realized(translator.stack[-1])
+        truth = on_truth(translator, value) if is_any_tensor(value) else None
+        if truth is None:
+            original(translator, instruction)
+            return
+        proxy = truth.as_proxy()
+        translator.stack[-1] = wrap_call(
+            translator, "call_function", torch.logical_not, (proxy,), {}
+        )
 
     return handler
 
