@@ -14,7 +14,8 @@ from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
 from fusepass.bench.programs import Program, Source
 from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
-from fusepass.bench.variants import EAGER, Variant, baseline, floor_of, hand_of
+from fusepass.bench.speed_rule import compare_speed
+from fusepass.bench.variants import EAGER, Variant, baseline
 from fusepass.errors import BenchError
 
 _FEWEST_CALLS, _MOST_CALLS = 3, 500
@@ -269,42 +270,6 @@ def _time(
             records[label]["device_us"] = samples.summary(device[label])
             records[label]["replay_us"] = samples.summary(replay[label])
     compare_speed([worker.variant for worker in workers], records)
-
-
-def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
-    """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them.
-
-    And its time over the floor's, and over that of the branches written by hand.
-    """
-    for variant in variants:
-        record = records[variant.label]
-        floor = floor_of(variant, variants)
-        if floor is not None and not variant.floor:
-            under = records[floor.label]
-            record["over_floor"] = samples.ratio(record["replay_us"], under["replay_us"])
-            if record["over_floor"] is None:
-                record["over_floor"] = samples.ratio(record["wall_us"], under["wall_us"])
-        if variant.backend is None or variant.floor or record["wall_us"] is None:
-            continue
-        hand = hand_of(variant, variants)
-        if hand is not None:
-            record["over_hand"] = samples.ratio(record["wall_us"], records[hand.label]["wall_us"])
-        peer = baseline(variant, variants)
-        ratios = Speedup(
-            eager=samples.ratio(records[EAGER]["wall_us"], record["wall_us"]),
-            inductor=samples.ratio(records[peer.label]["wall_us"], record["wall_us"])
-            if peer
-            else None,
-            best=None,
-            replay=samples.ratio(records[peer.label]["replay_us"], record["replay_us"])
-            if peer
-            else None,
-        )
-        known = [ratio for ratio in (ratios["eager"], ratios["inductor"]) if ratio is not None]
-        ratios["best"] = min(known, default=None)
-        record["speedup"] = ratios
-        if ratios["best"] is not None:
-            record["slower"] = ratios["best"] < samples.NOT_SLOWER
 
 
 def _compile_again(

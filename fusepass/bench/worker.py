@@ -10,13 +10,11 @@ A worker is a loop over commands; :data:`COMMANDS` lists them. Its state is one 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import random
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +23,16 @@ import torch
 from fusepass.bench import caches, facts, numerics, timing
 from fusepass.bench.programs import Built, Source, check_built, resolve
 from fusepass.bench.records import GraphFacts
-from fusepass.bench.training import State, Training, curves, exact_curves, stepper
+from fusepass.bench.session import (
+    Session,
+    batches_and_start,
+    grad_mode_of,
+    make_call,
+    program_of,
+    timed_call,
+    trained,
+)
+from fusepass.bench.training import curves, exact_curves
 from fusepass.bench.variants import Variant, apply
 from fusepass.errors import BenchError
 
@@ -33,23 +40,6 @@ GRAD_MODES = ("no-grad", "inference", "grad")
 _SEED = 2026
 _SETTLING_CALLS = 6
 _RECORDING_MODES = ("reduce-overhead", "max-autotune")
-
-
-@dataclass
-class Session:
-    """What a worker holds between two commands."""
-
-    variant: Variant
-    grad_mode: str
-    built: Built | None = None
-    training: Training | None = None
-    start: State | None = None
-    forward: Callable[..., Any] | None = None
-    call: Callable[[], Any] | None = None
-    graph: torch.cuda.CUDAGraph | None = None
-    recordable: bool = True
-    device: str = "cpu"
-    memory_before: int = 0
 
 
 def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
@@ -87,7 +77,11 @@ def prime(session: Session, *, device: str) -> None:
     def tiny(x: torch.Tensor) -> torch.Tensor:
         return (x @ x).relu().sum(-1)
 
-    with _grad_mode(session), tempfile.TemporaryDirectory() as folder, caches.cache_folder(folder):
+    with (
+        grad_mode_of(session),
+        tempfile.TemporaryDirectory() as folder,
+        caches.cache_folder(folder),
+    ):
         call = apply(session.variant, tiny)
         for _ in range(3):
             x = torch.randn(32, 32, device=device, requires_grad=session.grad_mode == "grad")
@@ -137,13 +131,13 @@ def compile_program(session: Session, *, folder: str | None) -> float:
         folder: where the compile caches are: an empty folder gives a cold compile, one used before
             a warm one, None the user's own.
     """
-    built = _built(session)
+    built = program_of(session)
     session.call = session.forward = session.graph = None
     session.recordable = True
     caches.forget_compiled_code()
     session.forward = apply(session.variant, built.model)
-    call = _call_of(session, built, session.forward)
-    with _grad_mode(session), caches.cache_folder(folder):
+    call = make_call(session, built, session.forward)
+    with grad_mode_of(session), caches.cache_folder(folder):
         seconds = timing.timed(call, session.device)
     session.call = call
     return seconds
@@ -156,11 +150,11 @@ def settle(session: Session) -> tuple[float, int | None]:
         Seconds of the last call, and the peak of device memory during these calls in bytes, above
         what was allocated before the program was built (None on CPU).
     """
-    call = _call(session)
+    call = timed_call(session)
     on_gpu = session.device == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    with _grad_mode(session):
+    with grad_mode_of(session):
         for _ in range(_SETTLING_CALLS):
             seconds = timing.timed(call, session.device)
     gc.collect()
@@ -170,9 +164,9 @@ def settle(session: Session) -> tuple[float, int | None]:
 
 def reference(session: Session, *, path: str) -> str | None:
     """Save eager's outputs and the float64 reference; returns why there is none, or None."""
-    built = _built(session)
-    with _grad_mode(session):
-        eager = [tensor.detach().clone() for tensor in numerics.tensors_in(_call(session)())]
+    built = program_of(session)
+    with grad_mode_of(session):
+        eager = [tensor.detach().clone() for tensor in numerics.tensors_in(timed_call(session)())]
         exact, reason = _exact(built, eager)
     torch.save({"eager": eager, "exact": exact}, path)
     return reason
@@ -183,8 +177,8 @@ def errors(session: Session, *, path: str) -> list[numerics.TensorError]:
     saved = torch.load(path)
     eager = saved["eager"]
     exact = saved["exact"] or [None] * len(eager)
-    with _grad_mode(session):
-        outputs = [tensor.detach().clone() for tensor in numerics.tensors_in(_call(session)())]
+    with grad_mode_of(session):
+        outputs = [tensor.detach().clone() for tensor in numerics.tensors_in(timed_call(session)())]
         if len(outputs) != len(eager):
             # The number of records tells the judge; there is nothing to pair them with.
             return [numerics.no_comparison() for _ in outputs]
@@ -193,28 +187,28 @@ def errors(session: Session, *, path: str) -> list[numerics.TensorError]:
 
 def loss_curves(session: Session) -> list[list[float]]:
     """The losses of a few short trainings, from the weights the program was built with."""
-    _call(session)
+    timed_call(session)
     assert session.forward is not None
-    return curves(*_trained(session), session.forward, *_batches_and_start(session))
+    return curves(*trained(session), session.forward, *batches_and_start(session))
 
 
 def exact_loss_curves(session: Session) -> list[list[float]]:
     """The same in float64, eagerly."""
-    return exact_curves(*_trained(session), *_batches_and_start(session))
+    return exact_curves(*trained(session), *batches_and_start(session))
 
 
 def graph_facts(session: Session) -> GraphFacts | None:
     """Facts about the compiled graphs; None for eager."""
     if session.variant.backend is None:
         return None
-    with _grad_mode(session):
-        return facts.graph_facts(_call(session))
+    with grad_mode_of(session):
+        return facts.graph_facts(timed_call(session))
 
 
 def time_calls(session: Session, *, calls: int) -> tuple[list[float], list[float] | None]:
     """One turn of a round: wall and device times of ``calls`` calls, in microseconds."""
-    with _grad_mode(session):
-        return timing.time_calls(_call(session), calls, session.device)
+    with grad_mode_of(session):
+        return timing.time_calls(timed_call(session), calls, session.device)
 
 
 def time_replays(session: Session, *, seconds: float) -> list[float] | None:
@@ -225,9 +219,9 @@ def time_replays(session: Session, *, seconds: float) -> list[float] | None:
     own = session.variant.mode in _RECORDING_MODES
     if session.device != "cuda" or own or not session.recordable:
         return None
-    with _grad_mode(session):
+    with grad_mode_of(session):
         try:
-            session.graph = session.graph or timing.record(_call(session))
+            session.graph = session.graph or timing.record(timed_call(session))
         except RuntimeError:
             session.recordable = False
             return None
@@ -261,21 +255,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 }
 
 
-@contextlib.contextmanager
-def _grad_mode(session: Session) -> Iterator[None]:
-    if session.training is not None:
-        with torch.enable_grad():
-            yield
-    elif session.grad_mode == "grad":
-        yield
-    elif session.grad_mode == "inference":
-        with torch.inference_mode():
-            yield
-    else:
-        with torch.no_grad():
-            yield
-
-
 def _exact(built: Built, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor] | None, str | None]:
     try:
         exact = numerics.reference_outputs(built.model, built.args, built.kwargs)
@@ -284,40 +263,6 @@ def _exact(built: Built, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor] 
     if [tensor.shape for tensor in exact] != [tensor.shape for tensor in eager]:
         return None, "float64 run gives outputs of other shapes than eager"
     return exact, None
-
-
-def _trained(session: Session) -> tuple[Training, torch.nn.Module]:
-    model = _built(session).model
-    assert session.training is not None
-    assert isinstance(model, torch.nn.Module)
-    return session.training, model
-
-
-def _batches_and_start(session: Session) -> tuple[tuple[torch.Tensor, ...], State]:
-    assert session.start is not None
-    return _built(session).args, session.start
-
-
-def _built(session: Session) -> Built:
-    assert session.built is not None, "no program was built"
-    return session.built
-
-
-def _call(session: Session) -> Callable[[], Any]:
-    if session.call is None:
-        assert session.variant.backend is None, "the program was not compiled"
-        built = _built(session)
-        session.forward = built.model
-        session.call = _call_of(session, built, built.model)
-    return session.call
-
-
-def _call_of(session: Session, built: Built, forward: Callable[..., Any]) -> Callable[[], Any]:
-    """One call of the program, or one training step."""
-    if session.training is None:
-        return lambda: forward(*built.args, **built.kwargs)
-    assert isinstance(built.model, torch.nn.Module)
-    return stepper(session.training, built.model, forward, built.args)
 
 
 def _fingerprint(tensor: torch.Tensor) -> int:

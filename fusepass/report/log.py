@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import json
 import logging
 import threading
 import weakref
@@ -19,11 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusepass import torch_private
+from fusepass.report import artifact
 from fusepass.report.decision import Decision, Station
 
 logger = logging.getLogger("fusepass")
-COUNTER_PREFIX = "fusepass:"
 
 
 @dataclass
@@ -240,12 +238,6 @@ def compiling_later(record: GraphRecord | None) -> None:
         _listen(record)
 
 
-def note_in_artifact(decisions: list[Decision]) -> None:
-    """Put decisions of a pass inside Inductor where its caches keep them and give them back."""
-    payload = json.dumps([d.to_dict() for d in decisions], sort_keys=True)
-    torch_private.inductor_counters()[COUNTER_PREFIX + payload] += 1
-
-
 _open: tuple[GraphRecord, dict[str, int]] | None = None  # who listens, and the counters before it
 
 
@@ -255,7 +247,7 @@ def _listen(record: GraphRecord) -> None:
     with _lock:
         if _open is None or _open[0] is not record:
             _settle()
-            _open = (record, _counter_snapshot())
+            _open = (record, artifact.snapshot())
 
 
 def _settle() -> None:
@@ -265,25 +257,7 @@ def _settle() -> None:
         if _open is not None:
             record, before = _open
             _open = None
-            record.decisions += _decisions_since(before)
-
-
-def _counter_snapshot() -> dict[str, int]:
-    counters = torch_private.inductor_counters()
-    return {
-        k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(COUNTER_PREFIX)
-    }
-
-
-def _decisions_since(before: dict[str, int]) -> list[Decision]:
-    found: list[Decision] = []
-    for key, count in _counter_snapshot().items():
-        for _ in range(count - before.get(key, 0)):
-            try:
-                found += [Decision.from_dict(d) for d in json.loads(key[len(COUNTER_PREFIX) :])]
-            except (ValueError, TypeError, KeyError):
-                logger.warning("fusepass: an artifact carries a report this version cannot read")
-    return found
+            record.decisions += artifact.decisions_since(before)
 
 
 def _summarise(record: GraphRecord) -> None:

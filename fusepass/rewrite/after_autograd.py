@@ -19,7 +19,7 @@ from torch import fx
 import fusepass
 from fusepass import kernels, torch_private, tune
 from fusepass.options import Options
-from fusepass.report import log
+from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite import gate_folding
 from fusepass.rewrite.default_rules import default_rules, graph_rules
@@ -45,7 +45,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
 
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
-        log.note_in_artifact(rewrite_aten(graph, options, rules))
+        artifact.note(rewrite_aten(graph, options, rules))
 
     return {
         "joint_custom_pre_pass": torch_private.graph_pass(gate_folding.fold_gates, identity),

@@ -14,6 +14,7 @@ from torch._dynamo.utils import counters
 
 import fusepass
 from fusepass import cache_check, errors
+from fusepass.report import artifact
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -119,10 +120,8 @@ def test_artifact_of_another_version_is_told_from_ours(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A report inside a cached graph that this version cannot read costs the lines, no more."""
-    from fusepass.report import log
-
-    before = log._counter_snapshot()
+    before = artifact.snapshot()
     for text in ("not json", '[{"station": "moon"}]', '{"a": 1}', "[3]"):
-        counters["inductor"][log.COUNTER_PREFIX + text] += 1
-    assert log._decisions_since(before) == []
+        counters["inductor"][artifact._PREFIX + text] += 1
+    assert artifact.decisions_since(before) == []
     assert caplog.text.count("cannot read") == 4

@@ -1,0 +1,36 @@
+"""Decisions of passes inside Inductor: they travel in its counters, which its caches keep."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from fusepass import torch_private
+from fusepass.report.decision import Decision
+
+logger = logging.getLogger("fusepass")
+_PREFIX = "fusepass:"
+
+
+def note(decisions: list[Decision]) -> None:
+    """Put decisions of a pass inside Inductor where its caches keep them and give them back."""
+    payload = json.dumps([d.to_dict() for d in decisions], sort_keys=True)
+    torch_private.inductor_counters()[_PREFIX + payload] += 1
+
+
+def snapshot() -> dict[str, int]:
+    """The counters that carry decisions, as they stand."""
+    counters = torch_private.inductor_counters()
+    return {k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(_PREFIX)}
+
+
+def decisions_since(before: dict[str, int]) -> list[Decision]:
+    """What the counters have gained since a snapshot."""
+    found: list[Decision] = []
+    for key, count in snapshot().items():
+        for _ in range(count - before.get(key, 0)):
+            try:
+                found += [Decision.from_dict(d) for d in json.loads(key[len(_PREFIX) :])]
+            except (ValueError, TypeError, KeyError):
+                logger.warning("fusepass: an artifact carries a report this version cannot read")
+    return found
