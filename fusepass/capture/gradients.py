@@ -119,7 +119,7 @@ def _of_choice(item: fx.Node, reach: _Reach) -> tuple[int, int]:
 
     What stands in the arms themselves is behind their gates, and as good as in both.
     """
-    if not _carries_grad(item):
+    if not carries_grad(item):
         return 0, 0
     source, position = item.args
     taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
@@ -137,7 +137,7 @@ def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
 
 
 def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
-    if not _carries_grad(node) and not written_nodes(node):
+    if not carries_grad(node) and not written_nodes(node):
         return []
     sources = list(node.all_input_nodes)
     return sources[:1] if op_name(node) in _ONLY_FIRST else sources
@@ -173,7 +173,7 @@ def _blamed(
 
 
 def _is_leaf(node: fx.Node) -> bool:
-    return node.op in ("placeholder", "get_attr") and _carries_grad(node)
+    return node.op in ("placeholder", "get_attr") and carries_grad(node)
 
 
 def _could_make_nan(node: fx.Node) -> bool:
@@ -181,7 +181,7 @@ def _could_make_nan(node: fx.Node) -> bool:
     return (
         node.op in ("call_function", "call_method")
         and node.target is not select
-        and _carries_grad(node)
+        and carries_grad(node)
         and not zero_safe(node)
     )
 
@@ -190,7 +190,8 @@ def _names(nodes: list[fx.Node]) -> str:
     return ", ".join(sorted({str(op_name(n) or n.target) for n in nodes})[:3])
 
 
-def _carries_grad(node: fx.Node) -> bool:
+def carries_grad(node: fx.Node) -> bool:
+    """Whether a gradient can pass through what a node stands for."""
     value = tensor_value(node)
     if value is not None:
         return bool(value.requires_grad)

@@ -25,6 +25,7 @@ from fusepass.capture.frame import Frame, Site, frame_of
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
+from fusepass.capture.remade import remake_in_arms
 from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.capture.tested import copy_tested
 from fusepass.errors import CaptureFault, UnsupportedVersion
@@ -212,9 +213,10 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
         frame,
         lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
     )
-    _take_back(
-        output_graph, frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
-    )
+    undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
+    while undecided and remake_in_arms(gm.graph, undecided, torch_private.fake_mode_of(gm)):
+        undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
+    _take_back(output_graph, frame, undecided)
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     _take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     _take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
