@@ -16,20 +16,18 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.attributes import attribute_writes
 from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
-from fusepass.capture.data_sizes import check_no_sizes, forget_counts, sizes_of
+from fusepass.capture.data_sizes import forget_counts, leave_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.raising_arm import record_sink, tag_as_message
-from fusepass.capture.refusal import ArmRaises, Refusal
-from fusepass.capture.region import EXIT, Region
+from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
+from fusepass.capture.region import EXIT, RETURNS, Region
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.capture.ungraded import requires_grad
 from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
-
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[str, int]) -> Site:
@@ -64,7 +62,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     if len(raising) == 2:
         raise Refusal(Reason.RAISES, "both arms only raise")
     if raising:
-        return _go_on(translator, frame, site_id, before, starts, predicate, raising[0], where)
+        return _go_on(
+            translator, frame, site_id, before, starts, predicate, raising[0], join, where
+        )
     last = next(iter(reversed(translator.output.graph.nodes)), None)
     ungraded = frame.ungraded.now(translator.output.graph)
     arms: dict[bool, Arm] = {}
@@ -76,13 +76,16 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
                 arms[taken] = _trace(translator, before, start, list(stack), join)
                 for node in arms[taken].nodes:
                     node.meta.setdefault(ARM, (site_id, taken))
-    except ArmRaises:
+    except ArmRaises as refusal:
         before.restore()
         traced = tag_as_message(translator.output.graph, last, site_id)
         if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
             raise
-        check_no_sizes(traced, sizes_of(traced))
-        return _go_on(translator, frame, site_id, before, starts, predicate, taken, where)
+        leave_sizes(translator, traced)
+        try:
+            return _go_on(translator, frame, site_id, before, starts, predicate, taken, join, where)
+        except Refusal as fault:
+            raise (refusal if isinstance(refusal, ArmStops) else fault) from None
     except BaseException:
         before.restore()
         raise
@@ -105,10 +108,11 @@ def _go_on(
     starts: dict[bool, tuple[int, list[Any]]],
     predicate: Any,
     raising: bool,
+    join: int,
     where: tuple[str, int],
 ) -> Site:
     """Leave a sink for the arm that raises, and the translator at the start of the other one."""
-    arm = starts[raising]
+    arm = (*starts[raising], join)
     site = record_sink(translator, frame, site_id, before, arm, predicate, raising, where)
     start, stack = starts[not raising]
     translator.stack = list(stack)
@@ -176,7 +180,7 @@ def _run_to(translator: Any, join: int) -> None:
             index = translator.instruction_pointer
             if index == join:
                 return
-            if join == EXIT and translator.instructions[index].opname in _RETURNS:
+            if join == EXIT and translator.instructions[index].opname in RETURNS:
                 return
             if not translator.step():
                 raise Refusal(
@@ -197,7 +201,7 @@ def _refusal_for(error: BaseException) -> Refusal:
         return Refusal(
             Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"
         )
-    return Refusal(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
+    return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
 
 
 def _recorded_since(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:

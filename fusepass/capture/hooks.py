@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients, raising_arm, read_back, sink_legality
+from fusepass.capture import calls, escape, gradients, raising_arm, read_back, sink_legality
 from fusepass.capture.exits import Exits
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
@@ -52,6 +52,7 @@ def install() -> None:
                 _on_break,
                 _on_raise,
                 _on_error,
+                calls.on_call,
             )
 
 
@@ -262,11 +263,17 @@ def _on_error(translator: Any, error: Exception) -> None:
         read_back.give_back(translator, frame, list(frame.items))
 
 
-def _location(translator: Any, jump: Any) -> tuple[str, int]:
-    """File and line of a jump; for Dynamo's own stand-ins, of the user's call that led there."""
+def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
+    """A jump and its frame; for stand-ins, Dynamo's and ours, the user's call that led there."""
     while torch_private.is_internal_file(translator.f_code.co_filename) and translator.parent:
         translator = translator.parent
         jump = translator.current_instruction
+    return translator, jump
+
+
+def _location(translator: Any, jump: Any) -> tuple[str, int]:
+    """File and line of a jump."""
+    translator, jump = _visible(translator, jump)
     positions = getattr(jump, "positions", None)
     line = getattr(positions, "lineno", None) or translator.lineno
     return translator.f_code.co_filename, int(line)
@@ -278,6 +285,7 @@ def _position(translator: Any, jump: Any) -> tuple[Any, ...]:
     The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
     is the same, they differ.
     """
+    translator, jump = _visible(translator, jump)
     p = getattr(jump, "positions", None)
     if p is None or p.lineno is None:
         return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)

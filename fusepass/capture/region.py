@@ -17,9 +17,9 @@ from typing import Any
 
 import networkx as nx
 
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _NO_FALLTHROUGH = (
-    *_RETURNS,
+    *RETURNS,
     "RAISE_VARARGS",
     "RERAISE",
     "JUMP",
@@ -91,7 +91,7 @@ def analyse(instructions: Sequence[Any]) -> Region:
         for i in range(start, end):
             block[i] = start
         last = instructions[end - 1]
-        if last.opname in _RETURNS:
+        if last.opname in RETURNS:
             graph.add_edge(start, EXIT)
             continue
         if last.target is not None:

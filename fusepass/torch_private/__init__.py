@@ -6,6 +6,7 @@ and run on; when a torch release moves something, these files are what changes.
 
 from __future__ import annotations
 
+from fusepass.torch_private.calls import constant, operand_count, traced_assert
 from fusepass.torch_private.containers import (
     Container,
     container_of,
@@ -186,6 +187,7 @@ __all__ = [
     "compiler_chain",
     "cond_config",
     "cond_operator",
+    "constant",
     "constant_of",
     "constant_or_class",
     "container_items",
@@ -241,6 +243,7 @@ __all__ = [
     "number_node",
     "number_on_top",
     "observed_exceptions",
+    "operand_count",
     "operator_name",
     "original_callable",
     "pending_changes",
@@ -278,6 +281,7 @@ __all__ = [
     "tensor_on_top",
     "torch_version",
     "trace_skipped_again",
+    "traced_assert",
     "traced_to_aten",
     "tracing_a_rule",
     "transparent",

@@ -14,6 +14,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.calls import CallHandler, hook_calls, written_out
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 
@@ -177,8 +178,8 @@ def input_count(translator: Any) -> int:
 
 
 def is_internal_file(path: str) -> bool:
-    """Whether a source file is part of Dynamo (its stand-ins for builtins), not of a program."""
-    return "/torch/_dynamo/" in path.replace("\\", "/")
+    """Whether a source file holds stand-ins, Dynamo's or ours, and is not part of a program."""
+    return "/torch/_dynamo/" in path.replace("\\", "/") or path == _STAND_INS
 
 
 _JUMPS = {
@@ -198,6 +199,7 @@ def jump_kind(opname: str) -> tuple[bool, bool]:
     return _JUMPS[opname], opname.endswith("_OR_POP")
 
 
+_STAND_INS = written_out.__code__.co_filename
 _IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP", "CALL")
 
 ItemHandler = Callable[[Any, Any, Callable[[], Any]], Any]
@@ -217,6 +219,7 @@ def install_hooks(
     on_break: BreakHandler,
     on_raise: RaiseHandler,
     on_error: Callable[[Any, Exception], None],
+    on_call: CallHandler,
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
@@ -234,6 +237,7 @@ def install_hooks(
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
+        on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
     """
     from torch._dynamo import symbolic_convert
     from torch._dynamo.output_graph import OutputGraph
@@ -265,6 +269,7 @@ def install_hooks(
         undo.append(functools.partial(table.__setitem__, opcode, original))
 
     undo.append(_hook_items(on_item))
+    undo.append(hook_calls(on_call))
     call_user_compiler = OutputGraph.call_user_compiler
 
     @functools.wraps(call_user_compiler)

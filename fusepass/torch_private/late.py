@@ -18,6 +18,7 @@ import torch
 import torch._dynamo
 from torch import fx
 
+from fusepass.torch_private.calls import is_assert
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 _NUMBERS = (int, float, bool, complex)
@@ -297,6 +298,8 @@ def _function(
     args: Any,
     kwargs: Any,
 ) -> Any:
+    if is_assert(function.value):  # raises, or does nothing
+        return theirs(function, translator, args, kwargs)
     name = getattr(function.value, "__name__", "")
     alone = name == "where" and len(args) == 1
     if alone or depends_on_data(name):
