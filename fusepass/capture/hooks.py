@@ -17,7 +17,16 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import calls, escape, gradients, raising_arm, read_back, sink_legality
+from fusepass.capture import (
+    asked,
+    calls,
+    escape,
+    gradients,
+    handed_on,
+    raising_arm,
+    read_back,
+    sink_legality,
+)
 from fusepass.capture.exits import Exits
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
@@ -25,6 +34,7 @@ from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.sink_outputs import take_sinks_out
+from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
@@ -53,6 +63,7 @@ def install() -> None:
                 _on_raise,
                 _on_error,
                 calls.on_call,
+                asked.on_asked,
             )
 
 
@@ -128,7 +139,7 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
         return
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
-    _take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
@@ -182,17 +193,18 @@ def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[],
         return compile_graph()
     read_back.remove_unread(gm.graph, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))
-    _take_back(
+    take_back(
         output_graph,
         frame,
         lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
     )
-    _take_back(
+    take_back(
         output_graph, frame, gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
     )
+    take_back(output_graph, frame, handed_on.hidden_grad_escapes(gm.graph))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
-    _take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    _take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
+    take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
     exits = _take_sinks_out(output_graph, frame, gm)
     with log.compiling(frame, output_graph):
         compiled = compile_graph()
@@ -209,24 +221,8 @@ def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exit
         for branch in (site.branch for site in sinks[:1]):
             fault = CaptureFault(f"{branch.file}:{branch.line}", repr(error))
             warnings.warn(fault, stacklevel=2)
-        _take_back(output_graph, frame, {site.branch.site: why for site in sinks})
+        take_back(output_graph, frame, {site.branch.site: why for site in sinks})
         raise
-
-
-def _take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Give the first of the sites back to Dynamo, which starts the frame again."""
-    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
-    for site in frame.sites:
-        branch = site.branch
-        if branch.site in lost:
-            where = (branch.file, branch.line)
-            decision = Decision(
-                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
-            )
-            log.kept(frame.compiler, decision, site.position)
-            if site.items:
-                read_back.give_back(output_graph, frame, site.items)
-            site.speculation.fail_and_restart_analysis(False)
 
 
 def _on_break(translator: Any, reason: str, error: Any) -> None:
@@ -258,7 +254,7 @@ def _on_error(translator: Any, error: Exception) -> None:
     text = "a Python number differs between the arms, and its value is asked for afterwards"
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
-    _take_back(translator.output, frame, lost)
+    take_back(translator.output, frame, lost)
     if frame.items:  # arithmetic on a number not read may have no symbolic form
         read_back.give_back(translator, frame, list(frame.items))
 

@@ -17,7 +17,7 @@ from fusepass.capture.merge import Outputs, Results, merge, merge_locals, settle
 from fusepass.capture.numbers import record_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
-from fusepass.capture.select import BRANCH, WRITTEN, Branch, select
+from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.shadow import shadow_arms
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
@@ -107,6 +107,8 @@ def join_arms(
         proxy.node.meta["example_value"] = tuple(verdict.fakes)
         proxy.node.meta[BRANCH] = branch
         proxy.node.meta[WRITTEN] = read
+        if verdict.hides:
+            proxy.node.meta[HIDES_GRAD] = verdict.hides
         site.select = proxy.node
         tensors = [
             torch_private.wrap_tensor(translator, proxy[i], fake)

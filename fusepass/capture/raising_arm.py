@@ -104,6 +104,7 @@ def record_sink(
         stack=raised.stack,
         without_context=raised.cause is not None,
         shows_grad=frozenset(writer.shows_grad),
+        shows_whole=frozenset(writer.shows_whole),
         grad_enabled=torch.is_grad_enabled(),
         autocast=_autocast(),
         random_calls=torch_private.random_call_count(translator.output),

@@ -1,4 +1,7 @@
-"""Dynamo: calls of torch that amount to a test or a raise. Run on torch 2.11, 2.13, 2.15."""
+"""Dynamo: calls of torch that amount to a test or a raise, and questions about the tensor object.
+
+Run on torch 2.11, 2.13, 2.15.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import Any
 
 import torch
 
+from fusepass.torch_private.stack import is_any_tensor, realized
+
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
+AskedHandler = Callable[[Any, Any, str], None]
 
 _FUNCTIONS: dict[Any, str] = {
     torch._assert: "_assert",
@@ -18,6 +24,8 @@ _FUNCTIONS: dict[Any, str] = {
     torch.Tensor.equal: "equal",
 }
 _METHODS = ("allclose", "equal")
+# What a tensor is besides its contents, layout and device.
+_OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains_grad".split())
 
 
 def hook_calls(on_call: CallHandler) -> Callable[[], None]:
@@ -58,6 +66,63 @@ def hook_calls(on_call: CallHandler) -> Callable[[], None]:
         TensorVariable.call_method = of_method  # type: ignore[method-assign]
 
     return undo
+
+
+def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
+    """Put a handler in front of questions about a tensor that selecting its values can change.
+
+    Args:
+        on_asked: called as ``(translator, tensor, what)`` before ``tensor.requires_grad``,
+            ``is_leaf`` and the like; ``what`` is ``__class__`` also for ``type(tensor)`` and for
+            ``isinstance`` with a class more special than Tensor.
+
+    Returns:
+        The function that takes it out again.
+    """
+    from torch._dynamo.variables import BuiltinVariable, TensorVariable
+
+    of_tensor = TensorVariable.var_getattr
+    of_builtin = BuiltinVariable.call_function
+
+    @functools.wraps(of_tensor)
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        if name in _OF_THE_OBJECT:
+            on_asked(tx, self, name)
+        return of_tensor(self, tx, name)
+
+    @functools.wraps(of_builtin)
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if _asks_for_class(self.fn, args):
+            on_asked(tx, realized(args[0]), "__class__")
+        return of_builtin(self, tx, args, kwargs)
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    BuiltinVariable.call_function = call_function  # type: ignore[method-assign]
+
+    def undo() -> None:
+        TensorVariable.var_getattr = of_tensor  # type: ignore[method-assign]
+        BuiltinVariable.call_function = of_builtin  # type: ignore[method-assign]
+
+    return undo
+
+
+def _asks_for_class(function: Any, args: Any) -> bool:
+    if function not in (type, isinstance) or not args or not is_any_tensor(realized(args[0])):
+        return False
+    return function is type or _is_special(args[-1])
+
+
+def _is_special(classes: Any) -> bool:
+    """Whether a class, or one of a tuple, is one that only some plain tensors are of."""
+    try:
+        given = realized(classes).as_python_constant()
+    except Exception:  # noqa: BLE001  # no constant: be careful
+        return True
+    each = given if isinstance(given, tuple) else (given,)
+    return any(
+        not isinstance(kind, type) or (issubclass(kind, torch.Tensor) and kind is not torch.Tensor)
+        for kind in each
+    )
 
 
 def is_assert(function: Any) -> bool:

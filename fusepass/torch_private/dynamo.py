@@ -14,7 +14,13 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private.calls import CallHandler, hook_calls, written_out
+from fusepass.torch_private.calls import (
+    AskedHandler,
+    CallHandler,
+    hook_calls,
+    hook_questions,
+    written_out,
+)
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 
@@ -220,6 +226,7 @@ def install_hooks(
     on_raise: RaiseHandler,
     on_error: Callable[[Any, Exception], None],
     on_call: CallHandler,
+    on_asked: AskedHandler,
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
@@ -238,6 +245,7 @@ def install_hooks(
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
+        on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
     """
     from torch._dynamo import symbolic_convert
     from torch._dynamo.output_graph import OutputGraph
@@ -270,6 +278,7 @@ def install_hooks(
 
     undo.append(_hook_items(on_item))
     undo.append(hook_calls(on_call))
+    undo.append(hook_questions(on_asked))
     call_user_compiler = OutputGraph.call_user_compiler
 
     @functools.wraps(call_user_compiler)
