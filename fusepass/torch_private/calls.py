@@ -81,11 +81,12 @@ def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
     """
     from torch._dynamo.variables import BuiltinVariable, TensorVariable
 
-    of_tensor = TensorVariable.var_getattr
+    read = "var_getattr" if hasattr(TensorVariable, "var_getattr") else "tp_getattro_impl"  # 2.15
+    of_tensor = getattr(TensorVariable, read)
     of_builtin = BuiltinVariable.call_function
 
     @functools.wraps(of_tensor)
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+    def attribute(self: Any, tx: Any, name: str) -> Any:
         if name in _OF_THE_OBJECT:
             on_asked(tx, self, name)
         return of_tensor(self, tx, name)
@@ -96,14 +97,35 @@ def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
             on_asked(tx, realized(args[0]), "__class__")
         return of_builtin(self, tx, args, kwargs)
 
-    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    setattr(TensorVariable, read, attribute)
+    undo_class = _hook_class(on_asked) if read == "tp_getattro_impl" else None
     BuiltinVariable.call_function = call_function  # type: ignore[method-assign]
 
     def undo() -> None:
-        TensorVariable.var_getattr = of_tensor  # type: ignore[method-assign]
+        setattr(TensorVariable, read, of_tensor)
+        if undo_class is not None:
+            undo_class()
         BuiltinVariable.call_function = of_builtin  # type: ignore[method-assign]
 
     return undo
+
+
+def _hook_class(on_asked: AskedHandler) -> Callable[[], None]:
+    """``tensor.__class__`` on 2.15, which is looked up in a table of its own."""
+    from torch._dynamo.variables import TensorVariable
+    from torch._dynamo.variables.base import VariableTracker
+
+    tables: Any = VariableTracker
+    entry = tables.tp_getset["__class__"]
+    own = vars(TensorVariable).get("tp_getset", {})
+
+    def getter(tensor: Any, tx: Any) -> Any:
+        on_asked(tx, tensor, "__class__")
+        return entry.getter(tensor, tx)
+
+    table = {**own, "__class__": type(entry)(getter=getter, setter=entry.setter)}
+    TensorVariable.tp_getset = table  # type: ignore[attr-defined]
+    return lambda: setattr(TensorVariable, "tp_getset", own)
 
 
 def _asks_for_class(function: Any, args: Any) -> bool:
