@@ -21,6 +21,7 @@ from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.shadow import shadow_arms
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
+from fusepass.graph.mixed_index import split_mixed_indices
 from fusepass.report.decision import Reason
 
 
@@ -41,6 +42,8 @@ def join_arms(
     """
     taken, other = arms[True], arms[False]
     graph_nodes = {True: taken.nodes, False: other.nodes}
+    for nodes in graph_nodes.values():
+        split_mixed_indices(nodes, translator.fake_mode)
     erased = remove_data_sizes(translator, graph_nodes)
     for nodes in graph_nodes.values():
         lower_masked_stores(nodes, translator.fake_mode)

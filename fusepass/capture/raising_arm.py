@@ -200,7 +200,7 @@ def _message(translator: Any, frame: Frame) -> Iterator[None]:
     translator.current_speculation = None
     frame.in_message = True
     try:
-        with torch_private.new_scope(), torch_private.message_tracing(depends_on_data):
+        with torch_private.new_scope(), torch_private.message_tracing(translator, depends_on_data):
             yield
     finally:
         frame.in_message = False

@@ -8,6 +8,7 @@ of sizes that vary, exceptions of the user's own.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import string
@@ -121,12 +122,14 @@ def constant_or_class(value: Any) -> tuple[bool, Any]:
 
 
 @contextlib.contextmanager
-def message_tracing(depends_on_data: Callable[[str], bool]) -> Iterator[None]:
+def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> Iterator[None]:
     """Keep for later, while a message is traced, what Dynamo would refuse or specialise.
 
     Dynamo traces one frame at a time, under its own lock, so methods can be replaced meanwhile.
 
     Args:
+        translator: Dynamo's translator. Its checkpoints must be the same in every attempt to trace
+            the frame, and a message may be traced in some of them only: it has checkpoints apart.
         depends_on_data: whether the size of what an operation of that name gives depends on data.
     """
     from torch._dynamo import variables
@@ -149,9 +152,14 @@ def message_tracing(depends_on_data: Callable[[str], bool]) -> Iterator[None]:
         (variables.ConstantVariable, "call_method", _method_of_constant),
         *_only_own_generators(),
     ]
+    log = translator.speculation_log
+    apart = copy.copy(log)
+    apart.entries, apart.index = [], 0
     with contextlib.ExitStack() as undo:
         for owner, name, ours in replaced:
             undo.callback(_replace(owner, name, ours))
+        translator.speculation_log = apart
+        undo.callback(setattr, translator, "speculation_log", log)
         yield
 
 
