@@ -10,6 +10,7 @@ from fusepass import torch_private
 from fusepass.capture import legality
 from fusepass.capture.attributes import merge_attributes
 from fusepass.capture.bindings import Arm, Bindings, put_back
+from fusepass.capture.custom_functions import mark_total_functions
 from fusepass.capture.data_sizes import remove_data_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.liveness import live_names
@@ -48,6 +49,8 @@ def join_arms(
     for nodes in graph_nodes.values():
         lower_masked_stores(nodes, translator.fake_mode)
     shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
+    for nodes in graph_nodes.values():
+        mark_total_functions(translator, nodes)
     partial = legality.check_arms(graph_nodes)
     effects = translator.output.side_effects
     outputs = Outputs(settled=shadows.settled, effects=effects)

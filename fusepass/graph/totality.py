@@ -66,6 +66,7 @@ new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 
 _EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
+KNOWN_TOTAL = "fusepass_total"  # meta key of a call whose body has been looked at
 UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
 
 TOTAL = POINTWISE | frozenset(_SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
@@ -115,7 +116,8 @@ def partial_reason(node: fx.Node) -> str | None:
     """Why the call may fail for some input values, or None when it is total."""
     if node.op in ("placeholder", "get_attr", "output") or is_state_change(node):
         return None
-    if getattr(node.target, "fusepass_pure", False) or _is_unread(node):
+    pure = getattr(node.target, "fusepass_pure", False) or KNOWN_TOTAL in node.meta
+    if pure or _is_unread(node):
         return None
     if any(map(_overlaps_itself, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"

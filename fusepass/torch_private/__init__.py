@@ -6,7 +6,7 @@ and run on; when a torch release moves something, these files are what changes.
 
 from __future__ import annotations
 
-from fusepass.torch_private.calls import constant, operand_count, traced_assert
+from fusepass.torch_private.calls import constant, operand_count, subgraph_of, traced_assert
 from fusepass.torch_private.containers import (
     Container,
     container_of,
@@ -69,7 +69,6 @@ from fusepass.torch_private.inductor import (
     compile_decomposed_eager,
     compile_with_inductor,
     cond_config,
-    dynamo_counters,
     graph_pass,
     inductor_cache_folder,
     inductor_config_value,
@@ -194,7 +193,6 @@ __all__ = [
     "container_of",
     "data_sizes",
     "dynamic_shapes_unlearned",
-    "dynamo_counters",
     "evaluated_size",
     "exception_parts",
     "fake_mode_of",
@@ -275,6 +273,7 @@ __all__ = [
     "source_of",
     "source_of_kernel",
     "storage_key",
+    "subgraph_of",
     "symbol_nodes",
     "symbolic_fake",
     "symbolic_fake_mode",

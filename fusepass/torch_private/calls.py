@@ -181,6 +181,13 @@ def operand_count(translator: Any) -> int | None:
     return instruction.arg if instruction.opname in ("CALL", "CALL_KW") else None
 
 
+def subgraph_of(translator: Any, node: Any) -> torch.fx.GraphModule | None:
+    """The graph behind an argument of a higher-order operator in the graph being traced."""
+    name = getattr(node, "target", None)
+    found = translator.output.nn_modules.get(name) if isinstance(name, str) else None
+    return found if isinstance(found, torch.fx.GraphModule) else None
+
+
 def constant(value: Any) -> Any:
     """A tracked constant."""
     from torch._dynamo.variables import ConstantVariable
