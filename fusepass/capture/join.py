@@ -83,7 +83,7 @@ def join_arms(
         pairs,
         graph_nodes,
         partial,
-        writes=bool(shadows.finals),
+        read=read,
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")

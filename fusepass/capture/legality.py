@@ -111,7 +111,7 @@ def check_outputs(
     arms: Nodes,
     untaken: Refusal | None,
     *,
-    writes: bool = False,
+    read: int,
 ) -> Verdict:
     """What the arms leave, and which treatment pays.
 
@@ -122,7 +122,7 @@ def check_outputs(
         pairs: nodes the arms left, as (taken, other).
         arms: nodes of each arm.
         untaken: why the arm that is not taken must not run, or None.
-        writes: whether an arm writes memory older than it (the last pairs are written back).
+        read: how many pairs the program reads; the others are written back into older memory.
 
     Raises:
         Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
@@ -138,14 +138,14 @@ def check_outputs(
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
         _check_pair(a, b, tested)
         fakes.append(_selected(translator, tested, a, b))
-        if _hides_grad(options, a, b, fakes[-1], writes):
+        if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
             hides.append(len(fakes) - 1)
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)
     treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
     if treatment == "cond":
-        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=writes)
+        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=len(pairs) > read)
     gated = (
         treatment == "where"
         and trained
@@ -195,18 +195,16 @@ def _selected(
     return result
 
 
-def _hides_grad(
-    options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, writes: bool
-) -> bool:
+def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> bool:
     """``requires_grad`` is visible: both arms must agree, and selecting must not change it.
 
     Without autograd nothing computed requires grad, and a parameter handed on does; whether that is
-    visible is known when the graph is complete.
+    visible is known when the graph is complete. What is written back stays what it is.
     """
     agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
     if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
         return False
-    if torch.is_grad_enabled() or writes:
+    if torch.is_grad_enabled():
         raise Refusal(
             Reason.NONE_GRAD, "a result requires grad in one arm only, or not where it is selected"
         )

@@ -304,7 +304,10 @@ def _same_geometry(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _like(old: Any, new: Any) -> bool:
-    """Whether a value computed on shadows has the metadata traced on the tensor itself."""
+    """Whether a value computed on shadows has the metadata traced on the tensor itself.
+
+    Without autograd a copy of a parameter does not require grad.
+    """
     if isinstance(old, (tuple, list)):
         return len(old) == len(new) and all(map(_like, old, new))
     if not isinstance(old, torch.Tensor):
@@ -312,7 +315,7 @@ def _like(old: Any, new: Any) -> bool:
     return (
         old.dtype == new.dtype
         and old.dim() == new.dim()
-        and old.requires_grad == new.requires_grad
+        and (old.requires_grad == new.requires_grad or not torch.is_grad_enabled())
         and _equal(old.shape, new.shape)
         and _equal(old.stride(), new.stride())
     )
