@@ -77,7 +77,12 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
                 for node in arms[taken].nodes:
                     node.meta.setdefault(ARM, (site_id, taken))
     except ArmRaises as refusal:
+        raised = not isinstance(refusal, ArmStops)
+        stores = raised and translator.current_instruction.opname == "STORE_ATTR"
         before.restore()
+        if stores:  # Dynamo asks what the attribute was
+            text = "an arm binds an attribute that did not exist before it, or may not be bound"
+            raise Refusal(Reason.SIDE_EFFECT, text) from None
         traced = tag_as_message(translator.output.graph, last, site_id)
         if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
             raise

@@ -79,7 +79,11 @@ def check_arms(arms: Nodes) -> Refusal | None:
         Refusal: an arm writes older memory (in a way that shadows could not take over).
     """
     for node in chain(*arms.values()):
-        if op_name(node) in _MARKS_A_TENSOR:
+        name = op_name(node) or ""
+        if name.startswith("_saved_tensors_hooks") or name.endswith("_increment_nesting"):
+            text = "a transform of functions (torch.func) in an arm changes what its calls do"
+            raise Refusal(Reason.UNTRACEABLE, text)
+        if name in _MARKS_A_TENSOR:
             text = f"{op_name(node)} in an arm changes a tensor beyond its contents"
             raise Refusal(Reason.SIDE_EFFECT, text)
     for nodes in arms.values():

@@ -263,9 +263,10 @@ class _Shadowing:
             torch.set_grad_enabled(grad)
         for node, value in env.items():
             if not _like(node.meta["example_value"], value):
-                raise Refusal(
-                    Reason.STRIDE_MISMATCH, "a copy of what an arm writes is laid out anew"
+                text = (
+                    "a copy of what an arm writes has other strides, or follows autograd otherwise"
                 )
+                raise Refusal(Reason.STRIDE_MISMATCH, text)
         for node, value in env.items():
             node.meta["example_value"] = value
         for node in self.nodes:
