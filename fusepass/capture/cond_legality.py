@@ -24,6 +24,7 @@ _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
     matrix_exp matrix_power pinverse qr slogdet solve solve_triangular svd""".split()
 )
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
 
 
@@ -68,6 +69,9 @@ def _check_training(
         if is_random(node):
             text = "draws random numbers in an arm, and the backward of torch.cond would draw anew"
             raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
+        if op_name(node) is None and isinstance(node.target, _OPERATORS):
+            text = "in an arm, a custom operator, may have no backward: eager asks only if it ran"
+            raise Refusal(Reason.PARTIAL_OP, f"{_shown(node)} {text}")
         name = op_name(node) or ""
         if name in _SOLVERS or name.startswith("linalg_"):
             text = "has an effect that the backward of torch.cond cannot hold"
@@ -111,7 +115,7 @@ def _foreign_of_many(node: fx.Node) -> str | None:
 def _is_operation(node: fx.Node) -> bool:
     name = op_name(node)
     if name is None:  # a custom operator
-        return isinstance(node.target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+        return isinstance(node.target, _OPERATORS)
     base = name.rstrip("_")
     if {name, base} & (TOTAL | EXCLUDED.keys()) or name.strip("_") in ("getitem", "setitem"):
         return True

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.recipe import made
+from fusepass.capture.select import select
 from fusepass.capture.sink import Sink
 
 
@@ -115,21 +116,45 @@ class Exits:
 
 
 def _run(graph: fx.Graph, values: Sequence[Any]) -> Any:
-    """Run a graph of plain calls."""
-    known: dict[fx.Node, Any] = {}
-    given = iter(values)
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            known[node] = next(given)
-            continue
-        args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        if node.op == "output":
-            return args[0]
-        if node.op == "call_method":
-            known[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        else:
-            known[node] = node.target(*args, **kwargs)
-    raise AssertionError("a graph without output")
+    """Run a graph of plain calls as eager would have: of two arms, only the one that is taken."""
+    known: dict[fx.Node, Any] = dict(zip(graph.find_nodes(op="placeholder"), values, strict=True))
+    (output,) = graph.find_nodes(op="output")
+    todo = [output]
+    while todo:
+        node = todo[-1]
+        needed = _needed(node, known)
+        missing = [n for n in needed if n not in known]
+        if missing:
+            todo += reversed(missing)
+        elif todo.pop() not in known:
+            known[node] = _value(node, known)
+    return known[output]
+
+
+def _needed(node: fx.Node, known: dict[fx.Node, Any]) -> list[fx.Node]:
+    if node in known:
+        return []
+    if node.target is not select:
+        return node.all_input_nodes
+    predicate: Any = node.args[0]
+    return [predicate, *_arm(node, known)] if predicate in known else [predicate]
+
+
+def _arm(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    predicate, taken, other = node.args
+    return taken if known[predicate] else other  # type: ignore[index]
+
+
+def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    if node.target is select:
+        return tuple(known[n] for n in _arm(node, known))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    if node.op == "output":
+        return args[0]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)
 
 
 def _raise(error: list[BaseException], sink: Sink) -> Any:

@@ -7,25 +7,19 @@ an arm cannot be kept, Dynamo's own restart discards the whole attempt (hooks.py
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-from torch import fx
-
 from fusepass import torch_private
-from fusepass.capture.attributes import attribute_writes
-from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
-from fusepass.capture.data_sizes import forget_counts, leave_sizes
+from fusepass.capture.bindings import Arm, Bindings
+from fusepass.capture.chain import chain_at, join_tests
+from fusepass.capture.data_sizes import leave_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.raising_arm import record_sink, tag_as_message
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
-from fusepass.capture.region import EXIT, RETURNS, Region
-from fusepass.capture.select import ARM
-from fusepass.capture.sink import is_sink, only_for_message
-from fusepass.capture.ungraded import requires_grad
+from fusepass.capture.region import Region
+from fusepass.capture.trace_arm import trace_arm
 from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
 
@@ -61,6 +55,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     starts = {jumps_if: jumped, not jumps_if: passed}
     if len(raising) == 2:
         raise Refusal(Reason.RAISES, "both arms only raise")
+    chain = None if raising or keeps else chain_at(translator, frame, region, jump_index)
+    if chain is not None:
+        return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
     if raising:
         return _go_on(
             translator, frame, site_id, before, starts, predicate, raising[0], join, where
@@ -70,12 +67,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     arms: dict[bool, Arm] = {}
     try:
         for taken in (True, False):
-            before.restore()
-            start, stack = starts[taken]
-            with _inside_arm(translator, frame, (site_id, taken)):
-                arms[taken] = _trace(translator, before, start, list(stack), join)
-                for node in arms[taken].nodes:
-                    node.meta.setdefault(ARM, (site_id, taken))
+            arms[taken] = trace_arm(
+                translator, frame, (site_id, taken), before, starts[taken], join
+            )
     except ArmRaises as refusal:
         raised = not isinstance(refusal, ArmStops)
         stores = raised and translator.current_instruction.opname == "STORE_ATTR"
@@ -95,7 +89,7 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
         before.restore()
         raise
     try:
-        if any(map(requires_grad, ungraded)):
+        if ungraded is not None and ungraded.gained(translator.output.graph):
             text = "an arm writes something that requires grad into a tensor that does not"
             raise Refusal(Reason.NONE_GRAD, text)
         before.restore()
@@ -123,97 +117,3 @@ def _go_on(
     translator.stack = list(stack)
     translator.instruction_pointer = translator.start_point = start
     return site
-
-
-@contextlib.contextmanager
-def _inside_arm(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterator[None]:
-    """No partial graph may be compiled inside an arm, and nothing made outside may be written."""
-    shadowed = translator.__dict__.get("should_compile_partial_graph")
-    translator.should_compile_partial_graph = lambda: False
-    translator.exception_handler = _refuse_handling  # a handler may lie beyond the join
-    translator.current_speculation = None
-    frame.arms.append(arm)
-    try:
-        with torch_private.new_scope():
-            yield
-    finally:
-        frame.arms.pop()
-        if shadowed is None:
-            del translator.should_compile_partial_graph
-            del translator.exception_handler
-        else:
-            translator.should_compile_partial_graph = shadowed
-
-
-def _refuse_handling(error: Any) -> None:
-    raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})")
-
-
-def _trace(translator: Any, before: Bindings, start: int, stack: list[Any], join: int) -> Arm:
-    graph = translator.output.graph
-    last = next(iter(reversed(graph.nodes)), None)
-    calls_before = len(graph.nodes) - torch_private.input_count(translator)
-    translator.stack = stack
-    translator.instruction_pointer = translator.start_point = start
-    iterators = [held for held, _ in before.iterators]
-    with attribute_writes(translator, iterators) as writes, torch_private.data_sizes(translator):
-        _run_to(translator, join)
-    writes.collect()
-    if modes() != before.modes:
-        raise Refusal(
-            Reason.SIDE_EFFECT, "an arm leaves grad mode, autocast or inference mode changed"
-        )
-    if mutations(translator) != before.mutations:
-        raise Refusal(
-            Reason.SIDE_EFFECT, "an arm writes an attribute or variable that existed before it"
-        )
-    bindings = {name: getattr(translator, name) for name in COPIED}
-    nodes = _recorded_since(graph, last)
-    if len(graph.nodes) - torch_private.input_count(translator) != calls_before + len(nodes):
-        raise Refusal(
-            Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
-        )
-    nodes = [n for n in nodes if not is_sink(n) and not only_for_message(n)]
-    forget_counts(nodes)
-    held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
-    return Arm(bindings, translator.instruction_pointer, nodes, held, writes)
-
-
-def _run_to(translator: Any, join: int) -> None:
-    try:
-        while True:
-            index = translator.instruction_pointer
-            if index == join:
-                return
-            if join == EXIT and translator.instructions[index].opname in RETURNS:
-                return
-            if not translator.step():
-                raise Refusal(
-                    Reason.UNTRACEABLE, "an arm leaves the frame in a way that cannot be joined"
-                )
-    except torch_private.restart_errors():
-        raise
-    except torch_private.observed_exceptions() as error:
-        raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
-    except torch_private.unsupported_errors() as error:
-        raise _refusal_for(error) from error
-
-
-def _refusal_for(error: BaseException) -> Refusal:
-    text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
-    message = str(error)
-    if "side effect" in message.lower() or "from outside the scope" in message:
-        return Refusal(
-            Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"
-        )
-    return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
-
-
-def _recorded_since(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
-    nodes: list[fx.Node] = []
-    for node in reversed(graph.nodes):
-        if node is last:
-            break
-        if node.op != "placeholder":
-            nodes.append(node)
-    return nodes[::-1]

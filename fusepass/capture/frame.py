@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,8 @@ class Site:
         items: numbers its condition was made of, which go back with it.
         inside: sites of the branches it stands in.
         leaves_numbers: whether a Python number differs between the arms.
+        jump: code object and instruction index.
+        leads_to: of a test made together with the next, the jump that follows both.
     """
 
     branch: Branch
@@ -39,6 +42,8 @@ class Site:
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
     leaves_numbers: bool = False
+    jump: Any = None
+    leads_to: Any = None
 
 
 @dataclass
@@ -51,6 +56,7 @@ class Frame:
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
+        repeats: how often each jump was forked inside its own arms.
         items: numbers read back only to be tested, by graph node, and where they are read.
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
@@ -63,6 +69,7 @@ class Frame:
     sites: list[Site] = field(default_factory=list)
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
+    repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
     ungraded: Ungraded = field(default_factory=Ungraded)
     items: dict[Any, tuple[Any, int]] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
@@ -74,6 +81,22 @@ class Frame:
         """Number for the next site of this graph."""
         self.next_id += 1
         return self.next_id
+
+    def tests_before(self, jump: Any, until: Site | None = None) -> list[Site]:
+        """The sites whose tests were made together with that of a jump, which was met last.
+
+        Args:
+            jump: code object and instruction index.
+            until: the site of the jump, if there is one already.
+        """
+        known = self.sites if until is None else self.sites[: self.sites.index(until)]
+        jumps, found = {jump}, []
+        for site in reversed(known):
+            if site.leads_to not in jumps:
+                break
+            jumps.add(site.jump)
+            found.append(site)
+        return found
 
     def new_branch(self, site: int) -> int:
         """Number for one more branch that stands for a captured site."""

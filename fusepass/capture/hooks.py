@@ -34,13 +34,14 @@ from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.sink_outputs import take_sinks_out
-from fusepass.capture.take_back import take_back
+from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.capture.tested import copy_tested
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
+_MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
 _install_lock = threading.Lock()
 _uninstall: Callable[[], None] | None = None
 
@@ -95,20 +96,18 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     early = _refused_at_once(translator, frame)
     if early is not None:
         return _break(translator, jump, original, frame, where, early, None)
+    key = (translator.f_code, translator.instruction_pointer - 1)
     speculation = translator.speculate()
     if speculation.failed(translator):
+        for site in frame.tests_before(key):
+            frame.sites.remove(site)
         with torch_private.plain_asserts():
             return original(translator, jump)
-    key = (translator.f_code, translator.instruction_pointer - 1)
     position = _position(translator, jump)
     items = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
     try:
-        if frame.active.count(key) > _MAX_NESTED:
-            raise Refusal(
-                Reason.LOOP,
-                "the branch is met again and again inside its own arm: a loop on a tensor",
-            )
+        _bound_work(frame, key)
         if tested is None:
             read_back.put_predicate(translator)
         region = region_of(translator.f_code, translator.instructions)
@@ -123,9 +122,26 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return _break(translator, jump, original, frame, where, fault, speculation, items)
     finally:
         frame.active.pop()
-    site.speculation, site.position, site.items = speculation, position, items
+    site.speculation, site.position, site.jump = speculation, position, key
+    site.items = (*site.items, *items)
     frame.sites.append(site)
     return None
+
+
+def _bound_work(frame: Frame, key: tuple[Any, int]) -> None:
+    """A branch met inside its own arm is one of a loop: deep for each round, or wide.
+
+    With ``if a: (if b: return …) …`` in a loop, two ways lead from each round to the next, and what
+    follows is traced for both.
+
+    Raises:
+        Refusal: too often.
+    """
+    nested = frame.active.count(key) - 1
+    frame.repeats[key] += bool(nested)
+    if nested >= _MAX_NESTED or frame.repeats[key] > _MAX_REPEATS:
+        text = "the branch is met again and again inside its own arm: a loop on a tensor"
+        raise Refusal(Reason.LOOP, text)
 
 
 def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
@@ -171,6 +187,8 @@ def _break(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
     log.kept(frame.compiler, decision, _position(translator, jump))
+    key = (translator.f_code, translator.instruction_pointer - 1)
+    keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
         inner = (
             refusal.text

@@ -2,8 +2,8 @@
 
 ``if x.max().item() > 1e4:`` reads a number back only to compare it and jump. Such a number need not
 leave the device. One that is stored first is followed through the local name it is stored under,
-and the copies that a chained comparison makes are followed down both ways of its jumps. At anything
-the walk does not know it says no.
+and the copies that a chained comparison makes are followed down both ways of its jumps. One that is
+returned is followed into the caller. At anything the walk does not know it says no.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def only_tested(
     *,
     arithmetic: bool = True,
     ignored: Callable[[int], bool] = lambda _: False,
+    returned: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Whether what the instruction at ``index`` pushes is only compared and jumped on.
 
@@ -48,8 +49,9 @@ def only_tested(
         index: where the value is pushed.
         arithmetic: whether it may go through arithmetic before it is tested.
         ignored: whether what the instruction at an index loads is of no matter.
+        returned: whether the caller only tests what the function returns.
     """
-    walk = _Walk(instructions, arithmetic, ignored)
+    walk = _Walk(instructions, arithmetic, ignored, returned)
     return walk.follows(index)
 
 
@@ -60,6 +62,7 @@ class _Walk:
     instructions: Sequence[Any]
     arithmetic: bool
     ignored: Callable[[int], bool]
+    returned: Callable[[], bool]
     names: set[str] = field(default_factory=set)
     left: int = _LIMIT
 
@@ -87,6 +90,10 @@ class _Walk:
             return [(following, stack)]
         if name.startswith(_TESTS):
             return [(following, stack[:-1]), (self._index(inst.target), stack[:-1])]
+        if name == "RETURN_VALUE":
+            return [] if stack[-1] and self.returned() else None
+        if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
+            return [(following, stack[:-1]), (self._index(inst.target), stack)]
         if name == "JUMP_FORWARD":
             return [(self._index(inst.target), stack)]
         if name == "POP_TOP":

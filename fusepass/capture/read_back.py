@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.caller import caller_of
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.only_tested import only_tested
 from fusepass.capture.predicate import as_bool_scalar
@@ -78,10 +79,21 @@ def _wanted(
     if torch_private.is_generator_frame(translator) or not torch_private.capture_supported():
         return False
     index = translator.instruction_pointer - 1
-    instructions = translator.instructions
-    raises = region_of(translator.f_code, instructions).only_raises
+    raises = region_of(translator.f_code, translator.instructions).only_raises
     ignored = raises if messages and frame.options.rule_on("sink") else _nothing
-    return only_tested(instructions, index, arithmetic=arithmetic, ignored=ignored)
+    return _only_tested(translator, index, arithmetic, ignored)
+
+
+def _only_tested(
+    translator: Any, index: int, arithmetic: bool, ignored: Callable[[int], bool]
+) -> bool:
+    def returned() -> bool:
+        caller = caller_of(translator)
+        return caller is not None and _only_tested(*caller, arithmetic, _nothing)
+
+    return only_tested(
+        translator.instructions, index, arithmetic=arithmetic, ignored=ignored, returned=returned
+    )
 
 
 def _nothing(_: int) -> bool:

@@ -18,6 +18,8 @@ from typing import Any
 import networkx as nx
 
 RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_TESTS = ("IF_TRUE", "IF_FALSE")
+_STATEMENTS = ("STORE_", "DELETE_", "POP_TOP", "LIST_", "SET_", "DICT_", "MAP_", "YIELD", "SEND")
 _NO_FALLTHROUGH = (
     *RETURNS,
     "RAISE_VARARGS",
@@ -39,11 +41,14 @@ class Region:
         join: block start to the block start where its paths meet; :data:`EXIT` is the return.
         block: instruction index to the start of its block.
         returns: block starts from which a return can be reached without raising.
+        chains: jumps that another test follows, as ``and`` and ``or`` leave them: index to the
+            last jump of the chain, and the truth value there that leads where the first one jumps.
     """
 
     join: dict[int, int]
     block: dict[int, int]
     returns: frozenset[int]
+    chains: dict[int, tuple[int, bool]]
 
     def join_of(self, index: int) -> int:
         """Where the arms of the jump at ``index`` meet: an instruction index or :data:`EXIT`."""
@@ -105,4 +110,37 @@ def analyse(instructions: Sequence[Any]) -> Region:
         for node, up in nx.immediate_dominators(live, EXIT).items()
         if up is not None and node != EXIT
     }
-    return Region(join, block, returns)
+    return Region(join, block, returns, _chains(instructions, index, ordered))
+
+
+def _chains(
+    instructions: Sequence[Any], index: dict[int, int], starts: list[int]
+) -> dict[int, tuple[int, bool]]:
+    """The chains of tests; those of their ends first, which longer ones are made of.
+
+    ``if a and b`` jumps past the body from both tests, and nothing lies between them but what
+    computes ``b``: the first jump only decides whether ``b`` is asked.
+    """
+    later = [*starts[1:], len(instructions)]
+    ends = {start: end - 1 for start, end in zip(starts, later, strict=True)}
+    chains: dict[int, tuple[int, bool]] = {}
+    for last in sorted(ends.values(), reverse=True):
+        following = ends.get(last + 1)
+        if following is None or not _is_test(instructions[last]):
+            continue
+        if any(inst.opname.startswith(_STATEMENTS) for inst in instructions[last + 1 : following]):
+            continue
+        target = index[id(instructions[last].target)]
+        for end in (following, *(chains[following][:1] if following in chains else ())):
+            jump = instructions[end]
+            if _is_test(jump) and target in (index[id(jump.target)], end + 1):
+                jumps_if = jump.opname.endswith("IF_TRUE")
+                chains[last] = (end, jumps_if is (index[id(jump.target)] == target))
+                break
+    return chains
+
+
+def _is_test(instruction: Any) -> bool:
+    """Whether an instruction pops a value and jumps by its truth."""
+    name = instruction.opname
+    return bool(name.startswith("POP_JUMP") and name.endswith(_TESTS))

@@ -30,13 +30,8 @@ from fusepass.torch_private.dynamo import (
     dynamic_shapes_unlearned,
     forget_compiled_for,
     input_count,
-    install_hooks,
     is_internal_file,
-    items_as_symbols,
-    jump_kind,
-    kept_between_restarts,
     original_callable,
-    restart_frame,
     room_for_recompiles,
     trace_skipped_again,
     transparent,
@@ -52,6 +47,7 @@ from fusepass.torch_private.graphs import (
     is_builtin,
     known_equal,
     operator_name,
+    requires_grad_outside,
     schema_mutates,
     source_of,
     source_of_kernel,
@@ -59,6 +55,13 @@ from fusepass.torch_private.graphs import (
     tree_flatten,
     tree_map,
     tree_unflatten,
+)
+from fusepass.torch_private.hooks import (
+    install_hooks,
+    items_as_symbols,
+    jump_kind,
+    kept_between_restarts,
+    restart_frame,
 )
 from fusepass.torch_private.inductor import (
     chained_passes,
@@ -113,6 +116,7 @@ from fusepass.torch_private.side_effects import (
 )
 from fusepass.torch_private.stack import (
     break_reason,
+    code_of_local,
     constant_of,
     is_any_tensor,
     is_existing_mutation,
@@ -177,6 +181,7 @@ __all__ = [
     "clear_compilation_metrics",
     "clear_inductor_caches",
     "code_of",
+    "code_of_local",
     "compilation_metrics",
     "compile_decomposed_eager",
     "compile_region",
@@ -255,6 +260,7 @@ __all__ = [
     "realized",
     "rebuilt",
     "record_grad_mode",
+    "requires_grad_outside",
     "reset_cudagraphs",
     "restart_errors",
     "restart_frame",

@@ -73,6 +73,17 @@ def is_backward_graph(graph: fx.Graph) -> bool:
     return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
 
 
+def real_input(node: fx.Node) -> Any:
+    """What the caller handed over for an input that Dynamo recorded; None if that is not known."""
+    return getattr(node.meta.get("grapharg"), "example", None)
+
+
+def requires_grad_outside(node: fx.Node) -> bool | None:
+    """Whether an input required grad when the graph began; None if that is not known."""
+    real = real_input(node)
+    return real.requires_grad if isinstance(real, torch.Tensor) else None
+
+
 def source_of(node: fx.Node) -> tuple[str, int]:
     """File and line of the user's code a node came from, ``("", 0)`` when unknown."""
     from torch.fx.graph import _parse_stack_trace

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch._dynamo.variables import LazyVariableTracker
 
+from fusepass.torch_private.graphs import real_input
 from fusepass.torch_private.stack import node_of
 
 _HARMLESS_CONTEXTS = frozenset(
@@ -98,9 +99,7 @@ def _is_same(output: Any, tracked: Any, real: Any) -> bool:
         return real is None and tracked.is_constant_none()
     fake = node.meta.get("example_value")
     return any(
-        n.op == "placeholder"
-        and n.meta.get("example_value") is fake
-        and getattr(n.meta.get("grapharg"), "example", None) is real
+        n.op == "placeholder" and n.meta.get("example_value") is fake and real_input(n) is real
         for n in output.graph.nodes
     )
 

@@ -193,6 +193,24 @@ def plain_asserts() -> Iterator[None]:
         yield
 
 
+def code_of_local(translator: Any, name: str) -> Any:
+    """The code object of the function a local or free variable holds; None if it holds none."""
+    from torch._dynamo.variables import CellVariable
+
+    held = translator.symbolic_locals.get(name)
+    if isinstance(held, CellVariable):
+        effects = translator.output.side_effects
+        if effects.has_pending_mutation_of_attr(held, "cell_contents"):
+            held = effects.load_attr(held, "cell_contents", check=False)
+        else:
+            held = held.pre_existing_contents
+    if held is None:
+        return None
+    held = realized(held)
+    code = getattr(held, "code", None)  # of a function made in the frame
+    return getattr(getattr(held, "fn", None), "__code__", None) or getattr(code, "value", code)
+
+
 def unsupported_errors() -> tuple[type[BaseException], ...]:
     """What Dynamo raises for code it cannot trace."""
     from torch._dynamo import exc

@@ -110,3 +110,61 @@ def test_a_name_written_before_it_is_read_again_is_dead(function: Any, live: boo
     names = analyse_liveness(code)[join]
     assert ("scratch" in names) is live
     assert "x" in names
+
+
+def chained(a, b):
+    if a and b():
+        return a
+    return [a, a]
+
+
+def chained_three(a, b, c):
+    if (a or b()) and c():
+        return a
+    return [a, a]
+
+
+def nested_with_a_statement(a, b):
+    if a:
+        b = b()
+        if b:
+            return a
+    return [a, a]
+
+
+def other_target(a, b):
+    if a:
+        return [b, b] if b() else [b]
+    return [a, a]
+
+
+def looped(a, b):
+    while a and b():
+        a = a()
+    return [a, a]
+
+
+@pytest.mark.parametrize(
+    ("function", "settled"),
+    [
+        (chained, [False]),
+        (chained_three, [True, False]),
+        (nested_with_a_statement, []),
+        (other_target, []),
+    ],
+)
+def test_chains_of_tests(function: Any, settled: list[bool]) -> None:
+    instructions = instructions_of(function)
+    chains = analyse(instructions).chains
+    assert [truth for _, (_, truth) in sorted(chains.items())] == settled
+    jumps = [n for n, i in enumerate(instructions) if "JUMP" in i.opname and "IF" in i.opname]
+    assert {end for end, _ in chains.values()} <= set(jumps)
+    assert all(jump < end for jump, (end, _) in chains.items())
+
+
+def test_the_body_of_a_loop_is_no_test() -> None:
+    instructions = instructions_of(looped)
+    chains = analyse(instructions).chains
+    tests = [n for n, i in enumerate(instructions) if "JUMP" in i.opname and "IF" in i.opname]
+    assert all(end == tests[tests.index(jump) + 1] for jump, (end, _) in chains.items())
+    assert tests[1] not in chains, "from the test to the next one there is a statement"

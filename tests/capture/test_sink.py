@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import fusepass
 from fusepass.capture import exits
 
+from .asserting import Logs, asserted_item
+
 HERE = Path(__file__).resolve()
 GOOD, BAD = torch.ones(4), -torch.ones(4)
 CODEGENS = ("eager", "eager-decomposed", "inductor")
@@ -240,12 +242,6 @@ def truth_tested_and_named(x: Tensor) -> Tensor:
     return x * 2
 
 
-def asserted_item(x: Tensor) -> Tensor:
-    assert torch.all(x.sum() > 0).item(), "only positive values"
-    assert x.max().item() <= 1e6, "small ones"
-    return x * 2
-
-
 def number_read_later(x: Tensor) -> Tensor:
     n = (x > 0).sum().item()
     if n < 6:
@@ -274,6 +270,41 @@ def test_numbers_read_to_be_tested(target: Callable[..., Any], kinds: set[str] |
     if kinds is not None:
         assert {kind for kind, _ in treatments(compiled)} == kinds
         assert not fusepass.last_report(compiled).graph_breaks
+
+
+def looked_up_or_not(x: Tensor, index: Tensor) -> Tensor:
+    y = F.embedding(index, x) if (index < 4).all() else x.sum(0, keepdim=True) * 2
+    if x[0, 0] < 0:
+        raise ValueError(f"the sum is {y.sum().item()}")
+    return y + 1
+
+
+def remainder_or_not(x: Tensor, index: Tensor) -> Tensor:
+    y = index % index[0] if index[0] > 0 else index * 2
+    if x[0, 0] < 0:
+        raise ValueError(f"the values are {y}")
+    return y + 1
+
+
+@pytest.mark.parametrize("target", [looked_up_or_not, remainder_or_not])
+def test_a_message_is_made_of_the_arm_taken(target: Callable[..., Any]) -> None:
+    """The other one would fail where eager does not run it."""
+    compiled = torch.compile(target, backend="fusepass", options={"codegen": "eager"})
+    for sign in (1.0, -1.0):
+        for index in ([1, 3], [0, 7]):
+            args = (torch.full((4, 3), sign), torch.tensor(index))
+            assert str(outcome(compiled, *args)) == str(outcome(target, *args))
+    assert ("sink", "raises") in treatments(compiled)
+
+
+def test_an_assert_behind_something_that_cannot_wait() -> None:
+    """Kept, and so continued in frames that Dynamo makes; torch 2.11 fails to give one up."""
+    logs, logged = Logs(), Logs()
+    compiled = torch.compile(logged, backend="fusepass", options={"codegen": "eager"})
+    for value in (0.0, 1.0, 3.0, 0.5):
+        x = torch.tensor([value, value])
+        assert str(outcome(compiled, x)) == str(outcome(logs, x))
+    assert len(logged.log) == len(logs.log)
 
 
 def test_a_loop_that_only_an_exception_ends() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from fusepass.capture.ungraded import Ungraded, requires_grad
 
@@ -26,7 +26,9 @@ def graph_of(*values: object) -> tuple[fx.Graph, list[fx.Node]]:
 def test_only_what_could_require_grad_and_does_not() -> None:
     plain, leaf = torch.ones(2), torch.ones(2, requires_grad=True)
     graph, nodes = graph_of(plain, leaf, torch.ones(2, dtype=torch.long), 3, torch.ones(1) * 1j)
-    assert Ungraded().now(graph) == (nodes[4], nodes[0])
+    now = Ungraded().now(graph)
+    assert now is not None
+    assert now.nodes == (nodes[0], nodes[4])
     assert [requires_grad(node) for node in nodes] == [False, True, False, False, False]
 
 
@@ -34,17 +36,23 @@ def test_it_looks_again_and_at_what_is_new() -> None:
     first, second = torch.ones(2), torch.ones(2)
     graph, nodes = graph_of(first, second)
     ungraded = Ungraded()
-    assert set(ungraded.now(graph)) == set(nodes)
+    before = ungraded.now(graph)
+    assert before is not None
+    assert set(before.nodes) == set(nodes)
+    assert not before.gained(graph)
     first.requires_grad_()
+    assert before.gained(graph)
     late = graph.placeholder("late")
     late.meta["example_value"] = torch.ones(2)
-    assert set(ungraded.now(graph)) == {nodes[1], late}
+    after = ungraded.now(graph)
+    assert after is not None
+    assert set(after.nodes) == {nodes[1], late}
 
 
 def test_nothing_without_grad_mode() -> None:
     graph, _ = graph_of(torch.ones(2))
     with torch.no_grad():
-        assert Ungraded().now(graph) == ()
+        assert Ungraded().now(graph) is None
 
 
 def fills(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,3 +105,31 @@ def test_requires_grad_that_depends_on_the_outcome_is_kept() -> None:
     outcome = side_by_side(fills, *TURNS, grad=True)
     assert {treatment for treatment, _ in outcome.treatments} == {"keep"}, outcome.decisions
     side_by_side(fills, *TURNS).only("where", "pure_total")
+
+
+class FillsBuffer(nn.Module):
+    """The buffer becomes an input of the graph where the arm first uses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("loc", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.loc.copy_(-x)
+        return x * 2
+
+
+class FillsBufferWithoutAutograd(FillsBuffer):
+    """The same with nothing that autograd follows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.loc.copy_(-x.detach())
+        return x * 2 + self.loc
+
+
+def test_a_buffer_first_met_in_the_arm_does_not_come_to_require_grad() -> None:
+    outcome = side_by_side(FillsBuffer(), *TURNS, grad=True)
+    assert {treatment for treatment, _ in outcome.treatments} == {"keep"}, outcome.decisions
+    side_by_side(FillsBufferWithoutAutograd(), *TURNS, grad=True).only("where", "pure_total")

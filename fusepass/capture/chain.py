@@ -1,0 +1,202 @@
+"""``if a and b``, ``if a or b``: the further tests are made whatever the first says.
+
+Python compiles a chain of tests into one jump per test. Taken one by one, the second jump stands in
+an arm of the first, and what follows the chain is traced once for each way that leads there: twice
+for two tests, and twice more in every round of a loop it stands in. But the first jump only decides
+whether the second test is made. Where making it has no effect and cannot fail, both are made, and
+the branch is one jump on ``a & b`` (or ``a | b``): the arm that makes the second test ends at the
+jump behind it, and there the truth values are joined.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusepass import torch_private
+from fusepass.capture import read_back
+from fusepass.capture.bindings import Bindings
+from fusepass.capture.frame import Frame, Site
+from fusepass.capture.join import join_arms
+from fusepass.capture.predicate import as_bool_scalar
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.region import Region
+from fusepass.capture.select import ARM, BRANCH
+from fusepass.capture.trace_arm import trace_arm
+from fusepass.report.decision import Reason
+
+_TAKEN_APART = "fusepass_taken_apart"  # chains whose further tests must not always be made
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A jump that only decides whether another test is made.
+
+    Attributes:
+        key: what it is remembered by between restarts.
+        end: index of the last jump of the chain.
+        settled: the truth value at that jump that leads where this one jumps.
+    """
+
+    key: tuple[Any, int]
+    end: int
+    settled: bool
+
+
+@dataclass
+class _Second:
+    """What the further tests came to.
+
+    Attributes:
+        constant: the tracked value, where it is known while tracing.
+        items: numbers read from tensors that it was made of.
+    """
+
+    constant: Any = None
+    items: tuple[Any, ...] = ()
+
+
+def chain_at(translator: Any, frame: Frame, region: Region, jump: int) -> Chain | None:
+    """The chain that the jump at an index begins, if its tests may be made together."""
+    found = region.chains.get(jump)
+    key = (translator.f_code, jump)
+    if found is None or frame.options.treatment not in ("auto", "where"):
+        return None
+    if key in torch_private.kept_between_restarts(translator.output, _TAKEN_APART, set):
+        return None
+    return Chain(key, *found)
+
+
+def join_tests(
+    translator: Any,
+    frame: Frame,
+    chain: Chain,
+    site_id: int,
+    before: Bindings,
+    starts: dict[bool, tuple[int, list[Any]]],
+    predicate: Any,
+    where: tuple[str, int],
+) -> Site:
+    """Make all tests of a chain; the translator then stands at its last jump, one truth on top.
+
+    Args:
+        translator: Dynamo's translator.
+        frame: capture's state for this frame.
+        chain: the chain.
+        site_id: number of the site.
+        before: the bindings at the jump.
+        starts: instruction index and stack that each arm starts with, by truth of the predicate.
+        predicate: the first test, as a tracked 0-d bool tensor.
+        where: file and line.
+
+    If the tests cannot be made together, the frame starts again and takes them one by one.
+    """
+    try:
+        return _joined(translator, frame, chain, site_id, before, starts, predicate, where)
+    except Refusal:
+        before.restore()
+        torch_private.kept_between_restarts(translator.output, _TAKEN_APART, set).add(chain.key)
+        torch_private.restart_frame("fusepass: tests are made one by one", translator)
+
+
+def _joined(
+    translator: Any,
+    frame: Frame,
+    chain: Chain,
+    site_id: int,
+    before: Bindings,
+    starts: dict[bool, tuple[int, list[Any]]],
+    predicate: Any,
+    where: tuple[str, int],
+) -> Site:
+    asks = next(
+        arm for arm, (start, _) in starts.items() if start == before.values["instruction_pointer"]
+    )
+    rest = starts[asks][1]
+    settled = predicate
+    if chain.settled is asks:  # the truth value of the chain where the second test is not made
+        settled = torch_private.wrap_call(
+            translator, "call_function", torch.logical_not, (predicate.as_proxy(),), {}
+        )
+    second = _Second()
+
+    def note_second() -> None:
+        second.constant, second.items = _as_truth(translator, frame, settled)
+
+    end = chain.end
+    asked = trace_arm(translator, frame, (site_id, asks), before, starts[asks], end, note_second)
+    skipped = trace_arm(
+        translator, frame, (site_id, not asks), before, (end, [*rest, settled]), end
+    )
+    before.restore()
+    arms = {asks: asked, not asks: skipped}
+    site = join_arms(translator, frame, site_id, before, arms, end, predicate, where)
+    if site.branch.treatment != "where":
+        raise Refusal(Reason.PARTIAL_OP, "the second test must not always be made")
+    # The instruction pointer is that of the jump itself: it comes next, with one truth value.
+    if second.constant is not None:
+        _, value = torch_private.constant_of(second.constant)
+        translator.stack[-1] = second.constant if bool(value) is chain.settled else settled
+    elif len(site.pairs) == 1:
+        _dissolve(translator, frame, site, chain, settled)
+    site.items = second.items
+    site.leads_to = (translator.f_code, end)
+    text = "tested together with what follows it, which has no effect and cannot fail"
+    site.decision = dataclasses.replace(site.decision, reason=text)
+    return site
+
+
+def _as_truth(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Replace the value tested by a 0-d bool tensor; a constant is handed out instead."""
+    tested = torch_private.tensor_on_top(translator)
+    if tested is not None:
+        translator.stack[-1] = as_bool_scalar(translator, torch_private.realized(tested))
+        return None, ()
+    if read_back.tests_a_number(translator, frame):
+        items = read_back.items_tested(translator, frame)
+        read_back.put_predicate(translator)
+        tested = torch_private.realized(translator.stack[-1])
+        translator.stack[-1] = as_bool_scalar(translator, tested)
+        return None, items
+    value = torch_private.realized(translator.stack[-1])
+    if not torch_private.constant_of(value)[0]:
+        raise Refusal(Reason.PYTHON_VALUE, "an object is tested behind a tensor")
+    translator.stack[-1] = settled
+    return value, ()
+
+
+def _dissolve(translator: Any, frame: Frame, site: Site, chain: Chain, settled: Any) -> None:
+    """Take the selection between two truth values out again: ``and`` or ``or`` says the same."""
+    site_id, outer = site.branch.site, site.branch.outer
+    if any(site_id in inner.inside for inner in frame.sites):
+        return
+    graph = translator.output.graph
+    ((taken, other),) = site.pairs
+    asked = taken if other is settled.as_proxy().node else other
+    selected = translator.stack[-1].as_proxy().node
+    joined = torch.logical_or if chain.settled else torch.logical_and
+    pair = (settled.as_proxy(), torch_private.proxy_of(translator, asked))
+    translator.stack[-1] = torch_private.wrap_call(translator, "call_function", joined, pair, {})
+    for node in (selected, site.select):
+        if node.users:
+            return
+        graph.erase_node(node)
+    site.select, site.pairs = None, []
+    for node in graph.nodes:
+        if node.meta.get(ARM, (None,))[0] == site_id:
+            _retag(node, outer)
+    for inner in frame.sites:
+        if inner.branch.outer is not None and inner.branch.outer[0] == site_id:
+            inner.branch = dataclasses.replace(inner.branch, outer=outer)
+            if inner.select is not None:
+                inner.select.meta[BRANCH] = inner.branch
+
+
+def _retag(node: Any, outer: tuple[int, bool] | None) -> None:
+    if outer is None:
+        del node.meta[ARM]
+    else:
+        node.meta[ARM] = outer

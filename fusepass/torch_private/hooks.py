@@ -1,0 +1,316 @@
+"""Hooks into Dynamo's trace: jumps, truth, identity, items, raises, breaks, errors, graphs.
+
+Run on torch 2.11, 2.13, 2.15.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
+from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
+
+_JUMPS = {
+    "POP_JUMP_IF_TRUE": True,
+    "POP_JUMP_IF_FALSE": False,
+    "POP_JUMP_FORWARD_IF_TRUE": True,
+    "POP_JUMP_FORWARD_IF_FALSE": False,
+    "POP_JUMP_BACKWARD_IF_TRUE": True,
+    "POP_JUMP_BACKWARD_IF_FALSE": False,
+    "JUMP_IF_TRUE_OR_POP": True,
+    "JUMP_IF_FALSE_OR_POP": False,
+}
+
+
+def jump_kind(opname: str) -> tuple[bool, bool]:
+    """For a conditional jump: (jumps when true, keeps the tested value if it jumps)."""
+    return _JUMPS[opname], opname.endswith("_OR_POP")
+
+
+_IDENTITY_TESTS = ("IS_OP", "CONTAINS_OP", "BINARY_SUBSCR", "STORE_SUBSCR", "BUILD_MAP", "CALL")
+
+ItemHandler = Callable[[Any, Any, Callable[[], Any]], Any]
+TruthHandler = Callable[[Any, Any], Any]
+JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
+GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
+BreakHandler = Callable[[Any, str, Any], None]
+RaiseHandler = Callable[[Any, Any], None]
+
+
+def install_hooks(
+    on_item: ItemHandler,
+    on_truth: TruthHandler,
+    on_jump: JumpHandler,
+    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
+    on_graph: GraphHandler,
+    on_break: BreakHandler,
+    on_raise: RaiseHandler,
+    on_error: Callable[[Any, Exception], None],
+    on_call: CallHandler,
+    on_asked: AskedHandler,
+) -> Callable[[], None]:
+    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
+
+    Args:
+        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
+            amounts to it; must return ``read()`` or a tracked tensor in its place.
+        on_truth: called as ``(translator, tensor)`` at ``bool(tensor)`` and ``not tensor``; gives
+            the tracked tensor that may stand for its truth value, or None.
+        on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
+        on_identity: called as ``(translator, compared)`` before an operation that may look at which
+            object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
+        on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
+            ``compile()`` or raise.
+        on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
+        on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
+        on_error: called as ``(translator, exception)`` when an error of the traced code, or of
+            torch about it, is about to end the trace of a frame; may raise instead.
+        on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
+        on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
+    """
+    from torch._dynamo import symbolic_convert
+    from torch._dynamo.output_graph import OutputGraph
+
+    undo: list[Callable[[], None]] = []
+    base = symbolic_convert.InstructionTranslatorBase
+    kinds = [base, *_all_subclasses(base)]
+    for kind in kinds:
+        table = kind.dispatch_table
+        for opname in _JUMPS:
+            opcode = dis.opmap.get(opname)
+            if opcode is None or table[opcode] is None:
+                continue
+            original = table[opcode]
+            table[opcode] = _jump_hook(on_jump, original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
+
+        for opname in _IDENTITY_TESTS:
+            opcode = dis.opmap.get(opname)
+            if opcode is None or table[opcode] is None:
+                continue
+            original = table[opcode]
+            table[opcode] = _identity_hook(on_identity, on_truth, original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
+
+        for opname, hook in (
+            ("UNARY_NOT", functools.partial(_not_hook, on_truth)),
+            ("RAISE_VARARGS", functools.partial(_raise_hook, on_raise)),
+        ):
+            opcode = dis.opmap[opname]
+            original = table[opcode]
+            table[opcode] = hook(original)
+            undo.append(functools.partial(table.__setitem__, opcode, original))
+
+    undo.append(_hook_items(on_item))
+    undo.append(hook_calls(on_call))
+    undo.append(hook_questions(on_asked))
+    call_user_compiler = OutputGraph.call_user_compiler
+
+    @functools.wraps(call_user_compiler)
+    def with_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        return on_graph(self, gm, lambda: call_user_compiler(self, gm, *args, **kwargs))
+
+    OutputGraph.call_user_compiler = with_graph  # type: ignore[method-assign]
+    undo.append(lambda: setattr(OutputGraph, "call_user_compiler", call_user_compiler))
+
+    log_graph_break = base.log_graph_break
+
+    @functools.wraps(log_graph_break)
+    def with_break(
+        self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any
+    ) -> Any:
+        if not getattr(exc, "logged", False):
+            on_break(self, reason, exc)
+        return log_graph_break(self, code_options, reason=reason, exc=exc, **kw)
+
+    base.log_graph_break = with_break  # type: ignore[method-assign]
+    undo.append(lambda: setattr(base, "log_graph_break", log_graph_break))
+
+    undo.append(_install_error_hook(on_error))
+
+    def uninstall() -> None:
+        while undo:
+            undo.pop()()
+
+    return uninstall
+
+
+def _install_error_hook(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
+    from torch._dynamo import exc
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    own = vars(InstructionTranslator).get("run")
+    run = InstructionTranslator.run
+
+    @functools.wraps(run)
+    def with_error(self: Any) -> None:
+        try:
+            run(self)
+        except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
+            on_error(self, error)
+            raise
+
+    InstructionTranslator.run = with_error  # type: ignore[method-assign]
+    if own is None:
+        return lambda: delattr(InstructionTranslator, "run")
+    return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def _all_subclasses(kind: type) -> list[Any]:
+    direct: list[Any] = kind.__subclasses__()
+    return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
+
+
+def _hook_items(on_item: ItemHandler) -> Callable[[], None]:
+    from torch._dynamo.variables import TensorVariable
+
+    original = TensorVariable.call_method
+
+    @functools.wraps(original)
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name != "item" or args or kwargs:
+            return original(self, tx, name, args, kwargs)
+        return on_item(tx, self, lambda: original(self, tx, name, args, kwargs))
+
+    TensorVariable.call_method = call_method  # type: ignore[method-assign]
+
+    def undo() -> None:
+        TensorVariable.call_method = original  # type: ignore[method-assign]
+
+    return undo
+
+
+def kept_between_restarts(frame: Any, name: str, make: Callable[[], Any]) -> Any:
+    """A value that lives as long as Dynamo tries to compile one frame, restarts included.
+
+    Args:
+        frame: the output graph of the frame or, after an error has emptied that, its translator.
+        name: of the value.
+        make: makes it the first time.
+    """
+    translator = getattr(frame, "root_tx", None) or frame
+    return translator.speculation_log.__dict__.setdefault(name, make())
+
+
+def restart_frame(reason: str, afresh: Any = None) -> NoReturn:
+    """Discard what was traced of the frame and start again.
+
+    Args:
+        reason: for Dynamo's log.
+        afresh: a translator of the frame, where the next attempt may take another way than this one
+            before it comes here; graph breaks already found are then found again.
+    """
+    from torch._dynamo.exc import SpeculationRestartAnalysis
+
+    if afresh is not None:
+        afresh.speculation_log.clear()
+    raise SpeculationRestartAnalysis(restart_reason=reason)
+
+
+@contextlib.contextmanager
+def items_as_symbols(translator: Any) -> Iterator[None]:
+    """Inside, ``tensor.item()`` gives an unknown number instead of a graph break."""
+    mode = translator.fake_mode
+    allowed = mode.allow_scalar_outputs
+    mode.allow_scalar_outputs = True
+    try:
+        with torch._dynamo.config.patch(capture_scalar_outputs=True):
+            yield
+    finally:
+        mode.allow_scalar_outputs = allowed
+
+
+def _jump_hook(
+    on_jump: JumpHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        on_jump(translator, instruction, original)
+
+    return handler
+
+
+def _is_truth_of_tensor(translator: Any, instruction: Any) -> bool:
+    """Whether an instruction is the call ``bool(tensor)``."""
+    if instruction.opname != "CALL" or instruction.arg != 1 or len(translator.stack) < 3:
+        return False
+    value = translator.stack[-1]
+    callee = (getattr(realized(held), "fn", None) for held in translator.stack[-3:-1])
+    return any(fn is bool for fn in callee) and is_any_tensor(realized(value))
+
+
+def _compared(translator: Any, instruction: Any) -> list[Any]:
+    """Values on the stack whose identity an instruction may look at."""
+    stack, name = translator.stack, instruction.opname
+    if name == "IS_OP":
+        pair = list(stack[-2:])
+        return pair if all(is_any_tensor(realized(value)) for value in pair) else []
+    if name == "CALL":
+        callee = stack[-instruction.arg - 2 :][:2]
+        is_id = any(getattr(realized(value), "fn", None) is id for value in callee)
+        return list(stack[-1:]) if is_id else []
+    if name == "BUILD_MAP":
+        return list(stack[len(stack) - 2 * instruction.arg :: 2]) if instruction.arg else []
+    value, container = (stack[-2], stack[-1]) if name == "CONTAINS_OP" else (stack[-1], stack[-2])
+    return [] if is_any_tensor(realized(container)) else [value]
+
+
+def _identity_hook(
+    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
+    on_truth: TruthHandler,
+    original: Callable[[Any, Any], None],
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        if _is_truth_of_tensor(translator, instruction):
+            truth = on_truth(translator, realized(translator.stack[-1]))
+            if truth is not None:
+                del translator.stack[-3:]  # with the function and the slot for a method's object
+                translator.push(truth)
+                return
+        on_identity(translator, lambda: _compared(translator, instruction))
+        original(translator, instruction)
+
+    return handler
+
+
+def _not_hook(
+    on_truth: TruthHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        value = realized(translator.stack[-1])
+        truth = on_truth(translator, value) if is_any_tensor(value) else None
+        if truth is None:
+            original(translator, instruction)
+            return
+        proxy = truth.as_proxy()
+        translator.stack[-1] = wrap_call(
+            translator, "call_function", torch.logical_not, (proxy,), {}
+        )
+
+    return handler
+
+
+def _raise_hook(
+    on_raise: RaiseHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        on_raise(translator, instruction)
+        try:
+            original(translator, instruction)
+        except AssertionError as fault:
+            # Dynamo 2.11 looks for the current exception also where it could not raise one, and
+            # so hides that it gives up the frame.
+            if isinstance(fault.__context__, unsupported_errors()):
+                raise fault.__context__ from None
+            raise
+
+    return handler

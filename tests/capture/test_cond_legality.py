@@ -1,0 +1,75 @@
+"""What a cond must not hold: eager runs one arm, and its backward is that of this arm alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .side_by_side import side_by_side, signed
+
+TURNS = signed(1.0, -0.5, 2.0, 0.25)
+
+
+@torch.library.custom_op("fusepass_tests::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    """An operator without a backward."""
+    return x * 2
+
+
+@doubled.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def custom(x: Tensor) -> Tensor:
+    return doubled(x) if x.sum() > 0 else x * 3
+
+
+def draws(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x[torch.randperm(4)]
+    return x * 2
+
+
+def writes(x: Tensor) -> Tensor:
+    h = x * 2
+    if x.sum() > 0:
+        h[:2] = x[torch.tensor([3, 0])]
+    return h + 0
+
+
+def leaves_indices(x: Tensor) -> tuple[Tensor, Tensor]:
+    index = torch.tensor([3, 0, 1, 2])
+    return (x[index], index * 2) if x.sum() > 0 else (x * 2, index + 1)
+
+
+def solves(x: Tensor) -> Tensor:
+    square = torch.eye(4) + x * x.unsqueeze(1)
+    return torch.linalg.cholesky(square) if x.sum() > 0 else square.t() * 2
+
+
+def looks_up(x: Tensor) -> Tensor:
+    return F.embedding(torch.tensor([0, 1]), x.unsqueeze(1)) if x.sum() > 0 else x[:2, None] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (custom, "partial_op"),
+        (draws, "random_op"),
+        (writes, "side_effect"),
+        (leaves_indices, "none_grad"),
+        (solves, "partial_op"),
+    ],
+)
+def test_held_in_inference_and_kept_in_training(program: object, why: str) -> None:
+    outcome = side_by_side(program, *TURNS)  # type: ignore[arg-type]
+    assert {treatment for treatment, _ in outcome.treatments} == {"cond"}, outcome.decisions
+    outcome = side_by_side(program, *TURNS, grad=True)  # type: ignore[arg-type]
+    assert set(outcome.treatments) == {("keep", why)}, outcome.decisions
+
+
+def test_operations_of_torch_in_training() -> None:
+    side_by_side(looks_up, *TURNS, grad=True).only("cond", "partial_op")
