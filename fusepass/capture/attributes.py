@@ -115,12 +115,10 @@ def merge_attributes(
     """
     merged = []
     for place in [*taken.bound, *(p for p in other.bound if p not in taken.bound)]:
-        if place not in taken.bound or place not in other.bound:
-            raise Refusal(
-                Reason.SIDE_EFFECT,
-                f"one arm only writes an attribute that existed before it ({place[1]})",
-            )
-        item, value = taken.bound[place]
         name = torch_private.constant_of(place[1])[1] or place[1]
+        if place not in taken.bound or place not in other.bound:
+            text = f"one arm only writes an attribute that existed before it ({name})"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+        item, value = taken.bound[place]
         merged.append((item, place[1], merge(value, other.bound[place][1], f"attribute {name!r}")))
     return merged

@@ -24,7 +24,6 @@ from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import Region
-from fusepass.capture.select import ARM, BRANCH
 from fusepass.capture.trace_arm import trace_arm
 from fusepass.report.decision import Reason
 
@@ -185,18 +184,4 @@ def _dissolve(translator: Any, frame: Frame, site: Site, chain: Chain, settled: 
             return
         graph.erase_node(node)
     site.select, site.pairs = None, []
-    for node in graph.nodes:
-        if node.meta.get(ARM, (None,))[0] == site_id:
-            _retag(node, outer)
-    for inner in frame.sites:
-        if inner.branch.outer is not None and inner.branch.outer[0] == site_id:
-            inner.branch = dataclasses.replace(inner.branch, outer=outer)
-            if inner.select is not None:
-                inner.select.meta[BRANCH] = inner.branch
-
-
-def _retag(node: Any, outer: tuple[int, bool] | None) -> None:
-    if outer is None:
-        del node.meta[ARM]
-    else:
-        node.meta[ARM] = outer
+    frame.leave_arms(graph.nodes, site_id, outer)

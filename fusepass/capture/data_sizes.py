@@ -51,6 +51,13 @@ def remove_data_sizes(translator: Any, arms: dict[bool, list[fx.Node]]) -> froze
     return erased
 
 
+def leave_sizes(translator: Any, nodes: list[fx.Node]) -> None:
+    """Forget the unknown sizes of nodes that nothing will use any more."""
+    sizes = sizes_of(nodes)
+    forget_counts(nodes)
+    torch_private.forget_sizes(translator, sizes, [node.meta for node in nodes])
+
+
 def check_no_sizes(nodes: list[fx.Node], sizes: frozenset[Any]) -> None:
     """Refuse nodes that depend on one of these sizes.
 

@@ -12,12 +12,12 @@ from typing import Any
 from fusepass import torch_private
 from fusepass.capture.bindings import Arm, Bindings
 from fusepass.capture.chain import chain_at, join_tests
-from fusepass.capture.data_sizes import check_no_sizes, sizes_of
+from fusepass.capture.data_sizes import leave_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.raising_arm import record_sink, tag_as_message
-from fusepass.capture.refusal import ArmRaises, Refusal
+from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.region import Region
 from fusepass.capture.trace_arm import trace_arm
 from fusepass.graph.effects import written_nodes
@@ -59,7 +59,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     if chain is not None:
         return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
     if raising:
-        return _go_on(translator, frame, site_id, before, starts, predicate, raising[0], where)
+        return _go_on(
+            translator, frame, site_id, before, starts, predicate, raising[0], join, where
+        )
     last = next(iter(reversed(translator.output.graph.nodes)), None)
     ungraded = frame.ungraded.now(translator.output.graph)
     arms: dict[bool, Arm] = {}
@@ -68,13 +70,21 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
             arms[taken] = trace_arm(
                 translator, frame, (site_id, taken), before, starts[taken], join
             )
-    except ArmRaises:
+    except ArmRaises as refusal:
+        raised = not isinstance(refusal, ArmStops)
+        stores = raised and translator.current_instruction.opname == "STORE_ATTR"
         before.restore()
+        if stores:  # Dynamo asks what the attribute was
+            text = "an arm binds an attribute that did not exist before it, or may not be bound"
+            raise Refusal(Reason.SIDE_EFFECT, text) from None
         traced = tag_as_message(translator.output.graph, last, site_id)
         if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
             raise
-        check_no_sizes(traced, sizes_of(traced))
-        return _go_on(translator, frame, site_id, before, starts, predicate, taken, where)
+        leave_sizes(translator, traced)
+        try:
+            return _go_on(translator, frame, site_id, before, starts, predicate, taken, join, where)
+        except Refusal as fault:
+            raise (refusal if isinstance(refusal, ArmStops) else fault) from None
     except BaseException:
         before.restore()
         raise
@@ -97,10 +107,11 @@ def _go_on(
     starts: dict[bool, tuple[int, list[Any]]],
     predicate: Any,
     raising: bool,
+    join: int,
     where: tuple[str, int],
 ) -> Site:
     """Leave a sink for the arm that raises, and the translator at the start of the other one."""
-    arm = starts[raising]
+    arm = (*starts[raising], join)
     site = record_sink(translator, frame, site_id, before, arm, predicate, raising, where)
     start, stack = starts[not raising]
     translator.stack = list(stack)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import fx
+
 from fusepass import torch_private
-from fusepass.capture.select import Branch
+from fusepass.capture.select import ARM, BRANCH, Branch
 from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
 from fusepass.options import Options, resolve
@@ -97,6 +100,28 @@ class Frame:
             jumps.add(site.jump)
             found.append(site)
         return found
+
+    def leave_arms(
+        self, nodes: Iterable[fx.Node], site: int, outer: tuple[int, bool] | None
+    ) -> None:
+        """Put what stands in the arms of a site that left no select where the site itself stands.
+
+        Args:
+            nodes: those that may stand there.
+            site: its number.
+            outer: the arm it stands in, or None.
+        """
+        for node in nodes:
+            tag = node.meta.get(ARM)
+            if tag is not None and tag[0] == site:
+                node.meta[ARM] = outer
+                if outer is None:
+                    del node.meta[ARM]
+        for inner in self.sites:
+            if inner.branch.outer is not None and inner.branch.outer[0] == site:
+                inner.branch = replace(inner.branch, outer=outer)
+                if inner.select is not None:
+                    inner.select.meta[BRANCH] = inner.branch
 
     def new_branch(self, site: int) -> int:
         """Number for one more branch that stands for a captured site."""

@@ -8,7 +8,6 @@ outermost branch.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import threading
 import warnings
@@ -18,16 +17,18 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients, raising_arm, read_back, sink_legality
-from fusepass.capture.exits import Exits
+from fusepass.capture import (
+    asked,
+    calls,
+    raising_arm,
+    read_back,
+)
+from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, Site, frame_of
-from fusepass.capture.numbers import lower_numbers
+from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
-from fusepass.capture.remade import remake_in_arms
-from fusepass.capture.sink_outputs import take_sinks_out
-from fusepass.capture.tested import copy_tested
+from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -51,10 +52,12 @@ def install() -> None:
                 read_back.on_truth,
                 _on_jump,
                 _on_identity,
-                _on_graph,
+                settle_graph,
                 _on_break,
                 _on_raise,
                 _on_error,
+                calls.on_call,
+                asked.on_asked,
             )
 
 
@@ -145,7 +148,7 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
         return
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
-    _take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
 def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
@@ -178,7 +181,7 @@ def _break(
     )
     log.kept(frame.compiler, decision, _position(translator, jump))
     key = (translator.f_code, translator.instruction_pointer - 1)
-    _keep_tests(frame, decision, frame.tests_before(key))
+    keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
         inner = (
             refusal.text
@@ -193,68 +196,6 @@ def _break(
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
     with torch_private.plain_asserts():
         original(translator, jump)
-
-
-def _keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
-    """Tests made together with that of a branch that is kept are in front of a graph break, too."""
-    for site in sites:
-        file, line = site.branch.file, site.branch.line
-        log.kept(frame.compiler, dataclasses.replace(decision, file=file, line=line), site.position)
-
-
-def _on_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
-    frame = frame_of(output_graph)
-    if frame is None:
-        return compile_graph()
-    read_back.remove_unread(gm.graph, frame, output_graph)
-    copy_tested(gm.graph, torch_private.fake_mode_of(gm))
-    _take_back(
-        output_graph,
-        frame,
-        lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
-    )
-    undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
-    while undecided and remake_in_arms(gm.graph, undecided, torch_private.fake_mode_of(gm)):
-        undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
-    _take_back(output_graph, frame, undecided)
-    lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
-    _take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    _take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
-    exits = _take_sinks_out(output_graph, frame, gm)
-    with log.compiling(frame, output_graph):
-        compiled = compile_graph()
-    return compiled if exits is None else exits.around(compiled)
-
-
-def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exits | None:
-    """Sinks become a number and code around the graph, while there still is a way back."""
-    try:
-        return take_sinks_out(gm)
-    except Exception as error:  # our error costs speed, never the program
-        sinks = [site for site in frame.sites if site.branch.treatment == "sink"]
-        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        for branch in (site.branch for site in sinks[:1]):
-            fault = CaptureFault(f"{branch.file}:{branch.line}", repr(error))
-            warnings.warn(fault, stacklevel=2)
-        _take_back(output_graph, frame, {site.branch.site: why for site in sinks})
-        raise
-
-
-def _take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Give the first of the sites back to Dynamo, which starts the frame again."""
-    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
-    for site in frame.sites:
-        branch = site.branch
-        if branch.site in lost:
-            where = (branch.file, branch.line)
-            decision = Decision(
-                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
-            )
-            log.kept(frame.compiler, decision, site.position)
-            _keep_tests(frame, decision, frame.tests_before(site.jump, site))
-            if site.items:
-                read_back.give_back(output_graph, frame, site.items)
-            site.speculation.fail_and_restart_analysis(False)
 
 
 def _on_break(translator: Any, reason: str, error: Any) -> None:
@@ -286,16 +227,22 @@ def _on_error(translator: Any, error: Exception) -> None:
     text = "a Python number differs between the arms, and its value is asked for afterwards"
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
-    _take_back(translator.output, frame, lost)
+    take_back(translator.output, frame, lost)
     if frame.items:  # arithmetic on a number not read may have no symbolic form
         read_back.give_back(translator, frame, list(frame.items))
 
 
-def _location(translator: Any, jump: Any) -> tuple[str, int]:
-    """File and line of a jump; for Dynamo's own stand-ins, of the user's call that led there."""
+def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
+    """A jump and its frame; for stand-ins, Dynamo's and ours, the user's call that led there."""
     while torch_private.is_internal_file(translator.f_code.co_filename) and translator.parent:
         translator = translator.parent
         jump = translator.current_instruction
+    return translator, jump
+
+
+def _location(translator: Any, jump: Any) -> tuple[str, int]:
+    """File and line of a jump."""
+    translator, jump = _visible(translator, jump)
     positions = getattr(jump, "positions", None)
     line = getattr(positions, "lineno", None) or translator.lineno
     return translator.f_code.co_filename, int(line)
@@ -307,6 +254,7 @@ def _position(translator: Any, jump: Any) -> tuple[Any, ...]:
     The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
     is the same, they differ.
     """
+    translator, jump = _visible(translator, jump)
     p = getattr(jump, "positions", None)
     if p is None or p.lineno is None:
         return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)

@@ -10,6 +10,7 @@ from fusepass import torch_private
 from fusepass.capture import legality
 from fusepass.capture.attributes import merge_attributes
 from fusepass.capture.bindings import Arm, Bindings, put_back
+from fusepass.capture.custom_functions import mark_total_functions
 from fusepass.capture.data_sizes import remove_data_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.liveness import live_names
@@ -17,10 +18,11 @@ from fusepass.capture.merge import Outputs, Results, merge, merge_locals, settle
 from fusepass.capture.numbers import record_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
-from fusepass.capture.select import BRANCH, WRITTEN, Branch, select
+from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.shadow import shadow_arms
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
+from fusepass.graph.mixed_index import split_mixed_indices
 from fusepass.report.decision import Reason
 
 
@@ -41,10 +43,14 @@ def join_arms(
     """
     taken, other = arms[True], arms[False]
     graph_nodes = {True: taken.nodes, False: other.nodes}
+    for nodes in graph_nodes.values():
+        split_mixed_indices(nodes, translator.fake_mode)
     erased = remove_data_sizes(translator, graph_nodes)
     for nodes in graph_nodes.values():
         lower_masked_stores(nodes, translator.fake_mode)
     shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
+    for nodes in graph_nodes.values():
+        mark_total_functions(translator, nodes)
     partial = legality.check_arms(graph_nodes)
     effects = translator.output.side_effects
     outputs = Outputs(settled=shadows.settled, effects=effects)
@@ -77,7 +83,7 @@ def join_arms(
         pairs,
         graph_nodes,
         partial,
-        writes=bool(shadows.finals),
+        read=read,
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
@@ -107,12 +113,16 @@ def join_arms(
         proxy.node.meta["example_value"] = tuple(verdict.fakes)
         proxy.node.meta[BRANCH] = branch
         proxy.node.meta[WRITTEN] = read
+        if verdict.hides:
+            proxy.node.meta[HIDES_GRAD] = verdict.hides
         site.select = proxy.node
         tensors = [
             torch_private.wrap_tensor(translator, proxy[i], fake)
             for i, fake in enumerate(verdict.fakes)
         ]
         write_back(translator, shadows, tensors[read:])
+    elif not outputs.numbers:
+        frame.leave_arms((*taken.nodes, *other.nodes), site_id, branch.outer)
     if outputs.numbers and verdict.treatment != "where":
         raise Refusal(Reason.PYTHON_VALUE, "a Python number differs between the arms")
     numbers = [record_choice(translator, predicate, pair, branch) for pair in outputs.numbers]

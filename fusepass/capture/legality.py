@@ -40,7 +40,11 @@ _MARKS_A_TENSOR = frozenset(
 
 @dataclass(frozen=True)
 class Verdict:
-    """A legal branch: its treatment, why, and the fake values of its outputs."""
+    """A legal branch: its treatment, why, and the fake values of its outputs.
+
+    Attributes:
+        hides: positions of outputs that require grad in one arm only, where autograd is off.
+    """
 
     treatment: str
     reason: Reason
@@ -48,6 +52,7 @@ class Verdict:
     gated: bool
     fakes: tuple[torch.Tensor, ...]
     estimates: dict[str, float]
+    hides: tuple[int, ...] = ()
 
     def decision(self, branch: Branch) -> Decision:
         """The line of the report for this branch."""
@@ -74,7 +79,11 @@ def check_arms(arms: Nodes) -> Refusal | None:
         Refusal: an arm writes older memory (in a way that shadows could not take over).
     """
     for node in chain(*arms.values()):
-        if op_name(node) in _MARKS_A_TENSOR:
+        name = op_name(node) or ""
+        if name.startswith("_saved_tensors_hooks") or name.endswith("_increment_nesting"):
+            text = "a transform of functions (torch.func) in an arm changes what its calls do"
+            raise Refusal(Reason.UNTRACEABLE, text)
+        if name in _MARKS_A_TENSOR:
             text = f"{op_name(node)} in an arm changes a tensor beyond its contents"
             raise Refusal(Reason.SIDE_EFFECT, text)
     for nodes in arms.values():
@@ -106,7 +115,7 @@ def check_outputs(
     arms: Nodes,
     untaken: Refusal | None,
     *,
-    writes: bool = False,
+    read: int,
 ) -> Verdict:
     """What the arms leave, and which treatment pays.
 
@@ -117,7 +126,7 @@ def check_outputs(
         pairs: nodes the arms left, as (taken, other).
         arms: nodes of each arm.
         untaken: why the arm that is not taken must not run, or None.
-        writes: whether an arm writes memory older than it (the last pairs are written back).
+        read: how many pairs the program reads; the others are written back into older memory.
 
     Raises:
         Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
@@ -125,20 +134,22 @@ def check_outputs(
     tested = tensor_value(predicate)
     if untaken is not None and not pairs:
         raise untaken
-    fakes = []
+    fakes: list[torch.Tensor] = []
+    hides = []
     for taken, other in pairs:
         a, b = tensor_value(taken), tensor_value(other)
         if a is None or b is None or tested is None:
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
         _check_pair(a, b, tested)
         fakes.append(_selected(translator, tested, a, b))
-        _check_requires_grad(options, a, b, fakes[-1])
+        if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
+            hides.append(len(fakes) - 1)
     if tested is None:
         raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
     trained = any(fake.requires_grad for fake in fakes)
     treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
     if treatment == "cond":
-        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=writes)
+        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=len(pairs) > read)
     gated = (
         treatment == "where"
         and trained
@@ -149,7 +160,7 @@ def check_outputs(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",
         )
-    return Verdict(treatment, reason, text, gated, tuple(fakes), estimates)
+    return Verdict(treatment, reason, text, gated, tuple(fakes), estimates, tuple(hides))
 
 
 def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
@@ -188,15 +199,20 @@ def _selected(
     return result
 
 
-def _check_requires_grad(
-    options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor
-) -> None:
-    """``requires_grad`` is visible: both arms must agree, and selecting must not change it."""
+def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> bool:
+    """``requires_grad`` is visible: both arms must agree, and selecting must not change it.
+
+    Without autograd nothing computed requires grad, and a parameter handed on does; whether that is
+    visible is known when the graph is complete. What is written back stays what it is.
+    """
     agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
-    if not agreed or result.requires_grad != (a.requires_grad or b.requires_grad):
+    if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
+        return False
+    if torch.is_grad_enabled():
         raise Refusal(
             Reason.NONE_GRAD, "a result requires grad in one arm only, or not where it is selected"
         )
+    return True
 
 
 def _choose(

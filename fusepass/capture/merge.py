@@ -169,7 +169,10 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return taken
     one, two = _describe(taken), _describe(other)
     if one == two:
-        raise Refusal(Reason.PYTHON_VALUE, f"{what} is another {one} in each arm")
+        text = f"{what} is another {one} in each arm, and one of them is older than the arms"
+        if torch_private.container_items(taken) is None:
+            text = f"{what} is another {one} in each arm"
+        raise Refusal(Reason.PYTHON_VALUE, text)
     raise Refusal(Reason.PYTHON_VALUE, f"{what} is {one} in one arm and {two} in the other")
 
 
@@ -224,4 +227,7 @@ def _describe(value: Any) -> str:
     if torch_private.is_any_tensor(value):
         return "a tensor"
     constant, python = torch_private.constant_of(value)
+    held = torch_private.container_items(value)
+    if held is not None:
+        return str(held[0].__name__)
     return repr(python) if constant else torch_private.kind_of(value)

@@ -20,6 +20,7 @@ from fusepass.capture.bindings import Bindings, modes, mutations
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.recipe import Writer
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.region import RETURNS
 from fusepass.capture.select import Branch
 from fusepass.capture.sink import MESSAGE, SINK, Sink, sink
 from fusepass.graph.canonical import op_name, tensor_value
@@ -55,7 +56,7 @@ def record_sink(
     frame: Frame,
     site_id: int,
     before: Bindings,
-    raising: tuple[int, list[Any]],
+    raising: tuple[int, list[Any], int],
     predicate: Any,
     when: bool,
     where: tuple[str, int],
@@ -67,7 +68,8 @@ def record_sink(
         frame: capture's state for this frame.
         site_id: number of the site.
         before: the translator's state at the branch.
-        raising: where the raising arm starts, and the stack it starts with.
+        raising: where the raising arm starts, the stack it starts with, and the join it must not
+            get to.
         predicate: the tracked 0-d bool tensor tested.
         when: which outcome of the predicate raises.
         where: file and line of the branch.
@@ -102,6 +104,7 @@ def record_sink(
         stack=raised.stack,
         without_context=raised.cause is not None,
         shows_grad=frozenset(writer.shows_grad),
+        shows_whole=frozenset(writer.shows_whole),
         grad_enabled=torch.is_grad_enabled(),
         autocast=_autocast(),
         random_calls=torch_private.random_call_count(translator.output),
@@ -159,12 +162,12 @@ def _device(tracked: Any) -> Any:
     return None if value is None else value.device
 
 
-def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any]]) -> Raised:
+def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any], int]) -> Raised:
     translator.instruction_pointer = translator.start_point = raising[0]
     translator.stack = list(raising[1])
     try:
         with _message(translator, frame):
-            while translator.step():
+            while _goes_on(translator, raising[2]) and translator.step():
                 pass
     except Raised as raised:
         return raised
@@ -180,6 +183,12 @@ def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any]]) -> Rai
     raise Refusal(Reason.RAISES, "an arm raises in a way that cannot be followed")
 
 
+def _goes_on(translator: Any, join: int) -> bool:
+    """Whether the program is still in the arm; at a return Dynamo would compile the graph."""
+    index = translator.instruction_pointer
+    return index != join and translator.instructions[index].opname not in RETURNS
+
+
 @contextlib.contextmanager
 def _message(translator: Any, frame: Frame) -> Iterator[None]:
     """While the arm is traced: no partial graph, no handler, nothing from outside is written."""
@@ -191,7 +200,7 @@ def _message(translator: Any, frame: Frame) -> Iterator[None]:
     translator.current_speculation = None
     frame.in_message = True
     try:
-        with torch_private.new_scope(), torch_private.message_tracing(depends_on_data):
+        with torch_private.new_scope(), torch_private.message_tracing(translator, depends_on_data):
             yield
     finally:
         frame.in_message = False

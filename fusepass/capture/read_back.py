@@ -65,6 +65,11 @@ def on_truth(translator: Any, tensor: Any) -> Any:
         return None
 
 
+def is_only_tested(translator: Any, frame: Frame) -> bool:
+    """Whether the truth value that the call being traced gives goes into jumps and nowhere else."""
+    return _wanted(translator, frame, arithmetic=False)
+
+
 def _wanted(
     translator: Any, frame: Frame, *, arithmetic: bool = True, messages: bool = False
 ) -> bool:

@@ -69,11 +69,13 @@ class Writer:
     Attributes:
         nodes: the operands, in order, each once.
         shows_grad: positions of tensors whose text shows ``requires_grad`` or ``grad_fn``.
+        shows_whole: positions of tensors of which more is looked at than a number.
     """
 
     def __init__(self) -> None:
         self.nodes: list[fx.Node] = []
         self.shows_grad: set[int] = set()
+        self.shows_whole: set[int] = set()
 
     def exception(self, raised: Any) -> Recipe:
         """The recipe of what a ``raise`` statement was given.
@@ -134,8 +136,10 @@ class Writer:
         node = tracked.as_proxy().node
         position = self._position(node)
         value = tensor_value(node)
-        if value is not None and value.requires_grad and not (as_number and value.dim() == 0):
-            self.shows_grad.add(position)
+        if value is not None and not (as_number and value.dim() == 0):
+            self.shows_whole.add(position)
+            if value.requires_grad:
+                self.shows_grad.add(position)
         return Operand(position)
 
     def _position(self, node: fx.Node) -> int:

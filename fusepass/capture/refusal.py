@@ -21,3 +21,7 @@ class Refusal(Exception):
 
 class ArmRaises(Refusal):
     """An arm was traced into an exception: it may be one that always raises."""
+
+
+class ArmStops(ArmRaises):
+    """An arm cannot be traced on: what stands in the way may be part of a message."""

@@ -17,11 +17,11 @@ from typing import Any
 
 import networkx as nx
 
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _TESTS = ("IF_TRUE", "IF_FALSE")
 _STATEMENTS = ("STORE_", "DELETE_", "POP_TOP", "LIST_", "SET_", "DICT_", "MAP_", "YIELD", "SEND")
 _NO_FALLTHROUGH = (
-    *_RETURNS,
+    *RETURNS,
     "RAISE_VARARGS",
     "RERAISE",
     "JUMP",
@@ -96,7 +96,7 @@ def analyse(instructions: Sequence[Any]) -> Region:
         for i in range(start, end):
             block[i] = start
         last = instructions[end - 1]
-        if last.opname in _RETURNS:
+        if last.opname in RETURNS:
             graph.add_edge(start, EXIT)
             continue
         if last.target is not None:

@@ -16,6 +16,7 @@ from torch import fx
 
 ARM = "fusepass_arm"  # node.meta key: (site id, which arm) of the innermost arm the node belongs to
 BRANCH = "fusepass_branch"  # meta key on a select node: its Branch
+HIDES_GRAD = "fusepass_hides_grad"  # on a select node: results that require grad in one arm only
 WRITTEN = "fusepass_written"  # meta key on a select node: from which result on it is written back
 
 

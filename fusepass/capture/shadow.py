@@ -263,9 +263,10 @@ class _Shadowing:
             torch.set_grad_enabled(grad)
         for node, value in env.items():
             if not _like(node.meta["example_value"], value):
-                raise Refusal(
-                    Reason.STRIDE_MISMATCH, "a copy of what an arm writes is laid out anew"
+                text = (
+                    "a copy of what an arm writes has other strides, or follows autograd otherwise"
                 )
+                raise Refusal(Reason.STRIDE_MISMATCH, text)
         for node, value in env.items():
             node.meta["example_value"] = value
         for node in self.nodes:
@@ -304,7 +305,10 @@ def _same_geometry(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _like(old: Any, new: Any) -> bool:
-    """Whether a value computed on shadows has the metadata traced on the tensor itself."""
+    """Whether a value computed on shadows has the metadata traced on the tensor itself.
+
+    Without autograd a copy of a parameter does not require grad.
+    """
     if isinstance(old, (tuple, list)):
         return len(old) == len(new) and all(map(_like, old, new))
     if not isinstance(old, torch.Tensor):
@@ -312,7 +316,7 @@ def _like(old: Any, new: Any) -> bool:
     return (
         old.dtype == new.dtype
         and old.dim() == new.dim()
-        and old.requires_grad == new.requires_grad
+        and (old.requires_grad == new.requires_grad or not torch.is_grad_enabled())
         and _equal(old.shape, new.shape)
         and _equal(old.stride(), new.stride())
     )

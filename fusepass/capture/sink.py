@@ -28,6 +28,7 @@ class Sink:
         stack: (file, function, line) of the user's frames, outermost first.
         without_context: ``raise … from None``.
         shows_grad: operands whose ``requires_grad`` or ``grad_fn`` the text would show.
+        shows_whole: operands whose text is shown, not only their number.
         grad_enabled: grad mode at the site.
         autocast: (device type, whether it is on, dtype) of autocast at the site.
         random_calls: how often Python's generator was drawn from before the site.
@@ -39,6 +40,7 @@ class Sink:
     stack: tuple[tuple[str, str, int], ...]
     without_context: bool
     shows_grad: frozenset[int]
+    shows_whole: frozenset[int]
     grad_enabled: bool
     autocast: tuple[tuple[str, bool, Any], ...]
     random_calls: int

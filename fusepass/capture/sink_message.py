@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from fusepass.capture.handed_on import is_another_object
 from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.select import select
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
@@ -128,7 +129,9 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
     # What is kept need not be computed again for something else.
     ordered = sorted((n for n in again if n not in kept), key=order.__getitem__)
     shown = [n for n in (node.args[1:][i] for i in sink.shows_grad) if isinstance(n, fx.Node)]
-    return Plan(node, tuple(ordered), tuple(kept), _faithful(shown, kept))
+    whole = [n for n in (node.args[1:][i] for i in sink.shows_whole) if isinstance(n, fx.Node)]
+    faithful = _faithful(shown, kept) and not any(map(is_another_object, whole))
+    return Plan(node, tuple(ordered), tuple(kept), faithful)
 
 
 def _faithful(shown: list[fx.Node], kept: dict[fx.Node, None]) -> bool:

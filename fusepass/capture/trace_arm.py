@@ -17,13 +17,11 @@ from fusepass.capture.attributes import attribute_writes
 from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
 from fusepass.capture.data_sizes import forget_counts
 from fusepass.capture.frame import Frame
-from fusepass.capture.refusal import ArmRaises, Refusal
-from fusepass.capture.region import EXIT
+from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
+from fusepass.capture.region import EXIT, RETURNS
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.report.decision import Reason
-
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def trace_arm(
@@ -127,7 +125,7 @@ def _run_to(translator: Any, join: int) -> None:
             index = translator.instruction_pointer
             if index == join:
                 return
-            if join == EXIT and translator.instructions[index].opname in _RETURNS:
+            if join == EXIT and translator.instructions[index].opname in RETURNS:
                 return
             if not translator.step():
                 raise Refusal(
@@ -148,7 +146,7 @@ def _refusal_for(error: BaseException) -> Refusal:
         return Refusal(
             Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"
         )
-    return Refusal(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
+    return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
 
 
 def _recorded_since(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:

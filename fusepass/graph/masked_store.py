@@ -105,12 +105,12 @@ def mask_of(value: torch.Tensor, index: Any) -> tuple[fx.Node, list[Any], int] |
         None where the index is anything but one mask that fits and whole dimensions around it.
     """
     parts = list(index) if isinstance(index, (tuple, list)) else [index]
-    masks = [i for i, part in enumerate(parts) if _is_mask(part)]
+    masks = [i for i, part in enumerate(parts) if is_mask(part)]
     if len(masks) != 1:
         return None
     at, mask = masks[0], parts[masks[0]]
     others = [part for i, part in enumerate(parts) if i != at]
-    if any(not _is_whole(part) and part is not Ellipsis for part in others):
+    if any(not is_whole(part) and part is not Ellipsis for part in others):
         return None
     dims = _fake(mask).dim()
     if parts.count(Ellipsis) > 1:
@@ -130,12 +130,14 @@ def mask_of(value: torch.Tensor, index: Any) -> tuple[fx.Node, list[Any], int] |
     return mask, ([1] * first + sizes + [1] * after if dims else []), after
 
 
-def _is_mask(part: Any) -> bool:
+def is_mask(part: Any) -> bool:
+    """Whether a part of an index is a boolean tensor."""
     held = tensor_value(part)
     return held is not None and held.dtype is torch.bool
 
 
-def _is_whole(part: Any) -> bool:
+def is_whole(part: Any) -> bool:
+    """Whether a part of an index is ``:``."""
     return isinstance(part, slice) and (part.start, part.stop, part.step) == (None, None, None)
 
 

@@ -2,7 +2,8 @@
 
 Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known
 when the graph is traced, so an operation that can only fail on those is total here. Anything not
-listed is partial. Notable exclusions and their reasons are in :data:`EXCLUDED`.
+listed is partial. Notable exclusions and their reasons are in :data:`EXCLUDED`; what depends on the
+arguments is in argument_checks.py and index_ranges.py.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.graph.argument_checks import ARGUMENT_CHECKS
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.effects import is_state_change, written_nodes
+from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
 
 POINTWISE = frozenset(
@@ -66,18 +69,13 @@ new_tensor new_zeros ones ones_like scalar_tensor tensor zeros zeros_like
 
 _EXTREMA = "amax amin aminmax argmax argmin interpolate max median min nanmedian".split()
 
+KNOWN_TOTAL = "fusepass_total"  # meta key of a call whose body has been looked at
 UNREAD = "fusepass_unread"  # meta key of an ``item`` that will not be in the graph when it runs
 
 TOTAL = POINTWISE | frozenset(_SHAPE + _CAST + _REDUCE + _NORMALISE + _MATMUL + _FACTORY)
 
 EXCLUDED = {
-    "embedding": "an index outside the table raises (on CUDA: a device assert)",
-    "gather": "an index out of range raises",
-    "scatter": "an index out of range raises",
-    "index_select": "an index out of range raises",
-    "take_along_dim": "an index out of range raises",
     "take": "an index out of range raises",
-    "one_hot": "a negative or too large class raises",
     "cross_entropy": "a target outside the classes raises",
     "nll_loss": "a target outside the classes raises",
     "binary_cross_entropy": "an input outside [0, 1] raises",
@@ -115,7 +113,8 @@ def partial_reason(node: fx.Node) -> str | None:
     """Why the call may fail for some input values, or None when it is total."""
     if node.op in ("placeholder", "get_attr", "output") or is_state_change(node):
         return None
-    if getattr(node.target, "fusepass_pure", False) or _is_unread(node):
+    pure = getattr(node.target, "fusepass_pure", False) or KNOWN_TOTAL in node.meta
+    if pure or _is_unread(node):
         return None
     if any(map(_overlaps_itself, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"
@@ -144,9 +143,9 @@ def _is_unread(node: fx.Node) -> bool:
 
 
 def _getitem(node: fx.Node) -> str | None:
-    if tensor_value(node.args[0]) is None:
+    value, index = tensor_value(node.args[0]), node.args[1]
+    if value is None or indices_fit(value, index):
         return None
-    index = node.args[1]
     parts = index if isinstance(index, (tuple, list)) else (index,)
     if any(isinstance(part, (list, tuple)) or tensor_value(part) is not None for part in parts):
         return "indexing with a tensor or list: an index out of range raises"
@@ -291,5 +290,7 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     **dict.fromkeys(_EXTREMA, _extremum),
     "dropout": _dropout,
     "tensor_split": _tensor_split,
+    **ARGUMENT_CHECKS,
+    **INDEX_CHECKS,
     **dict.fromkeys(_FACTORY, _factory),
 }

@@ -6,6 +6,7 @@ and run on; when a torch release moves something, these files are what changes.
 
 from __future__ import annotations
 
+from fusepass.torch_private.calls import constant, operand_count, subgraph_of, traced_assert
 from fusepass.torch_private.containers import (
     Container,
     container_of,
@@ -71,7 +72,6 @@ from fusepass.torch_private.inductor import (
     compile_decomposed_eager,
     compile_with_inductor,
     cond_config,
-    dynamo_counters,
     graph_pass,
     inductor_cache_folder,
     inductor_config_value,
@@ -191,13 +191,13 @@ __all__ = [
     "compiler_chain",
     "cond_config",
     "cond_operator",
+    "constant",
     "constant_of",
     "constant_or_class",
     "container_items",
     "container_of",
     "data_sizes",
     "dynamic_shapes_unlearned",
-    "dynamo_counters",
     "evaluated_size",
     "exception_parts",
     "fake_mode_of",
@@ -246,6 +246,7 @@ __all__ = [
     "number_node",
     "number_on_top",
     "observed_exceptions",
+    "operand_count",
     "operator_name",
     "original_callable",
     "pending_changes",
@@ -278,12 +279,14 @@ __all__ = [
     "source_of",
     "source_of_kernel",
     "storage_key",
+    "subgraph_of",
     "symbol_nodes",
     "symbolic_fake",
     "symbolic_fake_mode",
     "tensor_on_top",
     "torch_version",
     "trace_skipped_again",
+    "traced_assert",
     "traced_to_aten",
     "tracing_a_rule",
     "transparent",

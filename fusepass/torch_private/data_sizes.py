@@ -45,10 +45,20 @@ def forget_count(mask: torch.Tensor, sizes: frozenset[Any]) -> None:
         mask.nonzero_memo = None  # type: ignore[attr-defined]
 
 
-def forget_sizes(translator: Any, sizes: Iterable[Any]) -> None:
-    """Drop what is to be checked about unknown sizes that are in the graph no more."""
+def forget_sizes(
+    translator: Any, sizes: Iterable[Any], metas: Iterable[dict[str, Any]] = ()
+) -> None:
+    """Drop what is to be checked about unknown sizes that nothing in the graph uses any more.
+
+    Args:
+        translator: Dynamo's translator.
+        sizes: the symbols.
+        metas: meta data of nodes still in the graph that introduce them.
+    """
     shapes = translator.fake_mode.shape_env
     for size in sizes:
         checks = shapes.deferred_runtime_asserts.pop(size, [])
         shapes.num_deferred_runtime_asserts -= len(checks)
         translator.output.root_tracer.bound_symbols.pop(size, None)
+    for meta in metas:
+        meta.pop("unbacked_bindings", None)

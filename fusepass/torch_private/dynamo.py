@@ -11,6 +11,8 @@ import torch
 import torch._dynamo
 import torch._inductor
 
+from fusepass.torch_private.calls import written_out
+
 
 def transparent(error: Exception) -> Exception:
     """The same error as a subclass that Dynamo passes to the user unwrapped."""
@@ -172,5 +174,6 @@ def input_count(translator: Any) -> int:
 
 
 def is_internal_file(path: str) -> bool:
-    """Whether a source file is part of Dynamo (its stand-ins for builtins), not of a program."""
-    return "/torch/_dynamo/" in path.replace("\\", "/")
+    """Whether a source file holds stand-ins, Dynamo's or ours, and is not part of a program."""
+    own = written_out.__code__.co_filename
+    return "/torch/_dynamo/" in path.replace("\\", "/") or path == own

@@ -16,6 +16,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
 from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
 
 _JUMPS = {
@@ -54,6 +55,8 @@ def install_hooks(
     on_break: BreakHandler,
     on_raise: RaiseHandler,
     on_error: Callable[[Any, Exception], None],
+    on_call: CallHandler,
+    on_asked: AskedHandler,
 ) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again.
 
@@ -71,6 +74,8 @@ def install_hooks(
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
+        on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
+        on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
     """
     from torch._dynamo import symbolic_convert
     from torch._dynamo.output_graph import OutputGraph
@@ -106,6 +111,8 @@ def install_hooks(
             undo.append(functools.partial(table.__setitem__, opcode, original))
 
     undo.append(_hook_items(on_item))
+    undo.append(hook_calls(on_call))
+    undo.append(hook_questions(on_asked))
     call_user_compiler = OutputGraph.call_user_compiler
 
     @functools.wraps(call_user_compiler)

@@ -172,13 +172,6 @@ def inductor_counters() -> Any:
     return counters["inductor"]
 
 
-def dynamo_counters() -> Any:
-    """All of Dynamo's counters, by group."""
-    from torch._dynamo.utils import counters
-
-    return counters
-
-
 def clear_inductor_caches() -> None:
     """Drop Inductor's in-memory caches, so that a compile reads (or misses) those on disk."""
     from torch._inductor.utils import clear_caches

@@ -8,6 +8,7 @@ of sizes that vary, exceptions of the user's own.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import string
@@ -18,6 +19,7 @@ import torch
 import torch._dynamo
 from torch import fx
 
+from fusepass.torch_private.calls import is_assert
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 _NUMBERS = (int, float, bool, complex)
@@ -120,12 +122,14 @@ def constant_or_class(value: Any) -> tuple[bool, Any]:
 
 
 @contextlib.contextmanager
-def message_tracing(depends_on_data: Callable[[str], bool]) -> Iterator[None]:
+def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> Iterator[None]:
     """Keep for later, while a message is traced, what Dynamo would refuse or specialise.
 
     Dynamo traces one frame at a time, under its own lock, so methods can be replaced meanwhile.
 
     Args:
+        translator: Dynamo's translator. Its checkpoints must be the same in every attempt to trace
+            the frame, and a message may be traced in some of them only: it has checkpoints apart.
         depends_on_data: whether the size of what an operation of that name gives depends on data.
     """
     from torch._dynamo import variables
@@ -148,9 +152,14 @@ def message_tracing(depends_on_data: Callable[[str], bool]) -> Iterator[None]:
         (variables.ConstantVariable, "call_method", _method_of_constant),
         *_only_own_generators(),
     ]
+    log = translator.speculation_log
+    apart = copy.copy(log)
+    apart.entries, apart.index = [], 0
     with contextlib.ExitStack() as undo:
         for owner, name, ours in replaced:
             undo.callback(_replace(owner, name, ours))
+        translator.speculation_log = apart
+        undo.callback(setattr, translator, "speculation_log", log)
         yield
 
 
@@ -297,6 +306,8 @@ def _function(
     args: Any,
     kwargs: Any,
 ) -> Any:
+    if is_assert(function.value):  # raises, or does nothing
+        return theirs(function, translator, args, kwargs)
     name = getattr(function.value, "__name__", "")
     alone = name == "where" and len(args) == 1
     if alone or depends_on_data(name):

@@ -75,6 +75,7 @@ def constant_of(value: Any) -> tuple[bool, Any]:
     """``(True, python value)`` for a compile-time constant, else ``(False, None)``."""
     from torch._dynamo.variables import ConstantVariable
 
+    value = getattr(value, "vt", value)  # the key of a dictionary
     immutable = ("SizeVariable", "SliceVariable", "EnumVariable")
     plain = isinstance(value, ConstantVariable) or type(value).__name__ in immutable
     if plain and value.is_python_constant():

@@ -73,3 +73,22 @@ def test_held_in_inference_and_kept_in_training(program: object, why: str) -> No
 
 def test_operations_of_torch_in_training() -> None:
     side_by_side(looks_up, *TURNS, grad=True).only("cond", "partial_op")
+
+
+def branches_for_nothing(x: Tensor) -> Tensor:
+    # What the inner branch leaves is read by nobody: it has no selection, and its arm no owner.
+    if x.sum() > 0:
+        y = x[torch.randperm(4)]
+        mask = x.isnan()
+        if mask.any():
+            z = torch.where(mask, y, x)
+            del z
+        return y * 2
+    return x - 1
+
+
+def test_a_branch_whose_results_nobody_reads() -> None:
+    outcome = side_by_side(branches_for_nothing, *TURNS)
+    assert ("cond", "random_op") in outcome.treatments or ("cond", "partial_op") in (
+        outcome.treatments
+    )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+import fusepass
 from fusepass.graph.canonical import op_name
 
 from .side_by_side import Outcome, side_by_side, signed
@@ -140,3 +141,31 @@ def test_a_memory_nobody_writes_is_not_written() -> None:
         return y + 1
 
     assert calls(side_by_side(program, *TURNS)) == ["where"]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        row = self.weight.view(2, 2)
+        if x.sum() > 0:
+            self.weight.mul_(2)
+        else:
+            row[0].add_(x.sum())
+        return x * self.weight
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_parameter_where_autograd_is_off_altogether(off: type) -> None:
+    eager, module = Scaled(), Scaled()
+    compiled = torch.compile(module, backend="fusepass", options={"codegen": "eager"})
+    with off():
+        for x in (torch.ones(4), -torch.ones(4), torch.ones(4)):
+            assert torch.equal(eager(x), compiled(x))
+            assert torch.equal(eager.weight, module.weight)
+    assert module.weight.requires_grad
+    assert module.weight.is_leaf
+    kinds = {d["treatment"] for d in fusepass.last_report(compiled).to_dict()["decisions"]}
+    assert "keep" not in kinds

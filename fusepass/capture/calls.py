@@ -1,0 +1,125 @@
+"""Calls of torch that hide a test: ``torch._assert``, ``equal`` and ``allclose``.
+
+``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one.
+``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
+elements stays the 0-d tensor it is on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fusepass import torch_private
+from fusepass.capture.frame import frame_of
+from fusepass.capture.read_back import is_only_tested
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.memory import memory_of
+
+_TOLERANCES = {"rtol": 1e-05, "atol": 1e-08, "equal_nan": False}
+
+
+def on_call(
+    translator: Any,
+    name: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    call: Callable[[], Any],
+) -> Any:
+    """Trace one of these calls; the tracked value it gives."""
+    frame = frame_of(translator.output)
+    if frame is None or frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+        return call()
+    if name == "_assert":
+        return torch_private.traced_assert(translator, args, kwargs)
+    number = len(args) + len(kwargs)
+    direct = torch_private.operand_count(translator) in (
+        number,
+        number - 1,
+    )  # of a method: one less
+    if frame.in_message or not direct or not is_only_tested(translator, frame):
+        return call()
+    compared = _compared(translator, name, args, kwargs)
+    return call() if compared is None else compared
+
+
+def _compared(translator: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The 0-d bool tensor such a comparison reads, or None where it cannot be told apart."""
+    names = ("input", "other", *_TOLERANCES)
+    given = dict(zip(names, map(torch_private.realized, args), strict=False))
+    given |= {key: torch_private.realized(value) for key, value in kwargs.items()}
+    pair = [given.pop("input", None), given.pop("other", None)]
+    if not all(map(torch_private.is_plain_tensor, pair)):
+        return None
+    options = _TOLERANCES | {key: torch_private.constant_of(v)[1] for key, v in given.items()}
+    nodes = [side.as_proxy().node for side in pair]
+    a, b = map(tensor_value, nodes)
+    if a is None or b is None or not _alike(a, b) or not _valid(options):
+        return None
+    if name == "equal" and _differ(a.shape, b.shape):
+        return torch_private.constant(False)
+    if not _same(a.shape, b.shape) and (name == "equal" or not _broadcast(a.shape, b.shape)):
+        return None
+    if name == "equal" and _may_be_one(*nodes):
+        return None
+    sides = [_detached(translator, side).as_proxy() for side in pair]
+    if name == "equal":
+        close = torch_private.wrap_call(translator, "call_function", torch.eq, tuple(sides), {})
+    else:
+        close = torch_private.wrap_call(
+            translator, "call_function", torch.isclose, tuple(sides), options
+        )
+    return torch_private.wrap_call(translator, "call_method", "all", (close.as_proxy(),), {})
+
+
+def _valid(options: dict[str, Any]) -> bool:
+    rtol, atol = options["rtol"], options["atol"]
+    numbers = all(isinstance(n, (int, float)) and n >= 0 for n in (rtol, atol))
+    return len(options) == len(_TOLERANCES) and numbers and options["equal_nan"] in (True, False)
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    plain = not (a.is_complex() or a.is_quantized)
+    return plain and (a.dtype, a.device) == (b.dtype, b.device)
+
+
+def _same(a: torch.Size, b: torch.Size) -> bool:
+    return len(a) == len(b) and all(map(torch_private.known_equal, a, b))
+
+
+def _differ(a: torch.Size, b: torch.Size) -> bool:
+    """Whether two shapes are known to differ, which ``equal`` answers without the values."""
+    pairs = zip(a, b, strict=False)
+    return len(a) != len(b) or any(type(x) is type(y) is int and x != y for x, y in pairs)
+
+
+def _broadcast(a: torch.Size, b: torch.Size) -> bool:
+    """Whether two shapes known as numbers go together."""
+    if not all(type(size) is int for size in (*a, *b)):
+        return False
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return all(x == y or 1 in (x, y) for x, y in pairs)
+
+
+def _may_be_one(a: Any, b: Any) -> bool:
+    """Whether NaN could equal itself: CUDA calls a tensor equal to itself without a look at it."""
+    value = tensor_value(a)
+    if value is None or value.device.type == "cpu" or not value.is_floating_point():
+        return False
+    inputs = ("placeholder", "get_attr")
+    return memory_of(a) == memory_of(b) or all(_root(n).op in inputs for n in (a, b))
+
+
+def _root(node: Any) -> Any:
+    """The oldest node that lives in the memory of this one."""
+    key = memory_of(node)
+    return next((n for n in node.graph.nodes if memory_of(n) == key), node)
+
+
+def _detached(translator: Any, side: Any) -> Any:
+    value = tensor_value(side.as_proxy().node)
+    if value is None or not value.requires_grad:
+        return side
+    return torch_private.wrap_call(translator, "call_method", "detach", (side.as_proxy(),), {})

@@ -1,0 +1,71 @@
+"""What is asked once a graph is complete: what follows a branch may forbid it.
+
+Sites that cannot stay are given back to Dynamo, which starts the frame again without them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture import escape, gradients, handed_on, read_back, sink_legality
+from fusepass.capture.exits import Exits
+from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.numbers import lower_numbers
+from fusepass.capture.remade import remake_in_arms
+from fusepass.capture.sink_outputs import take_sinks_out
+from fusepass.capture.take_back import take_back
+from fusepass.capture.tested import copy_tested
+from fusepass.errors import CaptureFault
+from fusepass.report import log
+from fusepass.report.decision import Reason
+
+
+def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
+    """Check a complete graph, compile it, and put around it what it cannot hold.
+
+    Args:
+        output_graph: Dynamo's, of the frame.
+        gm: the graph.
+        compile_graph: goes on as without capture.
+    """
+    frame = frame_of(output_graph)
+    if frame is None:
+        return compile_graph()
+    read_back.remove_unread(gm.graph, frame, output_graph)
+    copy_tested(gm.graph, torch_private.fake_mode_of(gm))
+    take_back(
+        output_graph,
+        frame,
+        lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
+    )
+    undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
+    while undecided and remake_in_arms(gm.graph, undecided, torch_private.fake_mode_of(gm)):
+        undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
+    take_back(output_graph, frame, undecided)
+    take_back(output_graph, frame, handed_on.hidden_grad_escapes(gm.graph))
+    lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
+    exits = _take_sinks_out(output_graph, frame, gm)
+    with log.compiling(frame, output_graph):
+        compiled = compile_graph()
+    return compiled if exits is None else exits.around(compiled)
+
+
+def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exits | None:
+    """Sinks become a number and code around the graph, while there still is a way back."""
+    try:
+        return take_sinks_out(gm)
+    except Exception as error:  # our error costs speed, never the program
+        sinks = [site for site in frame.sites if site.branch.treatment == "sink"]
+        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        for branch in (site.branch for site in sinks[:1]):
+            fault = CaptureFault(f"{branch.file}:{branch.line}", repr(error))
+            warnings.warn(fault, stacklevel=2)
+        take_back(output_graph, frame, {site.branch.site: why for site in sinks})
+        raise

@@ -1,0 +1,35 @@
+"""A captured branch is given back: it could not stay after what the program does later."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fusepass.capture import read_back
+from fusepass.capture.frame import Frame, Site
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+
+def take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
+    """Give the first of the sites in ``lost`` back to Dynamo, which starts the frame again."""
+    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
+    for site in frame.sites:
+        branch = site.branch
+        if branch.site in lost:
+            where = (branch.file, branch.line)
+            decision = Decision(
+                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
+            )
+            log.kept(frame.compiler, decision, site.position)
+            keep_tests(frame, decision, frame.tests_before(site.jump, site))
+            if site.items:
+                read_back.give_back(output_graph, frame, site.items)
+            site.speculation.fail_and_restart_analysis(False)
+
+
+def keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
+    """Tests made together with that of a branch that is kept are in front of a graph break, too."""
+    for site in sites:
+        file, line = site.branch.file, site.branch.line
+        log.kept(frame.compiler, dataclasses.replace(decision, file=file, line=line), site.position)

@@ -1,0 +1,154 @@
+"""Indices that are in range by the way they were made: ``argmax``, ``sort``, ``arange``, ``clamp``.
+
+Indexing with a tensor fails for an index out of range, so that it may not run in an arm that was
+not taken. An index that says where in a dimension something was found fits every dimension that is
+at least as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memories
+from fusepass.graph.sizes import is_nonempty
+
+_RAISES = "an index out of range raises"
+_SAME_ELEMENTS = frozenset(
+    """clone contiguous detach expand expand_as flatten flip long movedim narrow permute repeat
+    reshape select squeeze t to transpose unflatten unsqueeze view""".split()
+)
+# Position of ``dim`` and what it is when not given, for calls whose second result says where.
+_FOUND_SECOND = {
+    "kthvalue": (2, -1),
+    "max": (1, None),
+    "min": (1, None),
+    "sort": (1, -1),
+    "topk": (2, -1),
+}
+
+
+def range_of(node: Any) -> Any:
+    """A size below which every element of an index tensor is, none below zero; None if unknown."""
+    value = tensor_value(node)
+    if value is None or value.dtype not in (torch.int64, torch.int32) or _is_written(node):
+        return None
+    name, source = op_name(node), node.args[0] if node.args else None
+    if name in ("argmax", "argmin", "argsort"):
+        return _length(source, argument(node, 1, "dim", -1 if name == "argsort" else None))
+    if name == "getitem" and isinstance(source, fx.Node) and node.args[1] == 1:
+        found = _FOUND_SECOND.get(str(op_name(source)))
+        if found is not None and tensor_value(source) is None:
+            dim = argument(source, found[0], "dim", found[1])
+            return None if dim is None else _length(source.args[0], dim)
+    if name in _SAME_ELEMENTS or (name in ("getitem", "__getitem__") and _is_basic(node.args[1])):
+        return range_of(source)
+    if name == "arange":
+        return source if len(node.args) == 1 and isinstance(source, (int, fx.Node)) else None
+    return _range_of_arithmetic(str(name), node)
+
+
+def _range_of_arithmetic(name: str, node: fx.Node) -> Any:
+    if name == "remainder":
+        divisor = argument(node, 1, "other")
+        return divisor if type(divisor) is int and divisor > 0 else None
+    if name == "clamp":
+        least, most = argument(node, 1, "min"), argument(node, 2, "max")
+        above = type(least) is int and least >= 0
+        if type(most) is int and most >= 0 and (above or range_of(node.args[0]) is not None):
+            return most + 1
+    return None
+
+
+def _length(source: Any, dim: Any) -> Any:
+    value = tensor_value(source)
+    if value is None or not is_nonempty(source):
+        return None
+    if dim is None:
+        return math.prod(value.shape)
+    if type(dim) is not int or value.dim() == 0:
+        return 1 if value.dim() == 0 else None
+    return value.shape[dim]
+
+
+def _is_written(node: fx.Node) -> bool:
+    """Whether what a node holds may be something else by the time it is used."""
+    keys = set(memories([node]))
+    return any(not keys.isdisjoint(memories(written_nodes(n))) for n in node.graph.nodes)
+
+
+def _is_basic(index: Any) -> bool:
+    parts = index if isinstance(index, (tuple, list)) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
+
+
+def fits(index: Any, size: Any) -> bool:
+    """Whether every element of an index tensor is in range for a dimension of this size."""
+    bound = range_of(index)
+    if isinstance(bound, fx.Node):
+        bound = bound.meta.get("example_value")
+    number = isinstance(bound, (int, torch.SymInt))
+    return number and torch_private.known_equal(bound <= size, True)
+
+
+def _along(dim_at: int, index_at: int) -> Callable[[fx.Node], str | None]:
+    """The check of a call that indexes one dimension of its first operand."""
+
+    def check(node: fx.Node) -> str | None:
+        value = tensor_value(argument(node, 0, "input"))
+        dim, index = argument(node, dim_at, "dim"), argument(node, index_at, "index")
+        known = value is not None and value.dim() > 0 and type(dim) is int
+        if known and fits(index, value.shape[dim]):  # type: ignore[union-attr]
+            return None
+        return f"{op_name(node)}: {_RAISES}"
+
+    return check
+
+
+def _one_hot(node: fx.Node) -> str | None:
+    classes = argument(node, 1, "num_classes", -1)
+    if type(classes) is int and classes > 0 and fits(argument(node, 0, "input"), classes):
+        return None
+    return "one_hot: a negative or too large class raises"
+
+
+def _embedding(node: fx.Node) -> str | None:
+    weight = tensor_value(argument(node, 1, "weight"))
+    bare = argument(node, 3, "max_norm") is None
+    if weight is not None and bare and fits(argument(node, 0, "input"), weight.shape[0]):
+        return None
+    return "embedding: an index outside the table raises (on CUDA: a device assert)"
+
+
+def indices_fit(value: torch.Tensor, index: Any) -> bool:
+    """Whether an index of tensors and whole dimensions can be out of range for no input.
+
+    Args:
+        value: the tensor indexed.
+        index: as ``getitem`` has it.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) > value.dim():
+        return False
+    return all(
+        part == slice(None)
+        if isinstance(part, slice)
+        else tensor_value(part) is not None and fits(part, size)
+        for part, size in zip(parts, value.shape, strict=False)
+    )
+
+
+INDEX_CHECKS: dict[str, Callable[[fx.Node], str | None]] = {
+    **dict.fromkeys(("gather", "index_select", "scatter", "scatter_add"), _along(1, 2)),
+    **dict.fromkeys(("scatter_", "scatter_add_"), _along(1, 2)),
+    "embedding": _embedding,
+    "one_hot": _one_hot,
+    "take_along_dim": _along(2, 1),
+}
