@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, is_state_change, written_nodes
@@ -24,7 +25,6 @@ _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
     matrix_exp matrix_power pinverse qr slogdet solve solve_triangular svd""".split()
 )
-_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
 
 
@@ -69,7 +69,7 @@ def _check_training(
         if is_random(node):
             text = "draws random numbers in an arm, and the backward of torch.cond would draw anew"
             raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
-        if op_name(node) is None and isinstance(node.target, _OPERATORS):
+        if op_name(node) is None and torch_private.operator_name(node.target) is not None:
             text = "in an arm, a custom operator, may have no backward: eager asks only if it ran"
             raise Refusal(Reason.PARTIAL_OP, f"{_shown(node)} {text}")
         name = op_name(node) or ""
@@ -115,7 +115,7 @@ def _foreign_of_many(node: fx.Node) -> str | None:
 def _is_operation(node: fx.Node) -> bool:
     name = op_name(node)
     if name is None:  # a custom operator
-        return isinstance(node.target, _OPERATORS)
+        return torch_private.operator_name(node.target) is not None
     base = name.rstrip("_")
     if {name, base} & (TOTAL | EXCLUDED.keys()) or name.strip("_") in ("getitem", "setitem"):
         return True

@@ -74,7 +74,7 @@ def _escapes(chosen: fx.Node, keys: set[int]) -> bool:
             after = True
             continue
         if after and is_state_change(node):
-            enabled = node.target is not torch._C._set_grad_enabled or bool(node.args[0])
+            enabled = op_name(node) != "_set_grad_enabled" or bool(node.args[0])
         if not after or keys.isdisjoint(memories(node.all_input_nodes)):
             continue
         if node.target is select or op_name(node) is None or op_name(node) in _MARKS or enabled:

@@ -17,7 +17,7 @@ from fusepass.report.explain import last_report
 from fusepass.report.restore import everything_restored
 from fusepass.testing import oracle
 from fusepass.testing.observe import Observation, at_precision, observe
-from fusepass.testing.programs import Text
+from fusepass.testing.program_text import Text
 
 _CALL = "def program(*args, **kwargs):\n    return pattern(*args, **kwargs)\n"
 

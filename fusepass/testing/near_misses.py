@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from fusepass.testing.programs import literal
+from fusepass.testing.program_text import literal
 
 _SIBLINGS = {
     "add": "sub", "sub": "add", "mul": "add", "div": "mul", "exp": "expm1", "log": "log1p",

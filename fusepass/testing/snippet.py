@@ -17,7 +17,7 @@ from torch import Tensor
 from fusepass.rewrite.rule import Rule
 from fusepass.testing.case import Case
 from fusepass.testing.oracle import NOT_FINITE, VALUES, Difference
-from fusepass.testing.programs import literal
+from fusepass.testing.program_text import literal
 from fusepass.testing.trial import Trials, resized
 
 MOST_NUMBERS = 300

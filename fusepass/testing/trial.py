@@ -27,7 +27,7 @@ from fusepass.testing.inputs import Values, inputs_of
 from fusepass.testing.near_misses import near_misses
 from fusepass.testing.observe import Observation, at_precision, observe
 from fusepass.testing.oracle import Difference
-from fusepass.testing.programs import Text, source_of
+from fusepass.testing.program_text import Text, source_of
 from fusepass.testing.space import FLOATS, Space
 
 CODEGEN = {"before": "eager", "after": "eager-decomposed"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -180,3 +182,11 @@ def test_the_scan_for_private_names(line: str, names: list[str]) -> None:
 )
 def test_the_scan_for_bare_imports(line: str, names: list[str]) -> None:
     assert [name for _, name in bare_imports(line)] == names
+
+
+@pytest.mark.parametrize("package", ["fusepass", "fusepass.testing"])
+def test_no_module_stands_in_front_of_a_name(package: str) -> None:
+    """A name resolved when it is asked for is the module once a module of that name is imported."""
+    home = importlib.import_module(package)
+    modules = {module.name for module in pkgutil.iter_modules(home.__path__)}
+    assert modules.isdisjoint(home._HOME)

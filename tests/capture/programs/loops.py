@@ -203,7 +203,14 @@ def while_on_a_python_counter(x: Tensor) -> Tensor:
 
 
 # The iterator over the layers holds an iterator of Python's own: each fork starts it anew.
-LAYERS = rows([8.0, 1, 2, 3], [-2.0, float("inf"), 1, 1], [0.0, 0, 0, 0])
+LAYERS = rows(
+    [8.0, 1, 2, 3],
+    [-2.0, float("inf"), 1, 1],
+    [float("nan"), 0, 0, 0],
+    [0.0, 0, 0, 0],
+    [40.0, -40, 40, -40],
+    [-40.0, 40, -40, 40],
+)
 
 
 class Layered(nn.Module):
