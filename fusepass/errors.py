@@ -57,6 +57,10 @@ class RuleError(FusepassError, ValueError):
         super().__init__(f"fusepass: rule {rule!r} ({location}): {first}.")
 
 
+class BranchRuleError(RuleError):
+    """A rule of fusepass's own failed at a captured branch; the branches are given back."""
+
+
 class NoReport(FusepassError, LookupError):
     """:func:`fusepass.last_report` was asked about a callable that fusepass has not compiled."""
 

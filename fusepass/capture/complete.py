@@ -20,7 +20,7 @@ from fusepass.capture.remade import remake_in_arms
 from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
-from fusepass.errors import CaptureFault
+from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
 from fusepass.report.decision import Reason
 
@@ -52,8 +52,12 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
     exits = _take_sinks_out(output_graph, frame, gm)
-    with log.compiling(frame, output_graph):
-        compiled = compile_graph()
+    try:
+        with log.compiling(frame, output_graph):
+            compiled = compile_graph()
+    except BranchRuleError as error:  # our error costs speed, never the program
+        _give_all_back(output_graph, frame, error)
+        raise
     return compiled if exits is None else exits.around(compiled)
 
 
@@ -62,10 +66,16 @@ def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exit
     try:
         return take_sinks_out(gm)
     except Exception as error:  # our error costs speed, never the program
-        sinks = [site for site in frame.sites if site.branch.treatment == "sink"]
-        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        for branch in (site.branch for site in sinks[:1]):
-            fault = CaptureFault(f"{branch.file}:{branch.line}", repr(error))
-            warnings.warn(fault, stacklevel=2)
-        take_back(output_graph, frame, {site.branch.site: why for site in sinks})
+        _give_all_back(output_graph, frame, error, "sink")
         raise
+
+
+def _give_all_back(
+    output_graph: Any, frame: Frame, error: Exception, treatment: str | None = None
+) -> None:
+    """Keep the branches of a frame, those of one treatment or all, with a warning."""
+    sites = [s for s in frame.sites if treatment in (None, s.branch.treatment)]
+    why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+    for branch in (site.branch for site in sites[:1]):
+        warnings.warn(CaptureFault(f"{branch.file}:{branch.line}", repr(error)), stacklevel=2)
+    take_back(output_graph, frame, {site.branch.site: why for site in sites})

@@ -12,7 +12,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import BRANCH
-from fusepass.errors import RewriteFault, RuleError
+from fusepass.errors import BranchRuleError, RewriteFault
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.copying import copied
@@ -28,7 +28,7 @@ def rewrite(gm: fx.GraphModule, rules: tuple[GraphRule, ...], options: Options) 
         One decision per site a rule looked at and did not settle silently.
 
     Raises:
-        RuleError: a rule settled by capture failed; the graph cannot do without it.
+        BranchRuleError: a rule settled by capture failed; the graph cannot do without it.
     """
     decisions: list[Decision] = []
     for rule in rules:
@@ -112,7 +112,7 @@ class _Attempt:
         place = ("", 0) if self.site is None else torch_private.source_of(self.site)
         if rule.settled_by_capture:
             raise torch_private.transparent(
-                RuleError(rule.name, rule.location, f"{problem}. Please report this")
+                BranchRuleError(rule.name, rule.location, f"{problem}. Please report this")
             ) from fault
         if self.before is not None:
             self.gm.graph = self.before

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 import fusepass
 from fusepass import backend, errors
+from fusepass.capture.select import select
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision, Outcome, Reason
@@ -281,6 +282,26 @@ def test_rule_settled_by_capture_fails_loudly(
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     with pytest.raises(errors.RuleError, match=r"'tried' \(.*test_driver.py:\d+\)"):
         compiled(torch.ones(2, 2))
+
+
+def branches(x: Tensor) -> Tensor:
+    y = x * 2 if x.sum() > 0 else x.cos()
+    return y + 1 if y.max() > 3 else y - 1
+
+
+def test_branches_whose_own_rule_fails_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = backend.graph_rules()
+    broken = rule(raises, anchor=lambda node: node.target is select, settled_by_capture=True)
+    monkeypatch.setattr(backend, "graph_rules", lambda: (broken, *shipped))
+    compiled = torch.compile(branches, backend="fusepass", options={"codegen": "eager"})
+    x = torch.ones(2, 2)
+    with pytest.warns(errors.CaptureFault, match="in the rule"):
+        assert torch.equal(compiled(x), branches(x))
+    assert torch.equal(compiled(x * 4), branches(x * 4))
+    kept = fusepass.last_report(compiled).decisions
+    assert {(d.treatment, d.reason_code) for d in kept if d.rule == "branch"} == {
+        ("keep", Reason.INTERNAL)
+    }
 
 
 class TestGraphs:
