@@ -23,7 +23,7 @@ from fusepass.rewrite.overlap import chosen
 from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.replacement import Site
 from fusepass.rewrite.rule import Place, Rule
-from fusepass.rewrite.splice import splice
+from fusepass.rewrite.splice import Renamed, splice
 
 MAX_ROUNDS = 16
 _NOTHING: Mapping[str, float] = MappingProxyType({})
@@ -107,12 +107,14 @@ def _rounds(
 def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
     """Splice in graph order; a site another one cut into is left for the next round."""
     symbols = torch_private.symbol_nodes(gm.graph)
-    renamed: dict[fx.Node, fx.Node] = {}
+    renamed = Renamed()
     gone: set[fx.Node] = set()
     done: list[Site] = []
     order = {node: position for position, node in enumerate(gm.graph.nodes)}
     for site in sorted(sites, key=lambda s: order[s.cut.nodes[-1]]):
-        needed = {n for n in (site.cut.before, *site.bases) if n is not None} - renamed.keys()
+        needed = {
+            n for n in (site.cut.before, *site.bases) if n is not None
+        } - renamed.outputs.keys()
         if site.cut.before in gone or needed & gone:
             continue
         splice(site, renamed, symbols)

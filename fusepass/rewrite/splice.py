@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,12 +20,30 @@ _OF_THE_VALUE = frozenset(
 )
 
 
-def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.Node]) -> None:
+@dataclass
+class Renamed:
+    """What stands for what, after the splices so far.
+
+    Attributes:
+        outputs: outputs taken out, to the node that stands for each now.
+        reads: what a call reads now where it read a name, ``(reader, name)``. Of calls that write
+            one tensor in turn, each hands its own result to whoever reads the tensor afterwards.
+    """
+
+    outputs: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    reads: dict[tuple[fx.Node, fx.Node], fx.Node] = field(default_factory=dict)
+
+    def read(self, reader: fx.Node, name: fx.Node) -> fx.Node:
+        """What ``reader`` reads now where it read ``name``."""
+        return self.reads.get((reader, name)) or self.outputs.get(name, name)
+
+
+def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
     """Put a recorded replacement into the graph and take the match out.
 
     Args:
         site: from :func:`record`, in a graph that is otherwise unchanged.
-        renamed: output taken out earlier to the node that stands for it now; added to.
+        renamed: what earlier splices took out; added to.
         symbols: nodes that hold symbolic sizes.
 
     Raises:
@@ -61,7 +80,7 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
                     table[node] = torch_private.size_as_node(value, symbols, graph)
                     continue
                 base = next(bases)
-                table[node] = renamed.get(base, base)
+                table[node] = renamed.outputs.get(base, base)
             elif node.op == "output":
                 results = [table[n] for n in node.args[0]]
             else:
@@ -75,8 +94,9 @@ def splice(site: Site, renamed: dict[fx.Node, fx.Node], symbols: dict[Any, fx.No
         if result not in site.bases and MADE_BY in result.meta:
             _name_the_same_memory(result, output)
         for reader, name in readers:  # by a name that an earlier splice may have changed
-            reader.replace_input_with(renamed.get(name, name), result)
-        renamed[output] = result
+            reader.replace_input_with(renamed.read(reader, name), result)
+            renamed.reads[reader, name] = result
+        renamed.outputs[output] = result
         for reader in set(output.users) - set(site.cut.nodes):  # put in by another site just now
             reader.replace_input_with(output, result)
     for node in reversed(site.cut.nodes):
