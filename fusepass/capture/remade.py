@@ -98,7 +98,7 @@ def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
             continue
         if set(sites_around(node, held.branches)) - around:
             continue  # in the arm of an earlier branch
-        users = [user for user in node.users if user in held.passing]
+        users = [u for u in node.users if u in held.passing or u.op == "output"]
         elsewhere = branch.args[2 if arm else 1]
         if users and all(
             u in found

@@ -10,7 +10,8 @@ from .program import Program
 
 CHOSEN = [program for program in CORPUS if "contexts" in program.tags]
 # What is decided differently with and without gradients: a stale decision would show.
-SWITCHED = [program for program in CORPUS if program.grad and program.expect_grad] + CHOSEN[::4]
+SWITCHED = [program for program in CORPUS if program.grad and program.expect_grad]
+SWITCHED += [program for program in CHOSEN if program.grad][::4]
 UNIQUE = list({program.name: program for program in SWITCHED}.values())
 
 

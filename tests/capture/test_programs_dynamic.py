@@ -12,11 +12,17 @@ from .harness import BACKEND, assert_same_call, build, call, check_report, compi
 from .inputs import B, Signs
 from .program import Program
 
-# Everything with a batch dimension whose every site must be captured; every third, for time.
+# Everything with a batch dimension whose every site must be captured; every third, for time. What
+# keeps state outside its arguments would hand it on from eager's call to the compiled one.
+NUMBERS_THAT_VARY = {"sink_after.dropoutineval"}  # p is a symbol there, and may be out of range
 QUALIFIED = [
     program
     for program in CORPUS
-    if isinstance(program.inputs, Signs) and program.inputs.dynamic and program.captured(grad=False)
+    if isinstance(program.inputs, Signs)
+    and program.inputs.dynamic
+    and program.captured(grad=False)
+    and program.state is None
+    and program.name not in NUMBERS_THAT_VARY
 ]
 CHOSEN = QUALIFIED[::3]
 # Two marked dimensions that turn out equal are an error in torch itself.
