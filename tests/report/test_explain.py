@@ -28,9 +28,11 @@ def branch(x: Tensor) -> Tensor:
 
 
 def breaks(x: Tensor) -> Tensor:
-    if x.sum() > 0:  # an arm that draws random numbers stays
-        x = x + torch.rand_like(x)
-    return x * 3
+    way = "down"
+    if x.sum() > 0:  # an arm that leaves another text stays
+        way = "up"
+        x = x + 1
+    return x * len(way)
 
 
 class Net(nn.Module):

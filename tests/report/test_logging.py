@@ -19,7 +19,7 @@ def branch(x: Tensor) -> Tensor:
 
 def breaks(x: Tensor) -> Tensor:
     if x.sum() > 0:
-        x = x + torch.rand_like(x)
+        x = x.sum(0, keepdim=True)
     return x * 3
 
 
