@@ -43,10 +43,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
         frame,
         lower_numbers(gm.graph, torch_private.fake_mode_of(gm), frame.new_branch),
     )
-    undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
-    while undecided and remake_in_arms(gm.graph, undecided, torch_private.fake_mode_of(gm)):
-        undecided = gradients.undecided_gradients(gm.graph, frame.options.allow_zero_grad)
-    take_back(output_graph, frame, undecided)
+    take_back(output_graph, frame, _undecided_gradients(frame, gm))
     take_back(output_graph, frame, handed_on.hidden_grad_escapes(gm.graph))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
@@ -59,6 +56,19 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
         _give_all_back(output_graph, frame, error)
         raise
     return compiled if exits is None else exits.around(compiled)
+
+
+def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:
+    """Sites that decide whether something has a gradient, after what can be done about it."""
+    allowed, fake_mode = frame.options.allow_zero_grad, torch_private.fake_mode_of(gm)
+    undecided = gradients.undecided_gradients(gm.graph, allowed)
+    try:
+        while undecided and remake_in_arms(gm.graph, undecided, fake_mode):
+            undecided = gradients.undecided_gradients(gm.graph, allowed)
+    except Exception as error:  # noqa: BLE001 - these sites go back, and the graph with them
+        first = next(s.branch for s in frame.sites if s.branch.site in undecided)
+        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+    return undecided
 
 
 def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exits | None:

@@ -117,6 +117,8 @@ def _can_be_remade(held: _Graph, node: fx.Node) -> bool:
         return False
     if is_state_change(node) or written_nodes(node):
         return False
+    if any("example_value" not in source.meta for source in node.all_input_nodes):
+        return False  # the body of a function with a backward of its own
     touched = [node, *node.all_input_nodes]
     return held.written.isdisjoint(memories(touched)) and not any(
         source.target is select for source in node.all_input_nodes

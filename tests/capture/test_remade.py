@@ -132,7 +132,26 @@ def random(x: Tensor) -> Tensor:
     return x * 1
 
 
-@pytest.mark.parametrize("program", [another_use_between, written_in_between, random])
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 2 + 0 * x
+
+
+def custom(x: Tensor) -> Tensor:
+    norm = Doubled.apply(x.exp()).sqrt()
+    if x.sum() > 1:
+        x = x / norm
+    return x * 1
+
+
+@pytest.mark.parametrize("program", [another_use_between, written_in_between, random, custom])
 def test_kept_where_it_would_show(program: Any) -> None:
     outcome = side_by_side(program, *TURNS, grad=True)
     assert ("keep", "nan_grad") in outcome.treatments
