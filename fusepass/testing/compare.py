@@ -82,6 +82,7 @@ def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
         return True
     left, right = left.detach(), right.detach()
     if left.is_complex():
+        left, right = left.resolve_conj(), right.resolve_conj()  # may be conjugated lazily
         left, right = torch.view_as_real(left), torch.view_as_real(right)
     if not left.is_floating_point():
         return torch.equal(left, right)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusepass.testing.compare import Difference, assert_same, sharing, tensors
+from fusepass.testing.compare import Difference, assert_same, same_bits, sharing, tensors
 
 
 @dataclasses.dataclass
@@ -67,3 +67,10 @@ def test_tensors_and_who_is_who() -> None:
     found = tensors([record, Plain(a=TWO), Slotted(ONE)])
     assert [id(tensor) for tensor in found] == [id(ONE), id(TWO), id(ONE)]
     assert sharing([record, record]) != sharing([record, Record(ONE)])
+
+
+def test_lazily_conjugated_tensors() -> None:
+    z = torch.complex(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0]))
+    assert same_bits(z.conj(), z.conj())
+    assert same_bits(z.conj(), z.conj().resolve_conj())
+    assert not same_bits(z, z.conj())
