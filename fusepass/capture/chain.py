@@ -10,7 +10,9 @@ jump behind it, and there the truth values are joined.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,23 @@ def chain_at(translator: Any, frame: Frame, region: Region, jump: int) -> Chain 
     return Chain(key, *found)
 
 
+@contextlib.contextmanager
+def or_one_by_one(translator: Any, chain: Chain, before: Bindings) -> Iterator[None]:
+    """Start the frame again where tests cannot be made together; it then takes them one by one.
+
+    Args:
+        translator: Dynamo's translator.
+        chain: the chain.
+        before: the bindings at its first jump.
+    """
+    try:
+        yield
+    except Refusal:
+        before.restore()
+        torch_private.kept_between_restarts(translator.output, _TAKEN_APART, set).add(chain.key)
+        torch_private.restart_frame("fusepass: tests are made one by one", translator)
+
+
 def join_tests(
     translator: Any,
     frame: Frame,
@@ -91,26 +110,9 @@ def join_tests(
         predicate: the first test, as a tracked 0-d bool tensor.
         where: file and line.
 
-    If the tests cannot be made together, the frame starts again and takes them one by one.
+    Raises:
+        Refusal: the further tests must not always be made.
     """
-    try:
-        return _joined(translator, frame, chain, site_id, before, starts, predicate, where)
-    except Refusal:
-        before.restore()
-        torch_private.kept_between_restarts(translator.output, _TAKEN_APART, set).add(chain.key)
-        torch_private.restart_frame("fusepass: tests are made one by one", translator)
-
-
-def _joined(
-    translator: Any,
-    frame: Frame,
-    chain: Chain,
-    site_id: int,
-    before: Bindings,
-    starts: dict[bool, tuple[int, list[Any]]],
-    predicate: Any,
-    where: tuple[str, int],
-) -> Site:
     asks = next(
         arm for arm, (start, _) in starts.items() if start == before.values["instruction_pointer"]
     )
@@ -139,7 +141,7 @@ def _joined(
     if second.constant is not None:
         _, value = torch_private.constant_of(second.constant)
         translator.stack[-1] = second.constant if bool(value) is chain.settled else settled
-    elif len(site.pairs) == 1:
+    else:
         _dissolve(translator, frame, site, chain, settled)
     site.items = second.items
     site.leads_to = (translator.f_code, end)
@@ -168,20 +170,23 @@ def _as_truth(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[A
 
 
 def _dissolve(translator: Any, frame: Frame, site: Site, chain: Chain, settled: Any) -> None:
-    """Take the selection between two truth values out again: ``and`` or ``or`` says the same."""
-    site_id, outer = site.branch.site, site.branch.outer
-    if any(site_id in inner.inside for inner in frame.sites):
+    """Take the selection between two truth values out again: ``and`` or ``or`` says the same.
+
+    Not where the tests leave something else to select (a tensor written, a name bound), nor where
+    the selection is none, both ways leading to one truth value.
+    """
+    site_id, graph = site.branch.site, translator.output.graph
+    skipped = settled.as_proxy().node
+    selected = torch_private.node_of(translator.stack[-1])
+    if len(site.pairs) != 1 or skipped not in site.pairs[0] or selected not in site.select.users:
         return
-    graph = translator.output.graph
-    ((taken, other),) = site.pairs
-    asked = taken if other is settled.as_proxy().node else other
-    selected = translator.stack[-1].as_proxy().node
+    if selected.users or any(site_id in inner.inside for inner in frame.sites):
+        return
+    asked = next(node for node in site.pairs[0] if node is not skipped)
     joined = torch.logical_or if chain.settled else torch.logical_and
     pair = (settled.as_proxy(), torch_private.proxy_of(translator, asked))
     translator.stack[-1] = torch_private.wrap_call(translator, "call_function", joined, pair, {})
-    for node in (selected, site.select):
-        if node.users:
-            return
-        graph.erase_node(node)
+    graph.erase_node(selected)
+    graph.erase_node(site.select)
     site.select, site.pairs = None, []
-    frame.leave_arms(graph.nodes, site_id, outer)
+    frame.leave_arms(graph.nodes, site_id, site.branch.outer)

@@ -16,6 +16,7 @@ from fusepass.capture import escape, gradients, handed_on, read_back, sink_legal
 from fusepass.capture.exits import Exits
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.numbers import lower_numbers
+from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
 from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.capture.take_back import take_back
@@ -65,6 +66,8 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
     try:
         while undecided and remake_in_arms(gm.graph, undecided, fake_mode):
             undecided = gradients.undecided_gradients(gm.graph, allowed)
+    except Refusal as refusal:
+        return dict.fromkeys(undecided, (refusal.code, refusal.text))
     except Exception as error:  # noqa: BLE001 - these sites go back, and the graph with them
         first = next(s.branch for s in frame.sites if s.branch.site in undecided)
         warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fusepass import torch_private
 from fusepass.capture.bindings import Arm, Bindings
-from fusepass.capture.chain import chain_at, join_tests
+from fusepass.capture.chain import chain_at, join_tests, or_one_by_one
 from fusepass.capture.data_sizes import leave_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
@@ -57,7 +57,8 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
         raise Refusal(Reason.RAISES, "both arms only raise")
     chain = None if raising or keeps else chain_at(translator, frame, region, jump_index)
     if chain is not None:
-        return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
+        with or_one_by_one(translator, chain, before):
+            return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
     if raising:
         return _go_on(
             translator, frame, site_id, before, starts, predicate, raising[0], join, where

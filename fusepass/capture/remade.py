@@ -20,6 +20,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.gradients import carries_grad
+from fusepass.capture.refusal import Refusal
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select, sites_around
 from fusepass.graph import cost, gating
 from fusepass.graph.canonical import op_name, tensor_value
@@ -51,6 +52,9 @@ def remake_in_arms(
 
     Returns:
         The sites whose arms gained nodes: ask about their gradients again.
+
+    Raises:
+        Refusal: the graph was changed, and has to be given up.
     """
     selects = {n.meta[BRANCH].site: n for n in graph.nodes if BRANCH in n.meta}
     wanted = [site for site, why in lost.items() if why[0] is Reason.NAN_GRAD]
@@ -145,7 +149,8 @@ def _remake(held: _Graph, branch: fx.Node, arm: bool, found: list[fx.Node], fake
     arms[arm] = [*made.values(), *[n for n in arms[arm] if n not in made.values()]]
     outputs = [n for n in (*branch.args[1], *branch.args[2]) if n in {*arms[True], *arms[False]}]  # type: ignore[misc]
     if gating.restrides_outputs(arms, outputs, fake_mode):
-        return True  # the gradients are asked about again, and the site is given back
+        text = "gating the operands of an arm for training would change its strides"
+        raise Refusal(Reason.STRIDE_MISMATCH, text)
     branch.meta[BRANCH] = dataclasses.replace(facts, gated=True)
     return True
 
@@ -177,12 +182,15 @@ def _arm_nodes(held: _Graph, site: int, arm: bool) -> list[fx.Node]:
 
 
 def _same_order(held: _Graph, site: int, arm: bool, found: list[fx.Node], start: fx.Node) -> bool:
-    """Whether gradients add up in the same order, and on operands a gate leaves as they are.
+    """Whether the copies compute the same, and gradients add up in the same order.
 
     Autograd runs the backward of what was computed last first. So between a call and its copy
     nothing else may pass gradients on to the same operand.
     """
     begins = held.order[start]
+    first = held.order[found[0]]
+    if any(is_state_change(n) and first < i < begins for n, i in held.order.items()):
+        return False  # autocast or grad mode are not what they were
     for node in found:
         for operand in node.all_input_nodes:
             value = tensor_value(operand)

@@ -159,6 +159,28 @@ def test_second_tests_that_must_not_always_be_made(program: Any) -> None:
     assert outcome.decisions
 
 
+def grown(h: Tensor, flag: Tensor) -> Tensor:
+    h.add_(1)
+    return flag
+
+
+def written_beside_the_same_test(x: Tensor) -> Tensor:
+    # The second test is the first tensor again: what is selected is only the tensor written.
+    flag, h = x.sum() > 0, x[:1].mean() * 1
+    return h * 2 + x if flag and grown(h, flag) else h * 3 + x
+
+
+def written_beside_the_same_test_or(x: Tensor) -> Tensor:
+    flag, h = x.sum() > 0, x * 1
+    return h * 2 if flag or grown(h, flag) else h * 3
+
+
+@pytest.mark.parametrize("program", [written_beside_the_same_test, written_beside_the_same_test_or])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_write_is_no_truth_value(program: Any, grad: bool) -> None:
+    assert side_by_side(program, *TURNS, grad=grad).decisions
+
+
 def test_random_numbers_are_drawn_where_eager_draws_them() -> None:
     outcome = side_by_side(drawn, *TURNS)
     assert TOGETHER not in " ".join(outcome.reasons)

@@ -132,6 +132,14 @@ def random(x: Tensor) -> Tensor:
     return x * 1
 
 
+def under_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = (x @ x.t()).float().norm()
+    if x.sum() > 1:
+        x = x / y
+    return x * 1
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -151,7 +159,11 @@ def custom(x: Tensor) -> Tensor:
     return x * 1
 
 
-@pytest.mark.parametrize("program", [another_use_between, written_in_between, random, custom])
+@pytest.mark.parametrize(
+    "program",
+    [another_use_between, written_in_between, random, under_autocast, custom],
+    ids=lambda program: program.__name__,
+)
 def test_kept_where_it_would_show(program: Any) -> None:
     outcome = side_by_side(program, *TURNS, grad=True)
     assert ("keep", "nan_grad") in outcome.treatments
@@ -170,6 +182,20 @@ def test_kept_where_a_gate_would_lay_the_operand_out_anew() -> None:
     outcome = side_by_side(program, *spread, grad=True)
     assert ("keep", "nan_grad") in outcome.treatments
     side_by_side(program, *((x, x + 1) for (x,) in TURNS), grad=True).only("where", "pure_total")
+
+
+def test_kept_where_gates_would_change_the_strides_an_arm_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There was nothing to gate in the arm before the root was made again inside it."""
+
+    def program(x: Tensor) -> Tensor:
+        root = x.sqrt()
+        return root + 1 if (x > 0.2).all() else x + 2
+
+    monkeypatch.setattr("fusepass.graph.gating.restrides_outputs", lambda *_: True)
+    turns = [(torch.tensor(row),) for row in ([1.0, 4.0], [0.0, 4.0], [2.0, 3.0])]
+    side_by_side(program, *turns, grad=True).only("keep", "stride_mismatch")
 
 
 def test_not_where_a_round_trip_is_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
