@@ -35,10 +35,8 @@ def on_call(
     if name == "_assert":
         return torch_private.traced_assert(translator, args, kwargs)
     number = len(args) + len(kwargs)
-    direct = torch_private.operand_count(translator) in (
-        number,
-        number - 1,
-    )  # of a method: one less
+    # One operand less in a call of a method.
+    direct = torch_private.operand_count(translator) in (number, number - 1)
     if frame.in_message or not direct or not is_only_tested(translator, frame):
         return call()
     compared = _compared(translator, name, args, kwargs)

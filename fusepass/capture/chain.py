@@ -180,7 +180,7 @@ def _dissolve(translator: Any, frame: Frame, site: Site, chain: Chain, settled: 
     selected = torch_private.node_of(translator.stack[-1])
     if len(site.pairs) != 1 or skipped not in site.pairs[0] or selected not in site.select.users:
         return
-    if selected.users or any(site_id in inner.inside for inner in frame.sites):
+    if selected is None or selected.users or any(site_id in inner.inside for inner in frame.sites):
         return
     asked = next(node for node in site.pairs[0] if node is not skipped)
     joined = torch.logical_or if chain.settled else torch.logical_and

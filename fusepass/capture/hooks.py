@@ -17,12 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import (
-    asked,
-    calls,
-    raising_arm,
-    read_back,
-)
+from fusepass.capture import asked, calls, raising_arm, read_back
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
