@@ -65,6 +65,7 @@ class Frame:
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
         in_message: whether what is traced is only the message of an exception.
+        round_trips: what was decided about host round trips other than branches, by position.
     """
 
     compiler: Any
@@ -78,6 +79,7 @@ class Frame:
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     in_message: bool = False
+    round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     next_id: int = 0
 
     def new_id(self) -> int:

@@ -43,16 +43,18 @@ def install() -> None:
     with _install_lock:
         if _uninstall is None:
             _uninstall = torch_private.install_hooks(
-                read_back.on_item,
-                read_back.on_truth,
-                _on_jump,
-                _on_identity,
-                settle_graph,
-                _on_break,
-                _on_raise,
-                _on_error,
-                calls.on_call,
-                asked.on_asked,
+                torch_private.Handlers(
+                    on_item=read_back.on_item,
+                    on_truth=read_back.on_truth,
+                    on_jump=_on_jump,
+                    on_identity=_on_identity,
+                    on_graph=settle_graph,
+                    on_break=_on_break,
+                    on_raise=_on_raise,
+                    on_error=_on_error,
+                    on_call=calls.on_call,
+                    on_asked=asked.on_asked,
+                )
             )
 
 

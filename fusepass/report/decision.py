@@ -33,6 +33,8 @@ class Reason(enum.StrEnum):
     FORCED = "forced"
     NO_RULE = "no_rule"
     PROVED = "proved"
+    ON_DEVICE = "on_device"
+    AFTER_GRAPH = "after_graph"
     # what tested or traced
     PREDICATE = "predicate"
     UNTRACEABLE = "untraceable"
@@ -52,6 +54,10 @@ class Reason(enum.StrEnum):
     NONE_GRAD = "none_grad"
     NAN_GRAD = "nan_grad"
     ALIAS = "alias"
+    # host round trips
+    SIZE = "size"
+    OVERFLOW = "overflow"
+    INEXACT = "inexact"
     # rules
     FLAVOUR = "flavour"
     NOT_CONSTANT = "not_constant"
@@ -81,7 +87,8 @@ class Decision:
         outcome: what came of it.
         reason_code: a member of :class:`Reason`.
         reason: one sentence for a person.
-        treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink`` or ``keep``; else ``""``.
+        treatment: for a branch, ``drop``, ``where``, ``cond``, ``sink`` or ``keep``; for a host
+            round trip ``device``, ``late`` or ``keep``; else ``""``.
         file: source file of the site, ``""`` when unknown.
         line: line in ``file``, 0 when unknown.
         candidates: name to microseconds for what was timed or estimated.

@@ -173,8 +173,8 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
     record = GraphRecord(
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
     )
-    record.decisions = [site.decision for site in frame.sites]
-    record.positions = {site.position for site in frame.sites}
+    record.decisions = [site.decision for site in frame.sites] + [*frame.round_trips.values()]
+    record.positions = {site.position for site in frame.sites} | {*frame.round_trips}
     outer = current()
     _current.record = record
     _listen(record)

@@ -22,7 +22,8 @@ from fusepass.rewrite.rule import Place, Rule
 
 ENTRY_POINT_GROUP = "fusepass_rules"
 
-_OF_CAPTURE = ("branch", "sink")  # settled while Dynamo traces; switched like rules
+# Settled while Dynamo traces; switched on and off like rules.
+_OF_CAPTURE = ("branch", "sink", "item", "print", "masked")
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}
 _scoped: contextvars.ContextVar[tuple[Rule, ...]] = contextvars.ContextVar(

@@ -57,6 +57,7 @@ from fusepass.torch_private.graphs import (
     tree_unflatten,
 )
 from fusepass.torch_private.hooks import (
+    Handlers,
     install_hooks,
     items_as_symbols,
     jump_kind,
@@ -169,6 +170,7 @@ __all__ = [
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "Container",
+    "Handlers",
     "addmm_activation",
     "backend_of",
     "bind_attribute",

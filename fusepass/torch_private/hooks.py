@@ -9,6 +9,7 @@ import contextlib
 import dis
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -42,25 +43,16 @@ ItemHandler = Callable[[Any, Any, Callable[[], Any]], Any]
 TruthHandler = Callable[[Any, Any], Any]
 JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
+IdentityHandler = Callable[[Any, Callable[[], list[Any]]], None]
 BreakHandler = Callable[[Any, str, Any], None]
 RaiseHandler = Callable[[Any, Any], None]
 
 
-def install_hooks(
-    on_item: ItemHandler,
-    on_truth: TruthHandler,
-    on_jump: JumpHandler,
-    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
-    on_graph: GraphHandler,
-    on_break: BreakHandler,
-    on_raise: RaiseHandler,
-    on_error: Callable[[Any, Exception], None],
-    on_call: CallHandler,
-    on_asked: AskedHandler,
-) -> Callable[[], None]:
-    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
+@dataclass(frozen=True)
+class Handlers:
+    """What is called at each place of a trace; see :mod:`fusepass.capture.hooks`.
 
-    Args:
+    Attributes:
         on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
             amounts to it; must return ``read()`` or a tracked tensor in its place.
         on_truth: called as ``(translator, tensor)`` at ``bool(tensor)`` and ``not tensor``; gives
@@ -77,42 +69,67 @@ def install_hooks(
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
     """
-    from torch._dynamo import symbolic_convert
-    from torch._dynamo.output_graph import OutputGraph
 
+    on_item: ItemHandler
+    on_truth: TruthHandler
+    on_jump: JumpHandler
+    on_identity: IdentityHandler
+    on_graph: GraphHandler
+    on_break: BreakHandler
+    on_raise: RaiseHandler
+    on_error: Callable[[Any, Exception], None]
+    on_call: CallHandler
+    on_asked: AskedHandler
+
+
+def install_hooks(handlers: Handlers) -> Callable[[], None]:
+    """Put our handlers in front of Dynamo's; returns the function that takes them out again."""
+    undo = [
+        *_hook_instructions(handlers),
+        _hook_items(handlers.on_item),
+        hook_calls(handlers.on_call),
+        hook_questions(handlers.on_asked),
+        _hook_graphs(handlers.on_graph),
+        _hook_breaks(handlers.on_break),
+        _hook_errors(handlers.on_error),
+    ]
+
+    def uninstall() -> None:
+        while undo:
+            undo.pop()()
+
+    return uninstall
+
+
+def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
+    """Handlers in the tables of opcodes, one table for each kind of translator."""
+    from torch._dynamo import symbolic_convert
+
+    wrappers: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(_JUMPS, functools.partial(_jump_hook, handlers.on_jump)),
+        **dict.fromkeys(
+            _IDENTITY_TESTS,
+            functools.partial(_identity_hook, handlers.on_identity, handlers.on_truth),
+        ),
+        "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth),
+        "RAISE_VARARGS": functools.partial(_raise_hook, handlers.on_raise),
+    }
     undo: list[Callable[[], None]] = []
     base = symbolic_convert.InstructionTranslatorBase
-    kinds = [base, *_all_subclasses(base)]
-    for kind in kinds:
-        table = kind.dispatch_table
-        for opname in _JUMPS:
+    for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
+        for opname, wrapped in wrappers.items():
             opcode = dis.opmap.get(opname)
             if opcode is None or table[opcode] is None:
                 continue
             original = table[opcode]
-            table[opcode] = _jump_hook(on_jump, original)
+            table[opcode] = wrapped(original)
             undo.append(functools.partial(table.__setitem__, opcode, original))
+    return undo
 
-        for opname in _IDENTITY_TESTS:
-            opcode = dis.opmap.get(opname)
-            if opcode is None or table[opcode] is None:
-                continue
-            original = table[opcode]
-            table[opcode] = _identity_hook(on_identity, on_truth, original)
-            undo.append(functools.partial(table.__setitem__, opcode, original))
 
-        for opname, hook in (
-            ("UNARY_NOT", functools.partial(_not_hook, on_truth)),
-            ("RAISE_VARARGS", functools.partial(_raise_hook, on_raise)),
-        ):
-            opcode = dis.opmap[opname]
-            original = table[opcode]
-            table[opcode] = hook(original)
-            undo.append(functools.partial(table.__setitem__, opcode, original))
+def _hook_graphs(on_graph: GraphHandler) -> Callable[[], None]:
+    from torch._dynamo.output_graph import OutputGraph
 
-    undo.append(_hook_items(on_item))
-    undo.append(hook_calls(on_call))
-    undo.append(hook_questions(on_asked))
     call_user_compiler = OutputGraph.call_user_compiler
 
     @functools.wraps(call_user_compiler)
@@ -120,8 +137,13 @@ def install_hooks(
         return on_graph(self, gm, lambda: call_user_compiler(self, gm, *args, **kwargs))
 
     OutputGraph.call_user_compiler = with_graph  # type: ignore[method-assign]
-    undo.append(lambda: setattr(OutputGraph, "call_user_compiler", call_user_compiler))
+    return lambda: setattr(OutputGraph, "call_user_compiler", call_user_compiler)
 
+
+def _hook_breaks(on_break: BreakHandler) -> Callable[[], None]:
+    from torch._dynamo import symbolic_convert
+
+    base = symbolic_convert.InstructionTranslatorBase
     log_graph_break = base.log_graph_break
 
     @functools.wraps(log_graph_break)
@@ -133,18 +155,10 @@ def install_hooks(
         return log_graph_break(self, code_options, reason=reason, exc=exc, **kw)
 
     base.log_graph_break = with_break  # type: ignore[method-assign]
-    undo.append(lambda: setattr(base, "log_graph_break", log_graph_break))
-
-    undo.append(_install_error_hook(on_error))
-
-    def uninstall() -> None:
-        while undo:
-            undo.pop()()
-
-    return uninstall
+    return lambda: setattr(base, "log_graph_break", log_graph_break)
 
 
-def _install_error_hook(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
+def _hook_errors(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -265,7 +279,7 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
 
 
 def _identity_hook(
-    on_identity: Callable[[Any, Callable[[], list[Any]]], None],
+    on_identity: IdentityHandler,
     on_truth: TruthHandler,
     original: Callable[[Any, Any], None],
 ) -> Callable[[Any, Any], None]:
