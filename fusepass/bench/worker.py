@@ -11,11 +11,14 @@ A worker is a loop over commands; :data:`COMMANDS` lists them. Its state is one 
 from __future__ import annotations
 
 import gc
+import os
 import random
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,8 +46,12 @@ _RECORDING_MODES = ("reduce-overhead", "max-autotune")
 
 
 def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
-    """Answer commands until the other side closes the connection or sends None."""
+    """Answer commands until the other side closes the connection or sends None.
+
+    What a program prints goes nowhere: the terminal is the table's.
+    """
     session = Session(variant, grad_mode)
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as the process lives
     while True:
         try:
             message = connection.recv()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import linear, plain, sync, training
+from fusepass.bench.suites import host, linear, plain, sync, training
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
@@ -16,12 +16,14 @@ SUITES: dict[str, Programs] = {
     "linear": linear.programs,
     "training": training.programs,
     "plain": plain.programs,
+    "host": host.programs,
 }
 COMPILE_SUITES: dict[str, Programs] = {
     "sync": sync.compile_programs,
     "linear": linear.compile_programs,
     "training": training.compile_programs,
     "plain": plain.programs,
+    "host": host.programs,
 }
 
 
