@@ -58,9 +58,9 @@ class Layer(nn.Module):
         """[tokens, width], [tokens, tokens] -> [tokens, width]."""
         x = self.attention(x, mask)
         x = x + self.down(F.gelu(self.up(self.norm(x))))
-        if not self.normalised:
-            return x
-        return x / x.norm() if self.by_hand else x / x.norm().item()
+        if self.normalised:
+            x = x / (x.norm() if self.by_hand else x.norm().item())
+        return x
 
 
 class Encoder(nn.Module):
