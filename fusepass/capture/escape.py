@@ -12,7 +12,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import BRANCH, WRITTEN, Branch, arm_of, select
-from fusepass.capture.shadow import SHADOW_OF
+from fusepass.capture.shadowing import SHADOW_OF
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
 

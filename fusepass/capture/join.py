@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
+
+from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import legality
@@ -19,7 +22,7 @@ from fusepass.capture.numbers import record_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
 from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
-from fusepass.capture.shadow import shadow_arms
+from fusepass.capture.shadow import Shadows, shadow_arms
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
 from fusepass.graph.mixed_index import split_mixed_indices
@@ -42,16 +45,8 @@ def join_arms(
         Refusal: what the arms do or leave does not allow it; the translator is then unchanged.
     """
     taken, other = arms[True], arms[False]
-    graph_nodes = {True: taken.nodes, False: other.nodes}
-    for nodes in graph_nodes.values():
-        split_mixed_indices(nodes, translator.fake_mode)
-    erased = remove_data_sizes(translator, graph_nodes)
-    for nodes in graph_nodes.values():
-        lower_masked_stores(nodes, translator.fake_mode)
-    shadows = shadow_arms(translator.output.graph, graph_nodes, site_id, translator.fake_mode)
-    for nodes in graph_nodes.values():
-        mark_total_functions(translator, nodes)
-    partial = legality.check_arms(graph_nodes)
+    rewritten = _rewrite_arms(translator, site_id, {True: taken.nodes, False: other.nodes})
+    shadows = rewritten.shadows
     effects = translator.output.side_effects
     outputs = Outputs(settled=shadows.settled, effects=effects)
     if join == EXIT:
@@ -63,63 +58,32 @@ def join_arms(
     )
     read = len(outputs.pairs)  # what follows is written back instead
     for final in shadows.finals.values():
-        outputs.pairs.append(
-            (
-                torch_private.proxy_of(translator, final[True]),
-                torch_private.proxy_of(translator, final[False]),
-            )
-        )
+        ends = [torch_private.proxy_of(translator, final[arm]) for arm in (True, False)]
+        outputs.pairs.append((ends[0], ends[1]))
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
-    if not erased.isdisjoint(node for pair in pairs for node in pair):
-        raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     predicate_node = predicate.as_proxy().node
     raises_inside = any(site_id in inner.inside for inner in frame.sites)
-    if raises_inside and shadows.finals:
-        raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
+    _check_left(pairs, rewritten, raises_inside)
     verdict = legality.check_outputs(
         translator,
         frame.options,
         predicate_node,
         pairs,
-        graph_nodes,
-        partial,
+        rewritten.nodes,
+        rewritten.partial,
         read=read,
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
-    file, line = where
-    branch = Branch(
-        site_id,
-        frame.arms[-1] if frame.arms else None,
-        verdict.treatment,
-        verdict.gated,
-        file,
-        line,
-    )
+    outer = frame.arms[-1] if frame.arms else None
+    branch = Branch(site_id, outer, verdict.treatment, verdict.gated, *where)
     site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
     site.leaves_numbers = bool(outputs.numbers)
     tensors: list[Any] = []
     if pairs:
-        proxy = translator.output.create_proxy(
-            "call_function",
-            select,
-            (
-                predicate.as_proxy(),
-                tuple(a for a, _ in outputs.pairs),
-                tuple(b for _, b in outputs.pairs),
-            ),
-            {},
+        site.select, tensors = _record_select(
+            translator, branch, predicate, outputs.pairs, verdict, read
         )
-        proxy.node.meta["example_value"] = tuple(verdict.fakes)
-        proxy.node.meta[BRANCH] = branch
-        proxy.node.meta[WRITTEN] = read
-        if verdict.hides:
-            proxy.node.meta[HIDES_GRAD] = verdict.hides
-        site.select = proxy.node
-        tensors = [
-            torch_private.wrap_tensor(translator, proxy[i], fake)
-            for i, fake in enumerate(verdict.fakes)
-        ]
         write_back(translator, shadows, tensors[read:])
     elif not outputs.numbers:
         frame.leave_arms((*taken.nodes, *other.nodes), site_id, branch.outer)
@@ -132,6 +96,72 @@ def join_arms(
         torch_private.bind_attribute(effects, item, name, settle(value, results))
     translator.instruction_pointer = translator.start_point = index
     return site
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """Two arms that are pure now.
+
+    Attributes:
+        nodes: what stands in them.
+        shadows: what they wrote, as copies.
+        erased: nodes that are gone.
+        partial: why an arm may not run untaken, if that is so.
+    """
+
+    nodes: dict[bool, list[fx.Node]]
+    shadows: Shadows
+    erased: frozenset[fx.Node]
+    partial: Refusal | None
+
+
+def _rewrite_arms(translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]]) -> _Rewritten:
+    """Take out of both arms what a select cannot stand behind: unknown sizes, stores, writes."""
+    fake_mode = translator.fake_mode
+    for arm in nodes.values():
+        split_mixed_indices(arm, fake_mode)
+    erased = remove_data_sizes(translator, nodes)
+    for arm in nodes.values():
+        lower_masked_stores(arm, fake_mode)
+    shadows = shadow_arms(translator.output.graph, nodes, site_id, fake_mode)
+    for arm in nodes.values():
+        mark_total_functions(translator, arm)
+    return _Rewritten(nodes, shadows, erased, legality.check_arms(nodes))
+
+
+def _check_left(
+    pairs: list[tuple[fx.Node, fx.Node]], rewritten: _Rewritten, raises_inside: bool
+) -> None:
+    if any(not rewritten.erased.isdisjoint(pair) for pair in pairs):
+        raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
+    if raises_inside and rewritten.shadows.finals:
+        raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
+
+
+def _record_select(
+    translator: Any,
+    branch: Branch,
+    predicate: Any,
+    pairs: list[tuple[Any, Any]],
+    verdict: legality.Verdict,
+    read: int,
+) -> tuple[fx.Node, list[Any]]:
+    """Put the select of a branch into the graph; the node and the tracked tensors it gives."""
+    sides = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+    proxy = translator.output.create_proxy(
+        "call_function", select, (predicate.as_proxy(), *sides), {}
+    )
+    meta = proxy.node.meta
+    meta["example_value"] = tuple(verdict.fakes)
+    meta[BRANCH] = branch
+    meta[WRITTEN] = read
+    if verdict.hides:
+        meta[HIDES_GRAD] = verdict.hides
+    tensors = [
+        torch_private.wrap_tensor(translator, proxy[i], fake)
+        for i, fake in enumerate(verdict.fakes)
+    ]
+    return proxy.node, tensors
 
 
 def _merge_states(
