@@ -21,6 +21,7 @@ from fusepass.capture import asked, calls, raising_arm, read_back
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.position import location, position
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.take_back import keep_tests, take_back
@@ -82,7 +83,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     tested = torch_private.tensor_on_top(translator)
     if tested is None and not read_back.tests_a_number(translator, frame):
         return original(translator, jump)
-    where = _location(translator, jump)
+    where = location(translator, jump)
     early = _refused_at_once(translator, frame)
     if early is not None:
         return _break(translator, jump, original, frame, where, early, None)
@@ -93,7 +94,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
             frame.sites.remove(site)
         with torch_private.plain_asserts():
             return original(translator, jump)
-    position = _position(translator, jump)
+    place = position(translator, jump)
     items = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
     try:
@@ -112,7 +113,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return _break(translator, jump, original, frame, where, fault, speculation, items)
     finally:
         frame.active.pop()
-    site.speculation, site.position, site.jump = speculation, position, key
+    site.speculation, site.position, site.jump = speculation, place, key
     site.items = (*site.items, *items)
     frame.sites.append(site)
     return None
@@ -176,7 +177,7 @@ def _break(
     decision = Decision(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
-    log.kept(frame.compiler, decision, _position(translator, jump))
+    log.kept(frame.compiler, decision, position(translator, jump))
     key = (translator.f_code, translator.instruction_pointer - 1)
     keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
@@ -199,9 +200,7 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
     frame = frame_of(translator.output)
     if frame is not None:
         stack = getattr(error, "real_stack", None)
-        file, line = (
-            (stack[-1].filename, stack[-1].lineno) if stack else _location(translator, None)
-        )
+        file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
         log.graph_break(frame.compiler, reason, file, line)
 
 
@@ -227,35 +226,3 @@ def _on_error(translator: Any, error: Exception) -> None:
     take_back(translator.output, frame, lost)
     if frame.items:  # arithmetic on a number not read may have no symbolic form
         read_back.give_back(translator, frame, list(frame.items))
-
-
-def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
-    """A jump and its frame; for stand-ins, Dynamo's and ours, the user's call that led there."""
-    while torch_private.is_internal_file(translator.f_code.co_filename) and translator.parent:
-        translator = translator.parent
-        jump = translator.current_instruction
-    return translator, jump
-
-
-def _location(translator: Any, jump: Any) -> tuple[str, int]:
-    """File and line of a jump."""
-    translator, jump = _visible(translator, jump)
-    positions = getattr(jump, "positions", None)
-    line = getattr(positions, "lineno", None) or translator.lineno
-    return translator.f_code.co_filename, int(line)
-
-
-def _position(translator: Any, jump: Any) -> tuple[Any, ...]:
-    """Where in the source a jump is, the same in a function and in what Dynamo resumes it with.
-
-    The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
-    is the same, they differ.
-    """
-    translator, jump = _visible(translator, jump)
-    p = getattr(jump, "positions", None)
-    if p is None or p.lineno is None:
-        return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)
-    later = translator.instructions[translator.instruction_pointer :]
-    ordinal = sum(i.opname == jump.opname and i.positions == p for i in later)
-    span = (p.lineno, p.end_lineno, p.col_offset, p.end_col_offset)
-    return (translator.f_code.co_filename, *span, ordinal)

@@ -1,0 +1,39 @@
+"""Where in the user's source an instruction is that is being traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusepass import torch_private
+
+
+def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
+    """A jump and its frame; for stand-ins, Dynamo's and ours, the user's call that led there."""
+    while torch_private.is_internal_file(translator.f_code.co_filename) and translator.parent:
+        translator = translator.parent
+        jump = translator.current_instruction
+    return translator, jump
+
+
+def location(translator: Any, jump: Any) -> tuple[str, int]:
+    """File and line of a jump."""
+    translator, jump = _visible(translator, jump)
+    positions = getattr(jump, "positions", None)
+    line = getattr(positions, "lineno", None) or translator.lineno
+    return translator.f_code.co_filename, int(line)
+
+
+def position(translator: Any, jump: Any) -> tuple[Any, ...]:
+    """Where in the source an instruction is, the same in a function and in what Dynamo resumes.
+
+    The jumps of one ``a or b or c`` share their position; counted from the end, where resumed code
+    is the same, they differ.
+    """
+    translator, jump = _visible(translator, jump)
+    p = getattr(jump, "positions", None)
+    if p is None or p.lineno is None:
+        return (translator.f_code.co_filename, translator.lineno, translator.instruction_pointer)
+    later = translator.instructions[translator.instruction_pointer :]
+    ordinal = sum(i.opname == jump.opname and i.positions == p for i in later)
+    span = (p.lineno, p.end_lineno, p.col_offset, p.end_col_offset)
+    return (translator.f_code.co_filename, *span, ordinal)
