@@ -1,0 +1,158 @@
+"""What a program says while it runs: text, log records and warnings, in one order.
+
+The order between them is what a caller sees on a terminal, so all of them go into one list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+_COMPILER = ("torch", "fusepass")  # loggers of theirs tell of compiling, which eager does not do
+_NATIVE = "(Triggered internally at "  # ends warnings of torch's own, which compiled code may drop
+
+
+@dataclass(frozen=True)
+class Said:
+    """One thing that was said.
+
+    Attributes:
+        kind: ``stdout``, ``stderr``, ``log`` or ``warning``.
+        text: what was written, the formatted message, or the warning's text.
+        label: name and level of a log record with the type and text of its exception, category of
+            a warning; "" for text.
+        file: source file that a record or a warning names.
+        line: line there; 0 for text.
+    """
+
+    kind: str
+    text: str
+    label: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f" ({self.label} at {self.file}:{self.line})" if self.label else ""
+        return f"{self.kind} {self.text!r}{place}"
+
+
+@dataclass
+class Transcript:
+    """Everything said so far, oldest first; text written in pieces is one piece."""
+
+    said: list[Said] = field(default_factory=list)
+
+    def add(self, one: Said) -> None:
+        """Take one more."""
+        last = self.said[-1] if self.said else None
+        if last is not None and one.kind == last.kind and one.kind.startswith("std"):
+            self.said[-1] = Said(one.kind, last.text + one.text)
+        elif one.text or not one.kind.startswith("std"):
+            self.said.append(one)
+
+
+@contextlib.contextmanager
+def recorded(warned: str = "always") -> Iterator[Transcript]:
+    """Record instead of showing.
+
+    Warnings and log records of compilers are left out, and so are the warnings that torch itself
+    raises in C++.
+
+    Args:
+        warned: which warnings are shown, as for :func:`warnings.simplefilter`; each scope starts as
+            if nothing had been warned of before.
+    """
+    transcript = Transcript()
+    handler = _Records(transcript)
+    disabled, logging.root.manager.disable = logging.root.manager.disable, 0
+    logging.root.addHandler(handler)
+    streams = _Stream(transcript, "stdout"), _Stream(transcript, "stderr")
+    try:
+        with (
+            contextlib.redirect_stdout(streams[0]),
+            contextlib.redirect_stderr(streams[1]),
+            warnings.catch_warnings(),
+            _compiler_logs_off(),
+        ):
+            warnings.simplefilter(warned)  # type: ignore[arg-type]
+            warnings.onceregistry.clear()  # type: ignore[attr-defined]
+            warnings.showwarning = _shows(transcript)
+            yield transcript
+    finally:
+        logging.root.removeHandler(handler)
+        logging.root.manager.disable = disabled
+
+
+class _Stream(io.TextIOBase):
+    """A text stream whose writes become part of the transcript."""
+
+    def __init__(self, transcript: Transcript, kind: str) -> None:
+        super().__init__()
+        self._transcript, self._kind = transcript, kind
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._transcript.add(Said(self._kind, text))
+        return len(text)
+
+
+class _Records(logging.Handler):
+    """Log records become part of the transcript."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        super().__init__()
+        self._transcript = transcript
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.split(".")[0] in _COMPILER:
+            return
+        label = f"{record.name} {record.levelname}"
+        if record.exc_info and record.exc_info[0]:
+            label += f", {record.exc_info[0].__name__}: {record.exc_info[1]}"
+        said = Said("log", record.getMessage(), label, record.pathname, record.lineno)
+        self._transcript.add(said)
+
+
+def _shows(transcript: Transcript) -> Any:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        module = category.__module__.split(".")[0]
+        if module in _COMPILER or _NATIVE in str(message) or _of_compiler(filename):
+            return
+        said = Said("warning", str(message), category.__name__, filename, lineno)
+        transcript.add(said)
+
+    return show
+
+
+def _of_compiler(file: str) -> bool:
+    owner = sys.modules["torch"].__path__[0] if "torch" in sys.modules else None
+    return owner is not None and file.startswith(owner)
+
+
+@contextlib.contextmanager
+def _compiler_logs_off() -> Iterator[None]:
+    """Handlers of torch's loggers write to the terminal that was there when torch was imported."""
+    names = [n for n in logging.root.manager.loggerDict if n.split(".")[0] in _COMPILER]
+    handlers = {h: h.level for name in names for h in logging.getLogger(name).handlers}
+    for handler in handlers:
+        handler.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for handler, level in handlers.items():
+            handler.setLevel(level)

@@ -1,0 +1,52 @@
+"""Programs whose decisions are promised but not made yet: it must get empty."""
+
+from __future__ import annotations
+
+_BY_FAMILY = {
+    "items": """
+        divides_by_norm scales_by_float adds_number multiplies_by_number number_beyond_half
+        comparisons_in_doubles fraction_beside_integers beside_without_axes
+        arguments_of_operations clamps_at fills in_place_forms list_of_three nested_list
+        arithmetic_of_numbers squares_in_doubles written_afterwards argument_written_afterwards
+        no_gradient_through_a_number normalises in_an_arm number_from_the_cpu
+        number_of_detached through_a_helper many_numbers_of_views of_nothing
+        under_dynamic_shapes
+    """,
+    "items_kept": """
+        as_a_size as_an_index as_a_slice as_a_dimension as_a_repeat as_a_range as_a_key
+        as_a_key_to_set in_a_string returned returned_and_used remembers appended
+        summed_in_a_global held_as_a_list beyond_64_bits power_of_integers sum_within_64_bits
+        int_of_a_float rounded complex_number tested_with_a_set asked_for_its_parts
+        keepsinadict number_of_dropout switched_off handed_to_a_foreign_call
+    """,
+    "masks": """
+        stores_a_number stores_into_an_argument stores_a_scalar_tensor stores_into_rows
+        stores_a_row stores_selected_of_another stores_a_function_of_the_selected
+        scales_selected adds_to_selected sum_of_selected sums_of_every_kind mean_of_selected
+        mean_of_a_mask_made_here any_and_all_of_selected how_many_are_selected
+        divides_by_how_many counts_by_where counts_by_nonzero masked_loss
+        difference_of_selected mask_written_between tensor_written_between pools
+        store_under_dynamic_shapes stores_through_a_view argument_seen_through_another
+        stores_a_fraction
+    """,
+    "masks_kept": """
+        returned computed_and_returned count_returned count_as_a_size appended_selection
+        places_of_the_mask nonzero_returned switched_off
+    """,
+    "prints": """
+        prints_a_tensor prints_a_loss prints_nothing_of_a_tensor prints_in_order
+        written_after_the_print argument_written_after_the_print alias_written_after_the_print
+        base_written_after_the_print writesabuffer with_a_grad_fn f_string
+        f_string_with_a_format percent_and_format number_of_a_tensor list_of_numbers
+        containers_of_tensors list_changed_after_the_print in_a_loop in_a_helper nested
+        logs_a_tensor logs_from_the_root logs_and_prints_in_turn warns_of_a_tensor
+        warns_at_its_caller under_no_grad random_numbers_around returns_what_it_printed flushes
+        long_and_empty
+    """,
+    "prints_kept": """
+        printsanobject around_a_kept_number switched_off
+    """,
+}
+PENDING = frozenset(
+    f"{family}.{name}" for family, names in _BY_FAMILY.items() for name in names.split()
+)

@@ -1,0 +1,376 @@
+"""Text that cannot wait until the graph is done: left where it stands."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..inputs import calls, floats, normal
+from ..program import Calls, Family
+from .prints import LOG, signs
+
+FAMILY = Family("prints_kept")
+HELD: list[Any] = []
+
+
+def held(_: object) -> list[Any]:
+    found = list(HELD)
+    HELD.clear()
+    return found
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def before_a_list_changes(x: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    HELD.append("after the print")
+    return x * 2
+
+
+class Speaks:
+    """A Python object that says how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __repr__(self) -> str:
+        self.asked += 1
+        return f"<asked {self.asked}>"
+
+
+@FAMILY.program(floats(3, 4), state=lambda module: module.one.asked)
+class PrintsAnObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = Speaks()
+
+    def forward(self, x: Tensor) -> Tensor:
+        print(self.one, x.sum())  # expect: print keep side_effect|untraceable|python_value
+        y = x * 2
+        print(self.one, y.sum())  # expect: print keep side_effect|untraceable|python_value
+        return y
+
+
+class Loud:
+    """Attributes that print when they are set."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        print("setting", name)  # expect: any
+        super().__setattr__(name, value)
+
+
+@FAMILY.program(floats(3, 4), helpers=(Loud,))
+class SetsLoudly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loud = Loud()
+
+    def forward(self, x: Tensor) -> Tensor:
+        print("before", x.sum())  # expect: any
+        self.loud.level = 3
+        print("after", x.max())  # expect: any
+        return x * 2
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def into_a_buffer(x: Tensor) -> Tensor:
+    text = io.StringIO()
+    print("sum", x.sum(), file=text)  # expect: any
+    HELD.append(text.getvalue())
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def to_stderr(x: Tensor) -> Tensor:
+    print("one", x.sum())  # expect: any
+    print("two", x.max(), file=sys.stderr)  # expect: any
+    print("three", x.min())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def writes_to_stdout(x: Tensor) -> Tensor:
+    print("one", x.sum())  # expect: any
+    sys.stdout.write(f"two {x.max()}\n")  # expect: any
+    print("three")  # expect: any
+    return x * 2
+
+
+def shouted(*values: Any, **rest: Any) -> None:
+    builtins.__dict__["print"](*(str(value).upper() for value in values), **rest)
+
+
+@FAMILY.program(floats(3, 4))
+def own_print(x: Tensor) -> Tensor:
+    print = shouted  # noqa: A001
+    print("own", x.sum())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def in_a_generator(x: Tensor) -> Tensor:
+    def parts() -> Iterator[Tensor]:
+        print("begin", x.sum())  # expect: any
+        yield x
+        print("middle", x.max())  # expect: any
+        yield x * 2
+        print("end")  # expect: any
+
+    total = torch.zeros_like(x)
+    for part in parts():
+        print("part", part.mean())  # expect: any
+        total = total + part
+    return total
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def around_a_foreign_call(x: Tensor) -> Tensor:
+    print("one", x.sum())  # expect: any
+    foreign("two", x.max().item())  # expect: any
+    print("three", x.min())  # expect: any
+    return x * 2
+
+
+@torch._dynamo.disable
+def foreign(*values: Any) -> None:
+    print("foreign", *values)
+    HELD.append(len(values))
+
+
+@FAMILY.program(floats(3, 4))
+def around_a_break(x: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    torch._dynamo.graph_break()
+    y = x * 2
+    print("behind", y.sum())  # expect: any
+    return y
+
+
+@FAMILY.program(calls(lambda: [(normal(3, 4), torch.tensor(n)) for n in (1, 3, 2)]))
+def around_a_kept_number(x: Tensor, n: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    y = x[: n.item()]  # expect: item keep size
+    print("behind", y.sum(), y.shape)  # expect: any
+    return y * 2
+
+
+@FAMILY.program(signs)
+def in_a_try(x: Tensor) -> Tensor:
+    try:
+        print("trying", x.sum())  # expect: any
+        if x.sum() < 0:
+            raise ValueError(f"negative {x.max()}")
+        print("fine")  # expect: any
+    except ValueError as error:
+        print("caught", error)  # expect: any
+        LOG.exception("logged")  # expect: any
+        x = -x
+    finally:
+        print("finally", x.sum())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def number_that_decides(x: Tensor) -> Tensor:
+    if x.sum().item() > 0:
+        print("positive", x.sum())  # expect: any
+        HELD.clear()
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4), warned="error")
+def warning_that_raises(x: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    warnings.warn(f"sum {x.sum()}")  # expect: any
+    print("never")  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4), warned="error", state=held)
+def warning_that_is_caught(x: Tensor) -> Tensor:
+    try:
+        warnings.warn("a warning")  # expect: any
+    except UserWarning as error:
+        print("caught", error)  # expect: any
+        HELD.append(str(error))
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def warning_caught_by_a_scope(x: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn(f"unseen {x.sum()}")  # expect: any
+    warnings.warn(f"seen {x.sum()}")  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def warnings_recorded(x: Tensor) -> Tensor:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn(f"kept {x.sum()}")  # expect: any
+    HELD.append([str(one.message) for one in caught])
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4), options={"rules": {"print": False}})
+def switched_off(x: Tensor) -> Tensor:
+    y = x * 2
+    print(y)  # expect: print keep rule_off|forced
+    return y + 1
+
+
+@FAMILY.program(floats(3, 4))
+def bad_format(x: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    print(f"{x:.3f}")  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def wrong_arguments(x: Tensor) -> Tensor:
+    print("before", x.sum())  # expect: any
+    print(x, sep=3)  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def asks_the_logger(x: Tensor) -> Tensor:
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("never %s", x)
+    LOG.log(logging.INFO, "sum %s", x.sum())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def logs_with_more(x: Tensor) -> Tensor:
+    LOG.info("sum %(sum)s", {"sum": x.sum()})  # expect: any
+    LOG.info("max", extra={"most": 3})  # expect: any
+    LOG.info(x.sum())  # expect: any
+    return x * 2
+
+
+class Refuses(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        HELD.append(record.levelname)
+        return "drop" not in record.getMessage()
+
+
+FILTERED = logging.getLogger("table.filtered")
+FILTERED.setLevel(logging.INFO)
+FILTERED.addFilter(Refuses())
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def logs_through_a_filter(x: Tensor) -> Tensor:
+    FILTERED.info("drop %s", x.sum())  # expect: any
+    HELD.append("between")
+    FILTERED.info("keep %s", x.sum())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4))
+def print_options(x: Tensor) -> Tensor:
+    print(x)  # expect: any
+    torch.set_printoptions(precision=2)
+    print(x)  # expect: any
+    torch.set_printoptions(profile="default")
+    return x * 2
+
+
+@FAMILY.program(calls(lambda: [(normal(3, 4), normal(3, 4))]))
+def tensor_changed_by_the_caller(x: Tensor, y: Tensor) -> Tensor:
+    print(x)  # expect: any
+    x.set_(y)
+    print(x)  # expect: any
+    return x * 2
+
+
+def mixed() -> Calls:
+    return [(normal(3, 4), [normal(2), normal(2)]), (normal(3, 4), [normal(2)])]
+
+
+@FAMILY.program(mixed)
+def argument_list_changed(x: Tensor, parts: list[Tensor]) -> Tensor:
+    print(parts)  # expect: any
+    parts.append(x.sum(0)[:2])
+    print(parts)  # expect: any
+    parts.clear()
+    print(parts, x.sum())  # expect: any
+    return x * 2
+
+
+@FAMILY.program(mixed)
+def print_held_as_a_value(x: Tensor, parts: list[Tensor]) -> Tensor:
+    say = print
+    say("said", x.sum())  # expect: any
+    for part in map(print, parts):
+        x = x * (2 if part is None else 3)
+    return x
+
+
+@FAMILY.program(floats(3, 4))
+def asks_for_a_gradient(x: Tensor) -> Tensor:
+    y = x.detach().clone().requires_grad_()
+    z = (y * y).sum()
+    z.backward()
+    print("gradient", y.grad)  # expect: any
+    return x * 2
+
+
+@FAMILY.program(floats(3, 4), state=held)
+def between_two_side_effects(x: Tensor) -> Tensor:
+    HELD.append(1)
+    print("held", len(HELD), x.sum())  # expect: any
+    HELD.append(2)
+    print("held", len(HELD), HELD)  # expect: any
+    return x * 2
+
+
+class Reports(nn.Module):
+    """Prints in a hook."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu()
+
+
+@FAMILY.program(floats(3, 4), grad=True)
+class Hooked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Reports()
+        self.inner.register_forward_hook(lambda m, a, out: print("hook", out.sum().detach()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x) + 1
+        print("outside", x.sum().detach())  # expect: any
+        return x
+
+
+@FAMILY.program(floats(3, 4), grad=True)
+def tensor_hook(x: Tensor) -> Tensor:
+    y = x * 2
+    if y.requires_grad:
+        y.register_hook(lambda g: print("gradient", g))
+    print("y", y.detach())  # expect: any
+    return y + 1
+
+
+@FAMILY.program(
+    calls(lambda: [(normal(3, 4), torch.tensor([i])) for i in (0, 9)]), state=held, dynamo=True
+)
+def raises_between(x: Tensor, i: Tensor) -> Tensor:
+    print("one", x.sum())  # expect: any
+    HELD.append("noted")
+    y = x[i]
+    print("two", y.sum())  # expect: any
+    HELD.append("noted too")
+    return y

@@ -1,0 +1,33 @@
+"""Every program under ``codegen="eager"``: equal to eager bit for bit, and decided as promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from .harness import check, check_decisions
+from .pending import PENDING
+from .program import Program
+from .table import TABLE
+
+
+@pytest.mark.parametrize("program", TABLE, ids=lambda program: program.name)
+def test_program(program: Program) -> None:
+    undecided = []
+    for draw in program.draws:
+        for context in ("plain", "grad")[: 1 + program.grad]:
+            try:
+                report = check(program, draw, context)
+            except AssertionError:
+                if not program.dynamo:
+                    raise
+                with pytest.raises(AssertionError):
+                    check(program, draw, context, backend="eager")
+                continue
+            try:
+                check_decisions(program, draw, context, report)
+            except AssertionError as error:
+                undecided.append(str(error))
+    if program.name in PENDING:
+        assert undecided, f"{program.name} is decided as promised: take it from PENDING"
+    else:
+        assert not undecided, "\n".join(undecided)

@@ -1,0 +1,90 @@
+"""A transcript has everything that was said, in order, and nothing that compilers say."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+import pytest
+import torch
+
+from fusepass.testing.transcript import Said, recorded
+
+LOG = logging.getLogger("transcript")
+
+
+def kinds(said: list[Said]) -> list[tuple[str, str]]:
+    return [(one.kind, one.text) for one in said]
+
+
+def test_everything_in_one_order() -> None:
+    LOG.setLevel(logging.INFO)
+    with recorded() as transcript:
+        print("one", 2)  # noqa: T201
+        print("three", end="")  # noqa: T201
+        LOG.info("four %s", 5)
+        warnings.warn("six", RuntimeWarning, stacklevel=1)
+        print("seven", file=sys.stderr)  # noqa: T201
+        print("eight")  # noqa: T201
+    assert kinds(transcript.said) == [
+        ("stdout", "one 2\nthree"),
+        ("log", "four 5"),
+        ("warning", "six"),
+        ("stderr", "seven\n"),
+        ("stdout", "eight\n"),
+    ]
+    log, warning = transcript.said[1:3]
+    assert log.label == "transcript INFO"
+    assert warning.label == "RuntimeWarning"
+    assert log.file == warning.file == __file__
+    assert warning.line == log.line + 1
+
+
+def test_exceptions_of_log_records_and_levels() -> None:
+    LOG.setLevel(logging.WARNING)
+    with recorded() as transcript:
+        LOG.info("too low")
+        try:
+            raise ValueError("bad")
+        except ValueError:
+            LOG.exception("caught")
+    (one,) = transcript.said
+    assert one.label == "transcript ERROR, ValueError: bad"
+
+
+def test_what_compilers_say_is_left_out() -> None:
+    with recorded() as transcript:
+        logging.getLogger("torch._dynamo").warning("recompiles")
+        logging.getLogger("fusepass.capture").warning("keeps")
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert transcript.said == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "times"), [("always", 3), ("default", 1), ("once", 1), ("ignore", 0)]
+)
+def test_warnings_are_shown_as_asked_each_time_anew(shown: str, times: int) -> None:
+    for _ in range(2):
+        with recorded(shown) as transcript:
+            for _ in range(3):
+                warnings.warn("again", stacklevel=1)
+        assert len(transcript.said) == times
+
+
+def test_warnings_can_raise() -> None:
+    with recorded("error") as transcript, pytest.raises(UserWarning, match="now"):
+        warnings.warn("now", stacklevel=1)
+    assert transcript.said == []
+
+
+def test_nothing_is_left_behind() -> None:
+    before = (sys.stdout, sys.stderr, warnings.showwarning, list(logging.root.handlers))
+    logging.disable(logging.ERROR)
+    try:
+        with recorded():
+            LOG.error("heard although logging is disabled outside")
+        assert logging.root.manager.disable == logging.ERROR
+    finally:
+        logging.disable(logging.NOTSET)
+    assert (sys.stdout, sys.stderr, warnings.showwarning, list(logging.root.handlers)) == before
