@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fusepass.rewrite.registry import register, rules, unregister
     from fusepass.rewrite.reject import Accept, Reject
     from fusepass.rewrite.rule import Match, Rule
+    from fusepass.waits.listing import syncs
+    from fusepass.waits.result import Syncs
 
 __all__ = [
     "Accept",
@@ -42,6 +44,7 @@ __all__ = [
     "Reject",
     "Report",
     "Rule",
+    "Syncs",
     "__version__",
     "explain",
     "last_report",
@@ -49,6 +52,7 @@ __all__ = [
     "register",
     "reset",
     "rules",
+    "syncs",
     "unregister",
 ]
 
@@ -58,11 +62,13 @@ _HOME = {
     "Reject": "fusepass.rewrite.reject",
     "Report": "fusepass.report.report",
     "Rule": "fusepass.rewrite.rule",
+    "Syncs": "fusepass.waits.result",
     "explain": "fusepass.report.explain",
     "last_report": "fusepass.report.explain",
     "register": "fusepass.rewrite.registry",
     "reset": "fusepass.report.explain",
     "rules": "fusepass.rewrite.registry",
+    "syncs": "fusepass.waits.listing",
     "unregister": "fusepass.rewrite.registry",
 }
 

@@ -23,6 +23,7 @@ from fusepass.rewrite.default_rules import graph_rules
 from fusepass.rewrite.driver import innermost_first, rewrite
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
+from fusepass.waits.graph import waits_in_graph
 
 hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
 
@@ -56,6 +57,8 @@ def fusepass(
     record.decide(rewrite(gm, graph_rules(), chosen))  # station 2
     for graph in innermost_first(gm):
         record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
+    if log.are_counted():
+        record.waits = waits_in_graph(gm, record.decisions)
     record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
     record.decisions += reuse_layers(gm, chosen)
     record.decisions.append(_handed(chosen))

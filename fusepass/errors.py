@@ -226,6 +226,35 @@ class RewriteMismatch(FusepassError, AssertionError):
         super().__init__(f"fusepass: {program}: {problem}.\n\n{report}")
 
 
+class HostSyncs(FusepassError, AssertionError):
+    """:func:`fusepass.testing.assert_no_syncs` found places where the host waits for the device.
+
+    Attributes:
+        syncs: the rows found, without those allowed.
+    """
+
+    def __init__(self, program: str, count: int, table: str, syncs: object) -> None:
+        self.syncs = syncs
+        places = "1 place" if count == 1 else f"{count} places"
+        super().__init__(
+            f"fusepass: {program} makes the host wait for the device in {places}. Change them as "
+            f"said below each, or name what may stay in allow=(…): a kind, or file:line.\n\n{table}"
+        )
+
+
+class UnknownSyncKind(FusepassError, ValueError):
+    """An entry of ``assert_no_syncs(allow=…)`` that is neither a kind nor a place."""
+
+    def __init__(self, entry: object, kinds: Iterable[str]) -> None:
+        names = list(kinds)
+        near = difflib.get_close_matches(str(entry), names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"fusepass: allow={entry!r} of assert_no_syncs is neither a kind nor a pattern "
+            f"'file:line'.{hint} Kinds: {', '.join(names)}."
+        )
+
+
 class MissingHypothesis(FusepassError, ImportError):
     """``check_rule`` draws its programs with Hypothesis, which is not installed."""
 

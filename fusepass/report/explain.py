@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -47,26 +48,60 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     Returns:
         The report of this compile; ``regions_per_call`` is counted during the call.
     """
+    with (
+        everything_restored(_target(fn), args, kwargs),
+        compiled_once(fn) as compiled,
+        log.count_entries() as entries,
+    ):
+        compiled(*args, **kwargs)
+        return report_of(found_for(compiled), len(entries))
+
+
+@contextlib.contextmanager
+def compiled_once(fn: Any) -> Iterator[Any]:
+    """``fn`` compiled with fusepass as if for the first time; on leaving nothing of it is left.
+
+    Args:
+        fn: as for :func:`explain`.
+    """
     from fusepass.backend import fusepass
 
     target, (mode, options, dynamic) = _target(fn), _arguments(fn)
     backend = _once(functools.partial(fusepass, mode=mode, options=options))
+    with as_if_first(target, backend):
+        compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+        try:
+            yield compiled
+        finally:
+            log.forget(_chain(compiled))
+
+
+@contextlib.contextmanager
+def as_if_first(target: Any, backend: Any) -> Iterator[None]:
+    """Compiles for ``backend`` inside find nothing learnt before, and leave nothing behind."""
     torch_private.trace_skipped_again()
     with (
-        everything_restored(target, args, kwargs),
         torch_private.without_compile_in_place(target),
         torch_private.dynamic_shapes_unlearned(),
         torch_private.room_for_recompiles(),
-        log.count_entries() as entries,
     ):
-        compiled = torch.compile(target, backend=backend, dynamic=dynamic)
         try:
-            compiled(*args, **kwargs)
-            found = log.find(_chain(compiled)) or log.CompileLog()
+            yield
         finally:
-            log.forget(_chain(compiled))
             torch_private.forget_compiled_for(backend)
-    return report_of(found, len(entries))
+
+
+def found_for(compiled: Any) -> log.CompileLog:
+    """What is on record for a callable compiled with fusepass."""
+    return log.find(_chain(compiled)) or log.CompileLog()
+
+
+def was_compiled_with_fusepass(fn: Any) -> bool:
+    """Whether a callable came from torch.compile for fusepass (or an equal of it)."""
+    from fusepass.backend import fusepass
+
+    chain = _chain(torch_private.compiled_in_place(fn) or fn)
+    return any(link is fusepass for link in chain)
 
 
 def reset() -> None:

@@ -36,6 +36,7 @@ class GraphRecord:
     positions: set[tuple[Any, ...]] = field(default_factory=set)
     options: Any = None
     code: Any = None
+    waits: list[Any] = field(default_factory=list)
 
     def decide(self, found: list[Decision]) -> None:
         """Add decisions; what a rule made of a captured branch takes the place of the capture."""
@@ -196,20 +197,30 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
 
 def counting(compiled: Callable[..., Any], record: GraphRecord) -> Callable[..., Any]:
     """The compiled graph, counting its entries while :func:`count_entries` is active."""
-    if _counter.get() is None:
+    if not are_counted():
         return compiled
     boxed = getattr(compiled, "_boxed_call", False)
 
     @functools.wraps(compiled)
     def entered(*args: Any) -> Any:
-        tally = _counter.get()
-        if tally is not None:
-            tally.append(record)
-        return compiled(*args)
+        return run_counted(record, compiled, args)
 
     if boxed:
         entered._boxed_call = True  # type: ignore[attr-defined]
     return entered
+
+
+def run_counted(record: Any, compiled: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Enter a compiled graph; what runs above this frame is part of the graph of ``record``."""
+    tally = _counter.get()
+    if tally is not None:
+        tally.append(record)
+    return compiled(*args)
+
+
+def are_counted() -> bool:
+    """Whether :func:`count_entries` is active: someone looks at what is compiled now."""
+    return _counter.get() is not None
 
 
 @contextlib.contextmanager

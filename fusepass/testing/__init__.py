@@ -4,8 +4,9 @@
 tensors, held to eager. ``python -m fusepass.testing.fuzz`` runs many.
 
 :func:`check_rule` looks for a program that a rule changes. :func:`assert_rewrites`,
-:func:`assert_untouched` and :func:`assert_error` say what must happen to a program of yours. The
-pytest plugin is found by pytest itself. Nothing here imports torch or Hypothesis until it is used.
+:func:`assert_untouched` and :func:`assert_error` say what must happen to a program of yours;
+:func:`assert_no_syncs` that the host never waits for the device in it. The pytest plugin is found
+by pytest itself. Nothing here imports torch or Hypothesis until it is used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fusepass.testing.check import check_rule
     from fusepass.testing.fuzz.program import Program
     from fusepass.testing.fuzz.strategy import ProgramDiffers, check_program, programs
+    from fusepass.testing.no_syncs import assert_no_syncs
     from fusepass.testing.result import RuleCheck
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "ProgramDiffers",
     "RuleCheck",
     "assert_error",
+    "assert_no_syncs",
     "assert_rewrites",
     "assert_untouched",
     "check_program",
@@ -37,6 +40,7 @@ _HOME = {
     "ProgramDiffers": "fusepass.testing.fuzz.strategy",
     "RuleCheck": "fusepass.testing.result",
     "assert_error": "fusepass.testing.assertions",
+    "assert_no_syncs": "fusepass.testing.no_syncs",
     "assert_rewrites": "fusepass.testing.assertions",
     "assert_untouched": "fusepass.testing.assertions",
     "check_program": "fusepass.testing.fuzz.strategy",

@@ -22,6 +22,8 @@ from fusepass.torch_private.data_sizes import (
     unknown_sizes,
 )
 from fusepass.torch_private.dynamo import (
+    backend_as_given,
+    backend_name,
     backend_of,
     code_of,
     compile_wrapper_arguments,
@@ -165,13 +167,22 @@ from fusepass.torch_private.versions import (
     torch_version,
     version_text,
 )
+from fusepass.torch_private.watching import (
+    Watching,
+    operation_name,
+    qualified_name,
+    tensor_keyed_dict,
+)
 
 __all__ = [
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "Container",
     "Handlers",
+    "Watching",
     "addmm_activation",
+    "backend_as_given",
+    "backend_name",
     "backend_of",
     "bind_attribute",
     "break_reason",
@@ -249,6 +260,7 @@ __all__ = [
     "number_on_top",
     "observed_exceptions",
     "operand_count",
+    "operation_name",
     "operator_name",
     "original_callable",
     "pending_changes",
@@ -256,6 +268,7 @@ __all__ = [
     "plain_fake_mode",
     "prints_waiting",
     "proxy_of",
+    "qualified_name",
     "quiet_fakes",
     "random_call_count",
     "real_tensors",
@@ -285,6 +298,7 @@ __all__ = [
     "symbol_nodes",
     "symbolic_fake",
     "symbolic_fake_mode",
+    "tensor_keyed_dict",
     "tensor_on_top",
     "torch_version",
     "trace_skipped_again",

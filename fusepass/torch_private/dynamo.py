@@ -57,6 +57,23 @@ def backend_of(compiled: Any) -> Any:
     return None
 
 
+def backend_as_given(compiled: Any) -> Any:
+    """What torch.compile calls with each graph of ``compiled``, mode and options included.
+
+    None for something that was not compiled.
+    """
+    links = list(compiler_chain(backend_of(compiled)))
+    wrappers = [link for link in links if type(link).__name__.startswith("_TorchCompile")]
+    return (wrappers or links or [None])[0 if wrappers else -1]
+
+
+def backend_name(backend: Any) -> str:
+    """Name of a backend as one gives it to torch.compile."""
+    inner = list(compiler_chain(backend))[-1]
+    name = getattr(inner, "compiler_name", None) or getattr(inner, "__name__", None)
+    return str(name or type(inner).__name__)
+
+
 def original_callable(compiled: Any) -> Any:
     """What torch.compile was given, or the argument itself when it is not a compiled callable."""
     if hasattr(compiled, "_orig_mod"):

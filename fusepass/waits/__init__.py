@@ -1,0 +1,1 @@
+"""Where a program makes the host wait for the device: found, explained, counted, timed."""

@@ -1,0 +1,102 @@
+"""``fusepass.syncs``: every host synchronisation of one call, and what fusepass does about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fusepass import torch_private
+from fusepass.report.explain import was_compiled_with_fusepass
+from fusepass.report.restore import everything_restored
+from fusepass.waits import residence
+from fusepass.waits.compiled import ENTERED, CompiledCall, watch_compiled, watch_other_backend
+from fusepass.waits.join import rows_of
+from fusepass.waits.observe import Wait, Watch
+from fusepass.waits.result import Sync, Syncs
+
+
+def syncs(fn: Any, /, *args: Any, **kwargs: Any) -> Syncs:
+    """Every place where one call of ``fn`` makes the host wait for the device.
+
+    The call is made as the program is, and compiled with fusepass (with ``fn``'s own mode and
+    options, if it came from torch.compile for fusepass); what it changed is put back after each,
+    as :func:`fusepass.explain` does. Without a GPU the CPU stands in for one: tensors that exist
+    before the call count as on the device. What the program raises is raised.
+
+    Args:
+        fn: a function, an nn.Module, or either of them compiled with any backend.
+        *args: positional arguments of the call.
+        **kwargs: keyword arguments of the call.
+
+    Returns:
+        One row per line and kind; false where there is none.
+    """
+    return listed(fn, args, kwargs, with_fusepass=True)
+
+
+def listed(fn: Any, args: Any, kwargs: Any, *, with_fusepass: bool) -> Syncs:
+    """As :func:`syncs`.
+
+    Args:
+        fn: as for :func:`syncs`.
+        args: positional arguments of the call.
+        kwargs: keyword arguments of the call.
+        with_fusepass: whether to compile ``fn`` with fusepass; else all that is there remains.
+    """
+    target = torch_private.original_callable(fn)
+    as_if = residence.no_device()
+    ours = was_compiled_with_fusepass(fn)
+    given = torch_private.backend_as_given(torch_private.compiled_in_place(fn) or fn)
+    before = _eager(target, args, kwargs, as_if)
+    compiled = None
+    if with_fusepass:
+        compiled = watch_compiled(fn, target, args, kwargs, _watch(as_if))
+    rows = rows_of(before, compiled)
+    ran = "eager"
+    if given is not None and not ours:
+        ran = torch_private.backend_name(given)
+        other = watch_other_backend(fn, target, args, kwargs, _watch(as_if))
+        rows = _under(other, before, rows)
+    return Syncs(rows, name_of(fn), _device(as_if), ran, ours)
+
+
+def _eager(target: Any, args: Any, kwargs: Any, as_if: bool) -> list[Wait]:
+    watch = Watch(as_if=residence.AsIf() if as_if else None)
+    with (
+        everything_restored(target, args, kwargs),
+        torch_private.without_compile_in_place(target),
+    ):
+        watch.call(target, args, kwargs, eager=True)
+    return watch.waits
+
+
+def _watch(as_if: bool) -> Watch:
+    return Watch(ENTERED, residence.AsIf(unknown=True) if as_if else None)
+
+
+def _under(other: CompiledCall, before: list[Wait], rows: tuple[Sync, ...]) -> tuple[Sync, ...]:
+    """Rows of a program that another backend compiled: what that backend leaves of them."""
+    left = {(row.file, row.line, row.kind): row.remaining for row in rows_of(before, other)}
+    made = []
+    for row in rows:
+        count = left.get((row.file, row.line, row.kind), 0)
+        if count or not row.count:
+            made.append(replace(row, count=count, remaining=min(row.remaining, count or 1)))
+    return tuple(made)
+
+
+def name_of(fn: Any) -> str:
+    """What to call a program in a message."""
+    target = torch_private.original_callable(fn)
+    return str(getattr(target, "__qualname__", type(target).__name__))
+
+
+def _device(as_if: bool) -> str:
+    if as_if:
+        return "no GPU here: tensors that exist before the call count as on one"
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is not None and accelerator.type == "cuda":
+        return torch.cuda.get_device_name()
+    return str(accelerator)

@@ -1,0 +1,259 @@
+"""``fusepass.syncs``: what fusepass removes of a program's waits, what stays, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fusepass
+from fusepass.waits import residence
+from fusepass.waits.kinds import Kind
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is compiled runs op by op; the CPU stands in for a device on every machine."""
+    monkeypatch.setattr(residence, "no_device", lambda: True)
+    with fusepass.options(codegen="eager"):
+        yield
+
+
+def x() -> Tensor:
+    return torch.tensor([1.0, -2.0, 3.0, 0.5])
+
+
+def rows(fn: Any, *args: Any) -> list[tuple[str, int, int, bool | None, str]]:
+    found = fusepass.syncs(fn, *args)
+    return [(r.kind.value, r.count, r.remaining, r.removed, r.treatment) for r in found]
+
+
+def guarded(t: Tensor) -> Tensor:
+    for _ in range(3):
+        if t.sum() > 100:
+            t = t.clamp(max=5)
+        t = t * 2
+    return t
+
+
+def chosen(t: Tensor) -> Tensor:
+    return t * 2 if t.sum() > 0 else t - 1
+
+
+def raising(t: Tensor) -> Tensor:
+    if not t.isfinite().all():
+        raise ValueError(f"not finite: {t}")
+    if t.max() > 1e9:
+        raise ValueError("large")
+    return t * 2
+
+
+def used_as_key(t: Tensor) -> dict[float, int]:
+    return {t.sum().item(): 1}
+
+
+def indexed(t: Tensor) -> Tensor:
+    return t[t > 0] * 2
+
+
+def guarded_store(t: Tensor) -> Tensor:
+    mask = t > 100
+    t = t * 1
+    if mask.any():
+        t[mask] = 0.0
+    return t
+
+
+def kept_in_a_loop(t: Tensor) -> list[int]:
+    seen: list[int] = []
+    for i in range(3):
+        t = t * 2
+        if t.sum() > 5:
+            seen.append(i)
+    return seen
+
+
+def test_branches_in_a_loop_are_one_row_and_removed() -> None:
+    assert rows(guarded, x()) == [("branch", 3, 0, True, "where")]
+
+
+def test_raises_are_read_back_once() -> None:
+    assert rows(raising, x()) == [
+        ("branch", 1, 0, True, "sink"),
+        ("branch", 1, 0, True, "sink"),
+        ("read_back", 0, 1, False, ""),
+    ]
+
+
+def test_guard_of_a_masked_store_is_dropped() -> None:
+    found = {row[0]: row[1:] for row in rows(guarded_store, x())}
+    assert found["branch"] == (1, 0, True, "drop")
+
+
+def test_kept_in_a_frame_that_dynamo_gives_up() -> None:
+    ((kind, count, left, removed, treatment),) = rows(kept_in_a_loop, x())
+    assert (kind, count, left, removed, treatment) == ("branch", 3, 3, False, "keep")
+
+
+def test_number_used_as_a_key_stays_with_advice() -> None:
+    (row,) = fusepass.syncs(used_as_key, x())
+    assert (row.kind, row.count, row.remaining, row.removed) == (Kind.ITEM, 1, 1, False)
+    assert "0-d tensor" in row.instead
+    assert (row.file, row.line) == (__file__, used_as_key.__code__.co_firstlineno + 1)
+
+
+def test_boolean_index_stays() -> None:
+    (row,) = fusepass.syncs(indexed, x())
+    assert (row.kind, row.operations, row.remaining) == (Kind.NONZERO, ("aten.index",), 1)
+    assert "torch.where" in row.instead
+
+
+def test_cond_still_asks_the_host() -> None:
+    with fusepass.options(treatment="cond"):
+        (row,) = fusepass.syncs(chosen, x())
+    assert (row.kind, row.count, row.remaining, row.treatment) == (Kind.BRANCH, 1, 1, "cond")
+    assert row.removed is False
+    assert row.line == chosen.__code__.co_firstlineno + 1
+
+
+def test_option_to_keep() -> None:
+    with fusepass.options(treatment="keep"):
+        (row,) = fusepass.syncs(chosen, x())
+    assert (row.remaining, row.treatment, row.reason_code) == (1, "keep", "forced")
+
+
+def test_copy_is_not_known_without_a_device() -> None:
+    def upload(t: Tensor) -> Tensor:
+        return t + torch.arange(4).to(t.device)
+
+    (row,) = fusepass.syncs(upload, x())
+    assert (row.kind, row.remaining) == (Kind.COPY_IN, 1)
+    assert row.removed is None
+
+
+def test_operation_in_a_graph_that_waits() -> None:
+    def draw(t: Tensor) -> Tensor:
+        return t.abs().multinomial(2) + 1
+
+    (row,) = fusepass.syncs(draw, x())
+    assert (row.kind, row.count, row.remaining) == (Kind.OPERATION, 2, 2)
+
+
+def test_print_is_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def says(t: Tensor) -> Tensor:
+        print("sum", t.sum())  # noqa: T201
+        return t * 2
+
+    (row,) = fusepass.syncs(says, x())
+    assert row.kind is Kind.PRINT
+    assert capsys.readouterr().out == "sum tensor(2.5000)\n"
+
+
+def test_state_is_put_back() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+            self.register_buffer("total", torch.zeros(()))
+
+        def forward(self, t: Tensor) -> Tensor:
+            self.calls += 1
+            self.total += t.sum()
+            t.add_(torch.rand(()))
+            return t if self.total > 0 else -t
+
+    net, t = Counts(), x()
+    random = torch.get_rng_state()
+    assert len(fusepass.syncs(net, t)) == 1
+    assert (net.calls, net.total.item()) == (0, 0.0)
+    assert torch.equal(t, x())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_compiled_stays_compiled() -> None:
+    compiled = torch.compile(chosen, backend="fusepass", options={"codegen": "eager"})
+    compiled(x())
+    for _ in range(12):
+        assert fusepass.syncs(compiled, x()).compiled
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled(x())
+
+
+def test_compiled_with_its_own_options() -> None:
+    options = {"codegen": "eager", "treatment": "keep"}
+    compiled = torch.compile(chosen, backend="fusepass", options=options)
+    (row,) = fusepass.syncs(compiled, x())
+    assert row.reason_code == "forced"
+
+
+def test_compiled_with_another_backend() -> None:
+    def mixed(t: Tensor) -> Tensor:
+        t = t * 2 if t.sum() > 0 else t - 1
+        return t + t.mean().item()
+
+    found = fusepass.syncs(torch.compile(mixed, backend="eager"), x())
+    assert (found.before, found.compiled) == ("eager", False)
+    assert [(r.kind.value, r.count) for r in found] == [("branch", 1), ("item", 1)]
+    assert found[0].removed is True
+
+
+def test_what_another_backend_leaves() -> None:
+    def read(t: Tensor) -> Tensor:
+        return t * t.sum().item()
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        found = fusepass.syncs(torch.compile(read, backend="aot_eager"), x())
+    assert found.before == "aot_eager"
+    assert [r.count for r in found] == [1]  # inside the graph now, but still read
+
+
+def test_module_compiled_in_place() -> None:
+    class Net(nn.Module):
+        def forward(self, t: Tensor) -> Tensor:
+            return chosen(t)
+
+    net = Net()
+    net.compile(backend="fusepass", options={"codegen": "eager"})
+    found = fusepass.syncs(net, x())
+    assert found.compiled
+    assert [(r.count, r.remaining) for r in found] == [(1, 0)]
+
+
+def test_compiled_part_of_a_function() -> None:
+    inner = torch.compile(chosen, backend="fusepass", options={"codegen": "eager"})
+
+    def step(t: Tensor) -> Tensor:
+        return inner(t) + 1
+
+    assert rows(step, x()) == [("branch", 1, 0, True, "where")]
+
+
+def test_no_syncs_is_false_and_says_so() -> None:
+    found = fusepass.syncs(lambda t: t * 2, x())
+    assert not found
+    assert (len(found), list(found), found.remaining) == (0, [], ())
+    assert "none" in str(found)
+
+
+def test_table_and_json() -> None:
+    found = fusepass.syncs(used_as_key, x())
+    text = str(found)
+    assert "test_syncs.py:" in text
+    assert found[0].instead in text
+    record = json.loads(found.to_json())
+    assert record["program"] == "used_as_key"
+    (row,) = record["syncs"]
+    assert (row["kind"], row["line"], row["removed"]) == ("item", found[0].line, False)
+    assert set(row) == set(found[0].to_dict())
+
+
+def test_error_of_the_program_is_raised() -> None:
+    def fails(t: Tensor) -> None:
+        raise KeyError("theirs")
+
+    with pytest.raises(KeyError, match="theirs"):
+        fusepass.syncs(fails, x())
