@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fusepass.testing.fuzz.generate import seeded
-from fusepass.testing.fuzz.shapes import SHAPES
+from fusepass.testing.fuzz.shapes import SHAPES, TRIPS
 
 CHUNK = 20  # programs a worker takes at a time
 CHUNKS_OF_A_POOL = 25  # for each worker of it
@@ -33,7 +33,8 @@ class Summary:
         codegen: fusepass's.
         programs: how many were run.
         calls: compared, eager with compiled.
-        sites: branches on tensors in them.
+        sites: branches on tensors and round trips in them.
+        trips: the round trips among them.
         treatments: (site, context) pairs by treatment; ``unseen`` where Dynamo never came.
         shapes: for each shape its sites, their share, and how many were removed, kept, unseen.
         failures: differences that are fusepass's.
@@ -50,6 +51,7 @@ class Summary:
     programs: int = 0
     calls: int = 0
     sites: int = 0
+    trips: int = 0
     treatments: dict[str, int] = field(default_factory=dict)
     shapes: dict[str, dict[str, float]] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
@@ -89,7 +91,7 @@ def campaign(
     started = time.monotonic()
     summary = Summary(seed, codegen)
     sites: Counter[str] = Counter()
-    fates: dict[str, Counter[str]] = {shape: Counter() for shape in SHAPES}
+    fates: dict[str, Counter[str]] = {shape: Counter() for shape in (*SHAPES, *TRIPS)}
     total: Counter[str] = Counter()
     chunks = [
         range(at, min(at + CHUNK, first + programs)) for at in range(first, first + programs, CHUNK)
@@ -106,13 +108,17 @@ def campaign(
     summary.shapes = {
         shape: {
             "sites": sites[shape],
-            "share": round(sites[shape] / max(summary.sites, 1), 4),
+            "share": round(sites[shape] / max(_of_kind(summary, shape), 1), 4),
             **{fate: fates[shape][fate] for fate in ("removed", "keep", "unseen")},
             "removed_share": round(_share(fates[shape]), 4),
         }
-        for shape in SHAPES
+        for shape in (*SHAPES, *TRIPS)
     }
     return summary
+
+
+def _of_kind(summary: Summary, shape: str) -> int:
+    return summary.trips if shape in TRIPS else summary.sites - summary.trips
 
 
 def _share(fate: Counter[str]) -> float:
@@ -142,6 +148,7 @@ def _add(
         group.append({**place, **failure, "source": record["source"]})
     for shapes, treatments in record["sites"]:
         summary.sites += 1
+        summary.trips += not shapes or shapes[0] in TRIPS
         for shape in shapes:
             sites[shape] += 1
         for treatment in treatments:

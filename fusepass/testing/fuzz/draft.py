@@ -18,10 +18,11 @@ Lines = list[str]
 
 @dataclass
 class Site:
-    """One branch on a tensor, and the shapes it is an example of."""
+    """One branch on a tensor or one round trip, and the shapes it is an example of."""
 
     index: int
     shapes: set[str]
+    trip: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,21 @@ class Draft:
         training: whether floating arguments and parameters require grad.
         shape: of the data.
         dtype: of the data: ``float32`` or ``float64``.
-        budget: sites that may still be opened.
+        budget: branches that may still be opened.
+        trips: round trips that may still be made.
+        imports: of the standard library, as statements.
+        logs: whether the program has a logger.
+        rounded: whether compiled code may add up in another order.
     """
 
-    def __init__(self, draw: Draw) -> None:
-        self.draw = draw
+    def __init__(self, draw: Draw, budget: int = 0, trips: int = 0) -> None:
+        self.draw, self.budget, self.trips = draw, budget, trips
         self.module = draw.chance(70)
         self.training = draw.chance(55)
         self.shape: tuple[int, ...] = draw.choice([(3,), (2, 3)])
         self.dtype = draw.weighted({"float32": 6, "float64": 1})
-        self.budget = draw.weighted({1: 3, 2: 3, 3: 2, 4: 2})
+        self.imports: set[str] = set()
+        self.logs = self.rounded = False
         self.arguments: dict[str, Argument] = {}
         self.definitions: dict[str, Lines] = {}
         self.attributes: dict[str, str] = {}
@@ -135,6 +141,17 @@ class Draft:
         self.sites.append(site)
         self._open.append(site)
         self.budget -= 1
+        try:
+            yield f"{MARK}{site.index}"
+        finally:
+            self._open.pop()
+
+    @contextlib.contextmanager
+    def trip(self, *shapes: str) -> Iterator[str]:
+        """Open a round trip; yields the mark for the end of its line."""
+        site = Site(len(self.sites), set(shapes), trip=True)
+        self.sites.append(site)
+        self._open.append(site)
         try:
             yield f"{MARK}{site.index}"
         finally:

@@ -11,12 +11,12 @@ from fusepass.testing.fuzz.values import data, fresh
 KINDS = {
     "write_local": 3,
     "write_argument": 3,
-    "write_view": 8,
+    "write_view": 9,
     "write_buffer": 7,
-    "write_attribute": 7,
+    "write_attribute": 8,
     "rebind_attribute": 9,
     "register_buffer": 40,
-    "list_mutation": 7,
+    "list_mutation": 8,
     "dict_mutation": 8,
     "python_attribute": 7,
     "parameter": 16,
@@ -26,7 +26,7 @@ KINDS = {
     "autocast": 8,
     "custom_function": 8,
     "dropout": 7,
-    "rand_like": 7,
+    "rand_like": 8,
     "print_arm": 8,
 }
 _MODULE_ONLY = ("write_buffer", "register_buffer", "parameter", "parameter_one_arm")

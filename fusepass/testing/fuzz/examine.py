@@ -133,7 +133,7 @@ def _compare(
                 found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
         reference = None if exact is None else call(exact, index, context)
         try:
-            same = assert_same_call(wanted, got, reference)
+            same = assert_same_call(wanted, got, reference, rounded=names.rounded)
         except Difference as difference:
             failure = Failure(context, index, difference.kind, difference.path, str(difference))
             break

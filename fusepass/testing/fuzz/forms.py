@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fusepass.testing.fuzz import trips
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented
 from fusepass.testing.fuzz.effects import Effect, effect
 from fusepass.testing.fuzz.leaves import Leave, leave
@@ -209,6 +210,7 @@ def _arm(
     if d.budget > 0 and d.draw.chance(30):
         lines += nested(d, inner)
         inner.use += inner.results[-1:]
+    lines += trips.maybe(d, inner, 25)
     if left is not None:
         lines += left.arm(inner, taken)
     elif inner.use:  # what was computed must not be lost

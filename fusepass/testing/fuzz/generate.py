@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusepass.testing.fuzz.draft import MARK, SETS, Draft, Lines, Scope, indented
 from fusepass.testing.fuzz.draw import Draw, RandomDraw
 from fusepass.testing.fuzz.effects import shown
-from fusepass.testing.fuzz.places import statement
+from fusepass.testing.fuzz.places import statement, trip_statement
 from fusepass.testing.fuzz.program import Program, Site
 from fusepass.testing.fuzz.values import data, fresh
 
@@ -20,13 +20,21 @@ def program(draw: Draw, name: str = "program") -> Program:
         draw: the source of choices.
         name: for messages.
     """
-    d = Draft(draw)
+    d = Draft(draw, *_length(draw))
     return _text(d, _body(d), name)
 
 
 def seeded(seed: int, index: int) -> Program:
     """The program of a campaign's seed and a place in it; the same on every machine."""
     return program(RandomDraw(f"{seed}:{index}"), f"seed {seed}, program {index}")
+
+
+def _length(draw: Draw) -> tuple[int, int]:
+    """How many branches and how many round trips: of one kind, or of both."""
+    branches = draw.weighted({1: 3, 2: 3, 3: 2, 4: 2})
+    trips = draw.weighted({2: 3, 3: 3, 1: 2, 4: 2})
+    kind = draw.weighted({"branches": 4, "trips": 4, "both": 3})
+    return 0 if kind == "trips" else branches, 0 if kind == "branches" else trips
 
 
 def _body(d: Draft) -> Lines:
@@ -44,10 +52,13 @@ def _body(d: Draft) -> Lines:
         lines.append(f"{name} = {step}")
         scope.add(name, own=True)
     printing = d.draw.chance(9)
-    while d.budget > 0:
-        if printing and d.draw.chance(50):
-            lines.append(shown(d, scope, "before"))
-        lines += statement(d, scope)
+    while d.budget > 0 or d.trips > 0:
+        if d.budget > 0 and not (d.trips > 0 and d.draw.chance(50)):
+            if printing and d.draw.chance(50):
+                lines.append(shown(d, scope, "before"))
+            lines += statement(d, scope)
+        else:
+            lines += trip_statement(d, scope)
     if printing:
         lines.append(shown(d, scope, "end"))
         _everywhere(d, "print_outside")
@@ -62,7 +73,8 @@ def _body(d: Draft) -> Lines:
 
 def _everywhere(d: Draft, shape: str) -> None:
     for site in d.sites:
-        site.shapes.add(shape)
+        if not site.trip:
+            site.shapes.add(shape)
 
 
 def _result(d: Draft, scope: Scope) -> str:
@@ -84,6 +96,8 @@ def _text(d: Draft, body: Lines, name: str) -> Program:
     state = list(d.attributes.values())
     lines = [f"# fusepass.testing.fuzz: {name}", *_imports(d), *_HEAD, ""]
     lines += ['nan, inf = float("nan"), float("inf")']
+    if d.logs:
+        lines += ['LOG = logging.getLogger("program")', "LOG.setLevel(logging.INFO)"]
     for definition in d.definitions.values():
         lines += ["", "", *definition]
     if d.module:
@@ -106,13 +120,13 @@ def _text(d: Draft, body: Lines, name: str) -> Program:
     ]
     lines += ["", "", "def inputs():", *indented(["return [", *indented(sets), "]"])]
     grads = [i for i, argument in enumerate(d.arguments.values()) if argument.grad]
-    lines += ["", "", f"GRADS = {tuple(grads)}"]
+    lines += ["", "", f"GRADS = {tuple(grads)}"] + ["ROUNDED = True"] * d.rounded
     text, sites = _marked(d, lines)
     return Program(text, sites, d.training, name)
 
 
 def _imports(d: Draft) -> Lines:
-    lines = ["from dataclasses import dataclass"] * ("Bundle" in d.definitions)
+    lines = sorted(d.imports) + ["from dataclasses import dataclass"] * ("Bundle" in d.definitions)
     return lines + ["from typing import NamedTuple", ""] * ("Pair" in d.definitions)
 
 
@@ -123,5 +137,6 @@ def _marked(d: Draft, lines: Lines) -> tuple[str, tuple[Site, ...]]:
         text, mark, index = line.partition(MARK)
         if mark:
             lines[number - 1] = text
-            sites.append(Site(number, frozenset(d.sites[int(index)].shapes)))
+            site = d.sites[int(index)]
+            sites.append(Site(number, frozenset(site.shapes), site.trip))
     return "\n".join(lines) + "\n", tuple(sites)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from fusepass.testing.fuzz import trips
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented, renamed
 from fusepass.testing.fuzz.forms import branch, carried
 from fusepass.testing.fuzz.guards import guard
@@ -38,6 +41,31 @@ def statement(d: Draft, scope: Scope) -> Lines:
     return _function(d, scope, place)
 
 
+TRIP_PLACES = {
+    "straight": 64,
+    "loop": 10,
+    "helper": 6,
+    "closure": 4,
+    "method": 5,
+    "try": 5,
+    "no_grad": 6,
+}
+
+
+def trip_statement(d: Draft, scope: Scope) -> Lines:
+    """A round trip with all that stands around it."""
+    place = d.draw.weighted(TRIP_PLACES)
+    if place == "straight":
+        return trips.trip(d, scope)
+    if place == "loop":
+        return trips.loop(d, scope)
+    if place == "no_grad":
+        return trips.quietly(d, scope)
+    if place == "try":
+        return _try(d, scope, trips.trip)
+    return _function(d, scope, place, trips.trip)
+
+
 def nested(d: Draft, scope: Scope) -> Lines:
     """A site that stands directly in a block."""
     if d.draw.chance(38):
@@ -65,7 +93,7 @@ def _loop(d: Draft, scope: Scope, place: str) -> Lines:
             body = guard(d, inner)
         else:
             body = carried(d, inner, name, nested)
-        lines = [step, *body]
+        lines = [step, *trips.maybe(d, inner, 15), *body]
         if d.draw.chance(40):
             lines.append(f"{name} = {name} + 1")
     scope.add(name)
@@ -89,12 +117,15 @@ def _layers(d: Draft) -> str:
     return f"self.layers = nn.ModuleList([{', '.join(made)}]){cast}"
 
 
-def _function(d: Draft, scope: Scope, place: str) -> Lines:
+Inside = Callable[[Draft, Scope], Lines]
+
+
+def _function(d: Draft, scope: Scope, place: str, inside: Inside = nested) -> Lines:
     """A site in a function of its own, whose result is a tensor."""
     inner = scope.arm()
     inner.pre, inner.returns, inner.own = [], "{}", []
     with d.within(place):
-        body = nested(d, inner)
+        body = [*inside(d, inner), *trips.maybe(d, inner, 15)]
     body = [*body, f"return {_result(d, inner)}"]
     name = d.fresh({"helper": "step", "closure": "local", "method": "Stage"}[place])
     free = d.free(body, scope)
@@ -182,12 +213,12 @@ def _generator(d: Draft, scope: Scope) -> Lines:
     return [start, *loop]
 
 
-def _try(d: Draft, scope: Scope) -> Lines:
+def _try(d: Draft, scope: Scope, inside: Inside = nested) -> Lines:
     inner = scope.arm()
     name = d.fresh("y")
     fallback = data(d, scope)
     with d.within("try"):
-        body = nested(d, inner)
+        body = [*inside(d, inner), *trips.maybe(d, inner, 15)]
     body.append(f"{name} = {_result(d, inner)}")
     errors = d.draw.choice(("ValueError", "(ValueError, IndexError)", "Exception"))
     lines = ["try:", *indented(body), f"except {errors}:", *indented([f"{name} = {fallback}"])]

@@ -14,15 +14,18 @@ _FILES = itertools.count()
 
 @dataclass(frozen=True)
 class Site:
-    """One branch on a tensor.
+    """One branch on a tensor, or one round trip to the host.
 
     Attributes:
         line: of the program's text, from 1.
-        shapes: keys of :data:`fusepass.testing.fuzz.shapes.SHAPES` it is an example of.
+        shapes: keys of :data:`fusepass.testing.fuzz.shapes.SHAPES` it is an example of, or of
+            :data:`fusepass.testing.fuzz.shapes.TRIPS`.
+        trip: whether it is a round trip.
     """
 
     line: int
     shapes: frozenset[str]
+    trip: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,12 @@ class Program:
     """A program to be run in eager mode and compiled.
 
     The text defines ``make()``, which returns a fresh callable and the object that holds its state;
-    ``inputs()``, which returns fresh tuples of arguments; and ``GRADS``, positions of the
-    arguments that require grad in training.
+    ``inputs()``, which returns fresh tuples of arguments; ``GRADS``, positions of the arguments
+    that require grad in training; and ``ROUNDED``, whether sums may be made in another order.
 
     Attributes:
         source: the text.
-        sites: its branches on tensors, in order of line.
+        sites: its branches and round trips, in order of line.
         training: whether it is also to be trained.
         name: for messages: where it came from.
     """
@@ -57,6 +60,7 @@ class Loaded:
     make: Callable[[], tuple[Callable[..., Any], Any]]
     inputs: Callable[[], list[tuple[Any, ...]]]
     grads: tuple[int, ...]
+    rounded: bool
 
 
 @contextlib.contextmanager
@@ -68,6 +72,12 @@ def loaded(program: Program) -> Iterator[Loaded]:
     names: dict[str, Any] = {"__name__": __name__}
     try:
         exec(compile(text, file, "exec"), names)
-        yield Loaded(file, names["make"], names["inputs"], tuple(names.get("GRADS", ())))
+        yield Loaded(
+            file,
+            names["make"],
+            names["inputs"],
+            tuple(names.get("GRADS", ())),
+            names.get("ROUNDED", False),
+        )
     finally:
         linecache.cache.pop(file, None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from fusepass.testing.compare import (
 )
 from fusepass.testing.fuzz.exact import doubled, in_float64, same_text, values_within
 from fusepass.testing.fuzz.program import Loaded
+from fusepass.testing.transcript import Said, recorded
 
 CONTEXTS = ("inference", "training")
 Error = tuple[type[BaseException], str] | None
@@ -36,7 +36,7 @@ class Seen:
     result: Any = None
     error: Error = None
     raised: BaseException | None = None
-    printed: str = ""
+    said: list[Said] = field(default_factory=list)
     rng: Tensor = field(default_factory=torch.get_rng_state)
     grad_mode: bool = True
     grads: list[Tensor | None] = field(default_factory=list)
@@ -76,14 +76,13 @@ def call(one: Side, index: int, context: str) -> Seen:
     for leaf in leaves:
         leaf.grad = None
     torch.manual_seed(7)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), one.around():
+    with recorded() as transcript, one.around():
         try:
             seen.result = one.target(*args)
         except Exception as error:  # noqa: BLE001 - programs raise what they like; it is compared
             seen.raised = error
             seen.error = (type(error), str(error))
-    seen.printed = printed.getvalue()
+    seen.said = transcript.said
     seen.rng = torch.get_rng_state()
     seen.grad_mode = torch.is_grad_enabled()
     seen.state = state_of(one.owner)
@@ -135,13 +134,16 @@ def _plain(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (tuple, nn.Module))
 
 
-def assert_same_call(eager: Seen, compiled: Seen, exact: Seen | None = None) -> bool:
+def assert_same_call(
+    eager: Seen, compiled: Seen, exact: Seen | None = None, *, rounded: bool = False
+) -> bool:
     """Compare all that two calls left behind.
 
     Args:
         eager: the call that is right by definition.
         compiled: the other.
         exact: the call in float64, for the error rule; bit by bit if None.
+        rounded: sums may have been made in another order: then up to rounding, not bit by bit.
 
     Returns:
         Whether gradients, too, are equal bit by bit.
@@ -149,18 +151,16 @@ def assert_same_call(eager: Seen, compiled: Seen, exact: Seen | None = None) -> 
     Raises:
         Difference: the first one found.
     """
-    text: Callable[[str, str], bool] = str.__eq__ if exact is None else same_text
+    text: Callable[[str, str], bool] = str.__eq__ if exact is None and not rounded else same_text
     if not _same_error(eager.error, compiled.error, text):
         raised = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
         raise Difference("exception", "call", raised)
-    if not text(eager.printed, compiled.printed):
-        printed = f"eager printed {eager.printed!r}, compiled {compiled.printed!r}"
-        raise Difference("printed text", "call", printed)
-    values = (
-        assert_same_bits
-        if exact is None
-        else values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
-    )
+    if not _same_said(eager.said, compiled.said, text):
+        said = [", ".join(map(str, seen.said)) or "nothing" for seen in (eager, compiled)]
+        raise Difference("printed text", "call", f"eager said {said[0]}; compiled {said[1]}")
+    values: Values = _close if rounded else assert_same_bits
+    if exact is not None:
+        values = values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
     for name, one, other in zip(_LEFT, left(eager), left(compiled), strict=True):
         assert_same(one, other, name, values)
     if not torch.equal(eager.rng, compiled.rng):
@@ -185,6 +185,19 @@ def left(seen: Seen) -> tuple[Any, ...]:
 
 def _given(seen: Seen) -> list[Tensor]:
     return [grad for grad in seen.grads if grad is not None]
+
+
+def _same_said(one: list[Said], other: list[Said], text: Callable[[str, str], bool]) -> bool:
+    return len(one) == len(other) and all(
+        replace(a, text=b.text) == b and text(a.text, b.text)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _close(one: Tensor, other: Tensor, path: str) -> None:
+    """Raise Difference unless two tensors are equal up to the rounding of sums."""
+    if not same_bits(one, other) and not (one.is_floating_point() and _same_sum(one, other)):
+        raise Difference("values", path, f"values\neager    {one}\ncompiled {other}")
 
 
 def _same_error(one: Error, other: Error, text: Callable[[str, str], bool]) -> bool:

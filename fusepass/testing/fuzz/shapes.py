@@ -1,4 +1,7 @@
-"""The shapes of Python that a site can be an example of: what a campaign counts by."""
+"""The shapes of Python that a site can be an example of: what a campaign counts by.
+
+Shares are of the branches for :data:`SHAPES`, of the round trips for :data:`TRIPS`.
+"""
 
 from __future__ import annotations
 
@@ -82,4 +85,46 @@ SHAPES = {
     "print_outside": "print outside the arms",
     "partial_index": "index_select, gather or indexing in an arm",
     "partial_division": "integer division in an arm",
+}
+
+TRIPS = {
+    # how numbers are read
+    "read_item": ".item()",
+    "read_float": "float()",
+    "read_int": "int()",
+    "read_bool": "bool()",
+    "read_tolist": ".tolist()",
+    "number_of_low": "of a tensor of half precision",
+    "number_of_int": "of a tensor of integers or truth values",
+    # where they go
+    "number_operand": "into arithmetic and comparisons with tensors",
+    "number_argument": "into arguments such as clamp's and alpha",
+    "number_written": "into an in-place operation or a store",
+    "number_low": "beside a tensor of another dtype or without axes",
+    "number_arithmetic": "through arithmetic of numbers",
+    "number_partial": "through arithmetic that not every number has a result of",
+    "number_kept": "where Python needs the number: sizes, keys, strings, attributes",
+    "number_tested": "into a test and into arithmetic",
+    "number_moment": "the tensor is written after it was read",
+    # text
+    "print_tensor": "a tensor is printed",
+    "print_number": "numbers of a tensor are printed",
+    "print_formatted": "text made of tensors is printed",
+    "print_container": "containers of tensors are printed",
+    "logged": "a log record is made",
+    "warned": "a warning is given",
+    "print_moment": "the tensor, or its base, is written after it was printed",
+    "print_between": "another visible effect stands between two prints",
+    # boolean masks
+    "mask_store": "x[mask] = v",
+    "mask_update": "x[mask] op= v",
+    "mask_reduction": "a reduction of x[mask]",
+    "mask_count": "how many are selected",
+    "mask_kept": "the selection itself is used",
+    "mask_moment": "mask or tensor is written before the selection is used",
+    # tensors made on the host
+    "host_factory": "a factory on the CPU, moved",
+    "host_literal": "torch.tensor of literals, moved",
+    "host_mask": "a mask built on the CPU, moved",
+    "host_random": "random numbers of the CPU, moved",
 }

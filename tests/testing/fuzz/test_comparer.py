@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import pytest
@@ -9,11 +10,17 @@ import torch
 
 from fusepass.testing.compare import Difference
 from fusepass.testing.fuzz.program import Program, loaded
-from fusepass.testing.fuzz.run import assert_same_call, call, side
+from fusepass.testing.fuzz.run import Seen, assert_same_call, call, side
 
 SOURCE = """
+import logging
+import sys
+import warnings
+
 import torch
 from torch import nn
+
+LOG = logging.getLogger("comparer")
 
 
 class Box:
@@ -42,6 +49,8 @@ class Model(nn.Module):
             self.box.log.append(state[0])
             self.box.steps += 1
             print("arm", state)
+            LOG.warning("sum %s", state.sum())
+            warnings.warn(f"max {state.max()}")
         elif x.sum() < 0:
             raise ValueError(f"negative {state.tolist()}")
         noise = torch.rand_like(state)
@@ -79,6 +88,8 @@ class Fault(NamedTuple):
 
 ADD, NOISE, FORM = "y = y + 1", "noise =", "y = x * self.weight"
 LOW, PRINT, RAISE = "self.box.low = state * 3", 'print("arm", state)', "raise ValueError"
+SUM = 'LOG.warning("sum %s", state.sum())'
+WARN = 'warnings.warn(f"max {state.max()}")'
 FAULTS = {
     "values": Fault(ADD, "y = y + 1.000001", "values"),
     "sign of zero": Fault("torch.zeros(1)", "-torch.zeros(1)", "values"),
@@ -114,6 +125,22 @@ FAULTS = {
         RAISE, "self.seen.add_(1); raise ValueError", "values", call=1
     ),
     "print": Fault(PRINT, "pass", "printed text"),
+    "printed elsewhere": Fault(
+        "self.box.steps += 1", f"self.box.steps += 1; {PRINT}", "printed text"
+    ),
+    "printed to another stream": Fault(
+        PRINT, 'print("arm", state, file=sys.stderr)', "printed text"
+    ),
+    "printed after the log record": Fault(
+        f"{PRINT}\n            {SUM}", f"{SUM}; {PRINT}", "printed text"
+    ),
+    "not logged": Fault(SUM, "pass", "printed text"),
+    "logged with another level": Fault(SUM, SUM.replace("warning", "error"), "printed text"),
+    "logged from another line": Fault(SUM, f"pass\n            {SUM}", "printed text"),
+    "not warned": Fault(WARN, "pass", "printed text"),
+    "another warning": Fault(WARN, WARN.replace("max", "min", 1), "printed text"),
+    "another category": Fault(WARN, WARN[:-1] + ", RuntimeWarning)", "printed text"),
+    "warned from another line": Fault(WARN, f"pass\n            {WARN}", "printed text"),
     "printed twice": Fault(PRINT, f"{PRINT}; print()", "printed text"),
     "random state": Fault("out =", "torch.rand(1); out =", "random state"),
     "other random numbers": Fault(NOISE, "torch.rand(1); noise =", "values"),
@@ -130,20 +157,25 @@ FAULTS = {
 }
 
 
+def seen(source: str, context: str, index: int) -> Seen:
+    with loaded(Program(source)) as names:
+        one = call(side(names, context), index, context)
+    one.said = [dataclasses.replace(said, file="program") for said in one.said]
+    torch.set_grad_enabled(True)
+    return one
+
+
 def compared(other: str, context: str, index: int) -> bool:
-    with loaded(Program(SOURCE)) as right, loaded(Program(other)) as wrong:
-        calls = [call(side(names, context), index, context) for names in (right, wrong)]
-        torch.set_grad_enabled(True)
-        return assert_same_call(*calls)
+    return assert_same_call(*(seen(source, context, index) for source in (SOURCE, other)))
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_seen(name: str) -> None:
     fault = FAULTS[name]
     assert fault.old in SOURCE
-    with pytest.raises(Difference) as seen:
+    with pytest.raises(Difference) as caught:
         compared(SOURCE.replace(fault.old, fault.new, 1), fault.context, fault.call)
-    assert seen.value.kind == fault.kind
+    assert caught.value.kind == fault.kind
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -155,3 +187,11 @@ def test_no_fault_is_seen_where_there_is_none(context: str, index: int) -> None:
 def test_the_order_of_a_sum_of_gradients_is_let_pass_and_told() -> None:
     other = SOURCE.replace(ADD, "y = y + 1 + 2e-7 * (x - x.detach())")
     assert not compared(other, "training", 0)
+
+
+def test_sums_in_another_order_are_let_pass_where_a_program_says_so() -> None:
+    other = SOURCE.replace(ADD, "y = y + 1.0000003")
+    pair = [seen(source, "inference", 0) for source in (SOURCE, other)]
+    assert_same_call(*pair, rounded=True)
+    with pytest.raises(Difference):
+        assert_same_call(*pair)
