@@ -44,6 +44,8 @@ class Program:
         warned: which warnings are shown (``always``, ``default``, ``once``, ``error``, ``ignore``).
         options: further backend options.
         dynamic: as for torch.compile.
+        device: the only one it may run on, or "" for any: on CUDA some errors end the process.
+        hosted: positions of arguments that stay on the CPU.
         dynamo: ``backend="eager"`` gets it wrong as well, at least on some version of torch.
         tags: which further tests use it: ``inductor``, ``contexts``.
     """
@@ -58,6 +60,8 @@ class Program:
     warned: str = "always"
     options: Mapping[str, Any] = field(default_factory=dict)
     dynamic: bool | None = None
+    device: str = ""
+    hosted: tuple[int, ...] = ()
     dynamo: bool = False
     tags: frozenset[str] = frozenset()
 

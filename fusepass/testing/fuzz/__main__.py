@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--seconds", type=float, help="stop after about this time")
     parser.add_argument("--codegen", choices=("eager", "inductor"), default="eager")
+    parser.add_argument("--device", default="cpu", help="where tensors are (default: cpu)")
     parser.add_argument("--out", type=Path, help="write the summary there, as JSON")
     parser.add_argument("--show", type=int, metavar="N", help="print program N, run it, and stop")
     parser.add_argument(
@@ -29,10 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     if given.shrink is not None:
-        return _shrink(given.seed, given.shrink, given.codegen)
+        return _shrink(given.seed, given.shrink, given.codegen, given.device)
     if given.show is not None:
         print(seeded(given.seed, given.show).source)
-        (record,) = run_chunk(range(given.show, given.show + 1), given.seed, given.codegen)
+        one = range(given.show, given.show + 1)
+        (record,) = run_chunk(one, given.seed, given.codegen, given.device)
         print(json.dumps({k: v for k, v in record.items() if k != "source"}, indent=1))
         return 1 if record.get("failures") or "broken" in record else 0
     print(f"seed {given.seed}, programs {given.first} to {given.first + given.programs - 1}")
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seed=given.seed,
         jobs=given.jobs,
         codegen=given.codegen,
+        device=given.device,
         first=given.first,
         most_seconds=given.seconds,
         progress=_progress,
@@ -52,11 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if summary.failures or summary.broken else 0
 
 
-def _shrink(seed: int, index: int, codegen: str) -> int:
+def _shrink(seed: int, index: int, codegen: str, device: str) -> int:
     from fusepass.testing.fuzz.examine import examine
 
     with quiet():
-        short, failure = shortest(seeded(seed, index), lambda p: examine(p, codegen=codegen))
+        program = seeded(seed, index)
+        short, failure = shortest(program, lambda p: examine(p, codegen=codegen, device=device))
     if failure is None:
         print(f"seed {seed}, program {index} does what eager does")
         return 0

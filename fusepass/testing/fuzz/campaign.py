@@ -31,6 +31,7 @@ class Summary:
     Attributes:
         seed: of the campaign; program ``i`` of it is ``seeded(seed, i)``.
         codegen: fusepass's.
+        device: where arguments and state were.
         programs: how many were run.
         calls: compared, eager with compiled.
         sites: branches on tensors and round trips in them.
@@ -48,6 +49,7 @@ class Summary:
 
     seed: int
     codegen: str
+    device: str = "cpu"
     programs: int = 0
     calls: int = 0
     sites: int = 0
@@ -73,6 +75,7 @@ def campaign(
     seed: int = 0,
     jobs: int = 1,
     codegen: str = "eager",
+    device: str = "cpu",
     first: int = 0,
     most_seconds: float | None = None,
     progress: Callable[[Summary], None] | None = None,
@@ -84,19 +87,20 @@ def campaign(
         seed: of the campaign.
         jobs: processes; 1 runs in this one.
         codegen: of fusepass.
+        device: where arguments and state are.
         first: number of the first program.
         most_seconds: stop after this time, with what has been run until then.
         progress: called with what is known so far, after every few programs.
     """
     started = time.monotonic()
-    summary = Summary(seed, codegen)
+    summary = Summary(seed, codegen, device)
     sites: Counter[str] = Counter()
     fates: dict[str, Counter[str]] = {shape: Counter() for shape in (*SHAPES, *TRIPS)}
     total: Counter[str] = Counter()
     chunks = [
         range(at, min(at + CHUNK, first + programs)) for at in range(first, first + programs, CHUNK)
     ]
-    for records in _run(chunks, seed, codegen, jobs):
+    for records in _run(chunks, (seed, codegen, device), jobs):
         for record in records:
             _add(summary, record, sites, fates, total)
         summary.seconds = round(time.monotonic() - started, 1)
@@ -158,10 +162,12 @@ def _add(
                 fates[shape][fate] += 1
 
 
-def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[list[dict[str, Any]]]:
+def _run(
+    chunks: list[range], how: tuple[int, str, str], jobs: int
+) -> Iterator[list[dict[str, Any]]]:
     if jobs == 1:
         for chunk in chunks:
-            yield run_chunk(chunk, seed, codegen)
+            yield run_chunk(chunk, *how)
         return
     waiting = list(chunks)
     while waiting:
@@ -172,7 +178,7 @@ def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[li
         # A process that dies takes the pool with it: its programs are then tried one by one.
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             tasks: dict[Future[list[dict[str, Any]]], range] = {
-                pool.submit(run_chunk, chunk, seed, codegen): chunk for chunk in now
+                pool.submit(run_chunk, chunk, *how): chunk for chunk in now
             }
             try:
                 for task in as_completed(tasks):
@@ -186,24 +192,24 @@ def _run(chunks: list[range], seed: int, codegen: str, jobs: int) -> Iterator[li
             if len(chunk) > 1:
                 waiting += [range(i, i + 1) for i in chunk]
             else:
-                yield [_broken(chunk[0], seed, "the process died")]
+                yield [_broken(chunk[0], how[0], "the process died")]
 
 
-def run_chunk(indices: range, seed: int, codegen: str) -> list[dict[str, Any]]:
+def run_chunk(indices: range, seed: int, codegen: str, device: str = "cpu") -> list[dict[str, Any]]:
     """Run some programs of a seed in this process; a record for each."""
     from fusepass.torch_private.guards import guards_not_timed  # here, as in _record
 
     with quiet(), guards_not_timed():
-        return [_record(index, seed, codegen) for index in indices]
+        return [_record(index, seed, codegen, device) for index in indices]
 
 
-def _record(index: int, seed: int, codegen: str) -> dict[str, Any]:
+def _record(index: int, seed: int, codegen: str, device: str) -> dict[str, Any]:
     from fusepass.testing.fuzz.examine import examine  # here: workers import torch, the parent not
 
     program = seeded(seed, index)
     try:
         with _patience(PATIENCE):
-            found = examine(program, codegen=codegen)
+            found = examine(program, codegen=codegen, device=device)
     except Exception:  # noqa: BLE001 - whatever goes wrong is for the summary
         return _broken(index, seed, traceback.format_exc(limit=-6))
     return {

@@ -198,7 +198,7 @@ def _local(d: Draft, kind: str) -> Callable[[Scope], Lines]:
 
 def _autocast(d: Draft, inner: Scope, name: str, operand: str) -> Lines:
     last = d.shape[-1]
-    matrix = f"torch.eye({last}{d.dtype_argument})"
+    matrix = f"torch.eye({last}{d.dtype_argument}, device={operand}.device)"
     body = [f"{name} = ({operand} @ {matrix}).to({operand}.dtype)"]
     return ['with torch.autocast("cpu", dtype=torch.bfloat16):', *indented(body)]
 

@@ -84,23 +84,33 @@ def in_float64() -> Iterator[None]:
 
 def doubled(value: Any) -> Any:
     """A module, an object, or arguments, with float64 for every floating dtype."""
+    return _converted(value, torch.float64)
+
+
+def moved(value: Any, device: str) -> Any:
+    """A module, an object, or arguments, on a device."""
+    return value if device == "cpu" else _converted(value, device)
+
+
+def _converted(value: Any, to: torch.dtype | str) -> Any:
     if isinstance(value, Tensor):
-        return value.double() if value.is_floating_point() else value
+        fits = isinstance(to, str) or value.is_floating_point()
+        return value.to(to) if fits else value
     if isinstance(value, (tuple, list)):
-        return type(value)(doubled(item) for item in value)
+        return type(value)(_converted(item, to) for item in value)
     if isinstance(value, nn.Module):
-        value.double()
+        value.to(to)
         for module in value.modules():
-            _double_attributes(module)
+            _convert_attributes(module, to)
     elif hasattr(value, "__dict__"):
-        _double_attributes(value)
+        _convert_attributes(value, to)
     return value
 
 
-def _double_attributes(owner: Any) -> None:
+def _convert_attributes(owner: Any, to: torch.dtype | str) -> None:
     for name, value in list(vars(owner).items()):
         if not name.startswith("_") and not isinstance(value, nn.Module):
-            setattr(owner, name, doubled(value))
+            setattr(owner, name, _converted(value, to))
 
 
 class _Exact(Precision):

@@ -81,22 +81,24 @@ class Examined:
         return next((failure for failure in self.failures if not failure.dynamo), None)
 
 
-def examine(program: Program, *, codegen: str = "eager") -> Examined:
+def examine(program: Program, *, codegen: str = "eager", device: str = "cpu") -> Examined:
     """Run a program in eager mode and compiled, in inference and, where it trains, in training.
 
     Args:
         program: what to run.
         codegen: of fusepass: ``eager`` compares bit by bit, ``inductor`` by the error rule.
+        device: where arguments and state are; on others than the CPU values need only be equal up
+            to rounding, because CUDA divides by a number through its reciprocal.
     """
     found = Examined(treatments=[{} for _ in program.sites])
     with loaded(program) as names:
         for context in CONTEXTS[: 1 + program.training]:
             with _fresh_compiler():
-                failure = _compare(names, context, codegen, "fusepass", program, found)
+                failure = _compare(names, context, codegen, device, "fusepass", program, found)
             if failure is not None:
                 with _fresh_compiler():
                     plain = "eager" if codegen == "eager" else "inductor"
-                    again = _compare(names, context, codegen, plain)
+                    again = _compare(names, context, codegen, device, plain)
                 same = again is not None and (again.call, again.kind, again.path) == (
                     failure.call,
                     failure.kind,
@@ -112,12 +114,15 @@ def _compare(
     names: Loaded,
     context: str,
     codegen: str,
+    device: str,
     backend: str,
     program: Program | None = None,
     found: Examined | None = None,
 ) -> Failure | None:
-    eager, other = side(names, context), side(names, context)
-    exact = side(names, context, exact=True) if codegen == "inductor" else None
+    eager, other = (side(names, context, device=device) for _ in range(2))
+    inexact = codegen == "inductor"
+    exact = side(names, context, exact=True, device=device) if inexact else None
+    rounded = names.rounded or device != "cpu"
     options: dict[str, Any] = {"codegen": codegen} if backend == "fusepass" else {}
     if codegen == "inductor":  # its own random numbers are others than eager's
         options["inductor.fallback_random" if backend == "fusepass" else "fallback_random"] = True
@@ -133,7 +138,7 @@ def _compare(
                 found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
         reference = None if exact is None else call(exact, index, context)
         try:
-            same = assert_same_call(wanted, got, reference, rounded=names.rounded)
+            same = assert_same_call(wanted, got, reference, rounded=rounded)
         except Difference as difference:
             failure = Failure(context, index, difference.kind, difference.path, str(difference))
             break

@@ -64,7 +64,9 @@ def _body(d: Draft) -> Lines:
         _everywhere(d, "print_outside")
     if d.draw.chance(10):
         name, operand = d.fresh("noise", scope), d.draw.choice(scope.data)
-        call = d.draw.choice(("torch.rand_like({0})", "F.dropout({0}, 0.5)", "torch.randn({1})"))
+        call = d.draw.choice(
+            ("torch.rand_like({0})", "F.dropout({0}, 0.5)", "torch.randn({1}, device={0}.device)")
+        )
         lines.append(f"{name} = {call.format(operand, ', '.join(map(str, d.shape)))}")
         scope.add(name)
         _everywhere(d, "random_after")

@@ -19,7 +19,7 @@ from fusepass.testing.compare import (
     sharing,
     tensors,
 )
-from fusepass.testing.fuzz.exact import doubled, in_float64, same_text, values_within
+from fusepass.testing.fuzz.exact import doubled, in_float64, moved, same_text, values_within
 from fusepass.testing.fuzz.program import Loaded
 from fusepass.testing.transcript import Said, recorded
 
@@ -37,7 +37,7 @@ class Seen:
     error: Error = None
     raised: BaseException | None = None
     said: list[Said] = field(default_factory=list)
-    rng: Tensor = field(default_factory=torch.get_rng_state)
+    rng: Tensor | None = None
     grad_mode: bool = True
     grads: list[Tensor | None] = field(default_factory=list)
     backward_error: Error = None
@@ -54,10 +54,10 @@ class Side:
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
-def side(program: Loaded, context: str, *, exact: bool = False) -> Side:
+def side(program: Loaded, context: str, *, exact: bool = False, device: str = "cpu") -> Side:
     """A fresh callable and fresh inputs, equal for all sides; in float64 if exact."""
     target, owner = program.make()
-    sets = program.inputs()
+    target, owner, sets = (moved(one, device) for one in (target, owner, program.inputs()))
     if exact:
         target, owner, sets = doubled(target), doubled(owner), doubled(sets)
     if isinstance(owner, nn.Module) and context != "training":
@@ -83,7 +83,7 @@ def call(one: Side, index: int, context: str) -> Seen:
             seen.raised = error
             seen.error = (type(error), str(error))
     seen.said = transcript.said
-    seen.rng = torch.get_rng_state()
+    seen.rng = _random_state()
     seen.grad_mode = torch.is_grad_enabled()
     seen.state = state_of(one.owner)
     if context == "training" and seen.error is None:
@@ -95,11 +95,19 @@ def call(one: Side, index: int, context: str) -> Seen:
     return seen
 
 
+def _random_state() -> Tensor:
+    """The states of the generators of the CPU and, once it is used, of the current GPU."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    return torch.cat(states)
+
+
 def _backward(result: Any) -> None:
     outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
     generator = torch.Generator().manual_seed(11)
     given = [
-        torch.randn(out.shape, generator=generator, dtype=torch.float32).to(out.dtype)
+        torch.randn(out.shape, generator=generator, dtype=torch.float32).to(out.device, out.dtype)
         for out in outputs
     ]
     if outputs:
@@ -163,6 +171,8 @@ def assert_same_call(
         values = values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
     for name, one, other in zip(_LEFT, left(eager), left(compiled), strict=True):
         assert_same(one, other, name, values)
+    assert eager.rng is not None
+    assert compiled.rng is not None
     if not torch.equal(eager.rng, compiled.rng):
         raise Difference("random state", "call", "the random generator is in another state")
     if eager.grad_mode != compiled.grad_mode:

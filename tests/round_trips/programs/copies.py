@@ -24,7 +24,7 @@ def as_numpy(x: Tensor) -> Any:
     return y, float(y.detach().cpu().numpy().sum())
 
 
-@FAMILY.program(calls(lambda: [(normal(3, 4), normal(4).double())]))
+@FAMILY.program(calls(lambda: [(normal(3, 4), normal(4).double())]), hosted=(1,))
 def brought_to_the_device(x: Tensor, y: Tensor) -> Tensor:
     return x + y.to(x.device, torch.float32, non_blocking=True)
 

@@ -151,7 +151,7 @@ def divides_one(x: Tensor, t: Tensor) -> Tensor:
     return x * (1 / t.item())  # expect: item keep partial_op|python_value
 
 
-@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.float32), dynamo=True)
+@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.float32), dynamo=True, device="cpu")
 def divides_whole_numbers(x: Tensor, t: Tensor) -> Tensor:
     return x * (7 // t.item()) + 7 % t.item()  # expect: item keep partial_op|python_value|overflow
 
@@ -202,7 +202,7 @@ def complex_number(x: Tensor, t: Tensor) -> Tensor:
     return x * t.item()  # expect: item keep python_value|overflow|dtype_mismatch
 
 
-@FAMILY.program(counts)
+@FAMILY.program(counts, device="cpu")
 def through_numpy(x: Tensor, n: Tensor) -> tuple[Tensor, Any]:
     a = x.numpy().sum()
     return x * 2, float(a)  # expect: any
@@ -267,7 +267,7 @@ def number_of_dropout(x: Tensor) -> Tensor:
 
 @FAMILY.program(calls(lambda: [(normal(3, 4),), (normal(3, 4) * 2,)]))
 def number_of_a_random_tensor(x: Tensor) -> Tensor:
-    return x * torch.rand(()).item() + torch.rand(2, 3, 4)  # expect: any
+    return x * torch.rand(()).item() + torch.rand(2, 3, 4, device=x.device)  # expect: any
 
 
 @FAMILY.program(floats(3, 4), options={"rules": {"item": False}})
@@ -322,12 +322,12 @@ def negative_integer_exponents(x: Tensor, t: Tensor) -> Tensor:
     return x ** t.item()  # expect: any
 
 
-@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64))
+@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64), device="cpu")
 def remainder_of_integers(x: Tensor, t: Tensor) -> Tensor:
     return x % t.item()  # expect: any
 
 
-@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64))
+@FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64), device="cpu")
 def floor_division_of_integers(x: Tensor, t: Tensor) -> Tensor:
     return x // t.item()  # expect: any
 

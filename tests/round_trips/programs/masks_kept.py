@@ -107,14 +107,14 @@ def pairs_by_another_mask(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(plain, grad=True)
 def stores_a_list_of_values(x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
-    y[mask] = torch.arange(12.0)[: int(mask.sum())]  # expect: any
+    y[mask] = torch.arange(12.0, device=x.device)[: int(mask.sum())]  # expect: any
     return y
 
 
 @FAMILY.program(plain)
 def stores_values_of_a_wrong_size(x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
-    y[mask] = torch.arange(5.0)  # expect: any
+    y[mask] = torch.arange(5.0, device=x.device)  # expect: any
     return y
 
 

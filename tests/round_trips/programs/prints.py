@@ -315,7 +315,9 @@ def before_a_raise(x: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(calls(lambda: [(normal(3, 4), torch.tensor([i])) for i in (0, 2, 9, -1)]))
+@FAMILY.program(
+    calls(lambda: [(normal(3, 4), torch.tensor([i])) for i in (0, 2, 9, -1)]), device="cpu"
+)
 def before_an_index_error(x: Tensor, i: Tensor) -> Tensor:
     print("looking up", i)  # expect: any
     y = x.index_select(0, i)
@@ -323,7 +325,9 @@ def before_an_index_error(x: Tensor, i: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(calls(lambda: [(torch.tensor(7), torch.tensor(n)) for n in (2, 0, 3)]))
+@FAMILY.program(
+    calls(lambda: [(torch.tensor(7), torch.tensor(n)) for n in (2, 0, 3)]), device="cpu"
+)
 def before_a_division(a: Tensor, n: Tensor) -> Tensor:
     print("dividing by", n)  # expect: any
     y = a // n
@@ -342,9 +346,9 @@ def under_no_grad(x: Tensor) -> Tensor:
 
 @FAMILY.program(calls(lambda: [(normal(3, 4),), (normal(3, 4),)]))
 def random_numbers_around(x: Tensor) -> Tensor:
-    a = torch.rand(2)
+    a = torch.rand(2, device=x.device)
     print("noise", a)  # expect: print late after_graph
-    b = torch.rand(2)
+    b = torch.rand(2, device=x.device)
     print("noise", b)  # expect: print late after_graph
     return x * torch.cat([a, b])
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from fusepass.testing.compare import Difference
+from fusepass.testing.compare import Difference, tensors
 from fusepass.testing.fuzz.program import Program, loaded
 from fusepass.testing.fuzz.run import Seen, assert_same_call, call, side
 
@@ -195,3 +195,11 @@ def test_sums_in_another_order_are_let_pass_where_a_program_says_so() -> None:
     assert_same_call(*pair, rounded=True)
     with pytest.raises(Difference):
         assert_same_call(*pair)
+
+
+def test_all_state_and_arguments_move() -> None:
+    with loaded(Program(SOURCE)) as names:
+        one = side(names, "inference", device="meta")
+    found = [*tensors(one.owner), *tensors(one.sets), one.owner.box.low]
+    assert len(found) == 3 + 6 + 1
+    assert all(tensor.is_meta for tensor in found)
