@@ -26,6 +26,7 @@ from fusepass.options import Options, options
 from fusepass.report.decision import Reason
 
 if TYPE_CHECKING:
+    from fusepass.feed.prefetch import prefetch
     from fusepass.report.explain import explain, last_report, reset
     from fusepass.report.report import Report
     from fusepass.rewrite.registry import register, rules, unregister
@@ -49,6 +50,7 @@ __all__ = [
     "explain",
     "last_report",
     "options",
+    "prefetch",
     "register",
     "reset",
     "rules",
@@ -65,6 +67,7 @@ _HOME = {
     "Syncs": "fusepass.waits.result",
     "explain": "fusepass.report.explain",
     "last_report": "fusepass.report.explain",
+    "prefetch": "fusepass.feed.prefetch",
     "register": "fusepass.rewrite.registry",
     "reset": "fusepass.report.explain",
     "rules": "fusepass.rewrite.registry",

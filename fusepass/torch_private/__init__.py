@@ -98,6 +98,7 @@ from fusepass.torch_private.lowering import (
     lower_to_addmm_activation,
     real_tensors,
 )
+from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
     builtin_class,
     exception_parts,
@@ -275,6 +276,7 @@ __all__ = [
     "realized",
     "rebuilt",
     "record_grad_mode",
+    "registered_node",
     "requires_grad_outside",
     "reset_cudagraphs",
     "restart_errors",
