@@ -48,6 +48,10 @@ class Options:
         reuse_regions: compile equal layers of a model once and call the result for each, where no
             gradients are wanted: much less to compile, some microseconds of host per layer and
             call.
+        host_random: random numbers that are drawn on the CPU and copied to a device may be drawn
+            there: other numbers, and the generator of the CPU stays where it is.
+        non_blocking: copies of pinned inputs to a device do not wait. The host must not write such
+            an input before the copy has run.
         max_saved_bytes: what an arm may keep for its backward and still be run unneeded, in bytes;
             None for the larger of 64 MiB and 2 % of the device's memory.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
@@ -63,6 +67,8 @@ class Options:
     allow_zero_grad: bool = False
     allow_fresh_output: bool = False
     reuse_regions: bool = False
+    host_random: bool = False
+    non_blocking: bool = False
     max_saved_bytes: int | None = None
     inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 

@@ -16,11 +16,13 @@ def graph_rules() -> tuple[GraphRule, ...]:
         branch_to_cond,
         branch_to_where,
         constant_attention_mask,
+        host_tensor,
         joined_reductions,
         short_circuit,
     )
 
     return (
+        host_tensor.RULE,
         short_circuit.RULE,
         joined_reductions.RULE,
         branch_drop.RULE,

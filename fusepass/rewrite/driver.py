@@ -17,7 +17,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.copying import copied
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.verify import Facts
 
 
@@ -33,17 +33,20 @@ def rewrite(gm: fx.GraphModule, rules: tuple[GraphRule, ...], options: Options) 
     decisions: list[Decision] = []
     for rule in rules:
         for module in innermost_first(gm):  # a rule before this one may have made new ones
-            decisions += _Attempt(module, rule, options).run()
+            decisions += _Attempt(module, rule, options, nested=module is not gm).run()
     return decisions
 
 
 class _Attempt:
     """One rule on one graph: all of its sites, or none when it fails at one of them."""
 
-    def __init__(self, gm: fx.GraphModule, rule: GraphRule, options: Options) -> None:
-        self.gm, self.rule, self.options = gm, rule, options
+    def __init__(
+        self, gm: fx.GraphModule, rule: GraphRule, options: Options, *, nested: bool
+    ) -> None:
+        self.gm, self.rule, self.options, self.nested = gm, rule, options, nested
         self.before: fx.Graph | None = None  # the graph before the first replacement
         self.children = {name for name, _ in gm.named_children()}
+        self.buffers = {name for name, _ in gm.named_buffers(recurse=False)}
         self.site: fx.Node | None = None
 
     def run(self) -> list[Decision]:
@@ -61,14 +64,15 @@ class _Attempt:
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         for node in anchors:
             self.site = node
-            match = Site(gm, node, options, fake_mode)
-            reject = self._reject(match)
+            match = Site(gm, node, options, fake_mode, self.nested)
+            verdict = self._verdict(match)
             # Capture has reported its own branches; and where a node came from is slow to read.
             place = ("", 0) if rule.settled_by_capture else torch_private.source_of(node)
-            if reject is not None:
+            if isinstance(verdict, Reject):
                 if not rule.settled_by_capture:
-                    why = reject.code, reject.text
-                    decisions.append(self._decision(Outcome.REJECTED, *why, place))
+                    kept = "keep" if rule.treatment else ""
+                    why = verdict.code, verdict.text
+                    decisions.append(self._decision(Outcome.REJECTED, *why, place, kept))
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules
                 self.before = copied(gm.graph)
@@ -90,9 +94,10 @@ class _Attempt:
                     )
                 )
             if not rule.settled_by_capture:
-                decisions.append(
-                    self._decision(Outcome.APPLIED, Reason.PROVED, rule.summary, place)
-                )
+                said = verdict or Accept(Reason.PROVED, rule.summary)
+                treatment = said.treatment or rule.treatment
+                why = said.code, said.text
+                decisions.append(self._decision(Outcome.APPLIED, *why, place, treatment))
         if changed:
             if facts is not None:
                 facts.check(gm.graph)
@@ -100,7 +105,7 @@ class _Attempt:
             gm.recompile()
         return decisions
 
-    def _reject(self, match: Site) -> Reject | None:
+    def _verdict(self, match: Site) -> Reject | Accept | None:
         lowers = self.rule.settled_by_capture and not self.rule.treatment
         if not lowers and not self.options.rule_on(self.rule.name):
             return Reject(Reason.RULE_OFF, "switched off in options", match.anchor)
@@ -118,13 +123,15 @@ class _Attempt:
             self.gm.graph = self.before
             for name in {name for name, _ in self.gm.named_children()} - self.children:
                 delattr(self.gm, name)
+            for name in {name for name, _ in self.gm.named_buffers(recurse=False)} - self.buffers:
+                torch_private.remove_constant(self.gm, name)
         warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
         return self._decision(Outcome.REJECTED, Reason.INTERNAL, f"undone: {problem}", place)
 
     def _decision(
-        self, outcome: Outcome, code: Reason, text: str, place: tuple[str, int]
+        self, outcome: Outcome, code: Reason, text: str, place: tuple[str, int], treatment: str = ""
     ) -> Decision:
-        return Decision(Station.BEFORE, self.rule.name, outcome, code, text, "", *place)
+        return Decision(Station.BEFORE, self.rule.name, outcome, code, text, treatment, *place)
 
 
 def innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:

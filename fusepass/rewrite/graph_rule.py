@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.options import Options
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.reject import Accept, Reject
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Site:
         anchor: the node the rule looks at.
         options: the options in force.
         fake_mode: the mode under which fake tensors of this graph compute, or None.
+        nested: whether the graph is the body of a call of another graph, as that of a checkpoint.
         notes: what ``check`` found out, for the ``replace`` that follows it.
     """
 
@@ -36,6 +37,7 @@ class Site:
     anchor: fx.Node
     options: Options
     fake_mode: Any = None
+    nested: bool = False
     notes: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
@@ -46,19 +48,20 @@ class GraphRule:
     Attributes:
         name: unique; users switch it off by this name.
         anchor: whether the rule could act at a node.
-        check: None to go on, or a :class:`Reject`.
+        check: None or an :class:`Accept` to go on, or a :class:`Reject`.
         replace: rewrites the graph at the anchor; may raise, which undoes the rule for this graph.
         summary: one sentence for the report when the rule was applied.
         settled_by_capture: the decision was taken, and reported, when the graph was captured;
             switching the rule off is then up to capture (the select it lowers cannot stay).
-        treatment: what a rule settled by capture makes of a branch, where the report should say so.
+        treatment: what the rule makes of a branch (one settled by capture) or of a host round
+            trip, where the report should say so.
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
     """
 
     name: str
     anchor: Callable[[fx.Node], bool]
-    check: Callable[[Site], Reject | None]
+    check: Callable[[Site], Reject | Accept | None]
     replace: Callable[[Site], None]
     summary: str = ""
     settled_by_capture: bool = False

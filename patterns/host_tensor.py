@@ -1,0 +1,166 @@
+"""A tensor made on the CPU in every call and copied to a device is made there, or once.
+
+    ``torch.ones(n, n).tril().to("cuda")  ->  torch.ones(n, n, device="cuda").tril()``
+    ``torch.tensor([0.2, 0.3]).to(x)      ->  a constant of the graph``
+
+A copy from the CPU waits for the device, and keeps the graph from being a CUDA graph. On the device
+where every call on the way gives the same bits there (``graph/exact_ops.py``); otherwise eager
+computes the value once, on the CPU, when the program is compiled, and it is uploaded once. Where
+neither can be, because of inputs, dynamic sizes, random numbers or size, the copy stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph import (
+    crossing,
+    exact_ops,
+    held_numbers,
+    host_chain,
+    host_constant,
+    made_on_device,
+    number_sets,
+)
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.crossing import Crossing, crossing_of
+from fusepass.graph.host_chain import still_needed
+from fusepass.report.decision import Reason
+from fusepass.rewrite import host_plan, on_device
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.host_plan import Plan, plan_of
+from fusepass.rewrite.reject import Accept, Reject
+
+
+def _check(site: Site) -> Reject | Accept | None:
+    found = crossing_of(site.anchor)
+    assert found is not None
+    if site.options.non_blocking and _may_not_wait(found):
+        text = f"{found.operands[0].name} is in pinned memory: its copy does not wait"
+        return Accept(Reason.FORCED, text, treatment="keep")
+    if site.fake_mode is None:
+        return Reject(Reason.NOT_CONSTANT, "the graph has no fake tensors to try it on")
+    plans: list[Plan] = []
+    for operand in found.operands or (found.node,):
+        plan = plan_of(site, found, operand)
+        if isinstance(plan, Reject):
+            return plan
+        if found.kind == "copy" and not _keeps_layout(site, found, plan):
+            return Reject(Reason.STRIDE_MISMATCH, "made there, it would have another layout")
+        plans.append(plan)
+    site.notes["plans"] = plans
+    if any(plan.drawn for plan in plans):
+        return Accept(Reason.RANDOM_OP, "drawn on the device, as host_random permits")
+    kept = sum(p.value.numel() * p.value.element_size() for p in plans if p.value is not None)
+    if any(plan.value is not None for plan in plans):
+        return Accept(Reason.ON_DEVICE, f"uploaded once: a constant of {kept:,} bytes")
+    return Accept(Reason.ON_DEVICE, "made on the device, where it has the same bits")
+
+
+def _replace(site: Site) -> None:
+    found, graph = crossing_of(site.anchor), site.gm.graph
+    assert found is not None
+    if "plans" not in site.notes:
+        site.anchor.kwargs = {**site.anchor.kwargs, "non_blocking": True}
+        return
+    plans: list[Plan] = site.notes["plans"]
+    if found.kind in ("copy", "literal"):
+        stands_for = _put_result(site, found, plans[0])
+        found.node.replace_all_uses_with(stands_for)
+        graph.erase_node(found.node)
+    else:
+        twins = {
+            operand: _put_operand(site, found, operand, plan)
+            for operand, plan in zip(found.operands, plans, strict=True)
+        }
+        leaves, spec = torch_private.tree_flatten((found.node.args, found.node.kwargs))
+        leaves = [twins.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+        found.node.args, found.node.kwargs = torch_private.tree_unflatten(leaves, spec)
+    for plan in plans:
+        _erase_unneeded(plan, found)
+
+
+def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
+    """What stands for the copy: fresh memory where the program could tell."""
+    fake, private = tensor_value(found.node), on_device.is_private(found.node)
+    assert fake is not None
+    if plan.made is None:
+        assert plan.value is not None
+        node = on_device.put_constant(site.gm, plan.value, fake, found.node)
+        return node if private else on_device.put_copy(site.gm.graph, node, found.node, {})
+    node = on_device.put_calls(site.gm, plan.chain, plan.made, found.node)
+    if found.kind == "literal":
+        return node
+    made = tensor_value(node)
+    if private and made is not None and made_on_device.same_layout(made, fake):
+        return node
+    return on_device.put_copy(site.gm.graph, node, found.node, _layout(found.node))
+
+
+def _put_operand(site: Site, found: Crossing, operand: fx.Node, plan: Plan) -> fx.Node:
+    if plan.made is not None:
+        return on_device.put_calls(site.gm, plan.chain, plan.made, found.node)
+    assert plan.value is not None
+    with site.fake_mode, torch.no_grad():
+        fake = torch.empty_strided(
+            tuple(plan.value.shape), plan.value.stride(), dtype=found.dtype, device=found.device
+        )
+    return on_device.put_constant(site.gm, plan.value, fake, found.node)
+
+
+def _erase_unneeded(plan: Plan, found: Crossing) -> None:
+    if plan.chain.wanted is found.node:
+        return
+    needed = still_needed(plan.chain)
+    for node in reversed(plan.chain.nodes):
+        if node not in needed:
+            node.graph.erase_node(node)
+
+
+def _keeps_layout(site: Site, found: Crossing, plan: Plan) -> bool:
+    """Whether a copy on the device of what is made there is laid out as the copy from the CPU."""
+    if plan.made is None:
+        return True
+    expected, made = tensor_value(found.node), plan.made.values[plan.chain.wanted]
+    assert expected is not None
+    with site.fake_mode, torch.no_grad():
+        copied = made.to(**_layout(found.node), dtype=expected.dtype, copy=True)
+    return made_on_device.same_layout(copied, expected)
+
+
+def _layout(node: fx.Node) -> dict[str, Any]:
+    return {k: v for k, v in node.kwargs.items() if k == "memory_format"}
+
+
+def _may_not_wait(found: Crossing) -> bool:
+    """Whether the copy is one of a pinned input that can be told not to wait."""
+    node = found.node
+    if found.kind != "copy" or not torch_private.is_pinned_input(found.operands[0]):
+        return False
+    given = any(isinstance(argument, bool) for argument in node.args[1:])
+    return op_name(node) in ("to", "cuda") and not given and not node.kwargs.get("non_blocking")
+
+
+RULE = GraphRule(
+    "host_tensor",
+    lambda node: crossing_of(node) is not None,
+    _check,
+    _replace,
+    summary="a tensor made on the CPU is made on the device",
+    treatment="device",
+    sources=(
+        crossing,
+        exact_ops,
+        held_numbers,
+        host_chain,
+        host_constant,
+        host_plan,
+        made_on_device,
+        number_sets,
+        on_device,
+    ),
+)
