@@ -41,7 +41,7 @@ def _check(site: Site) -> Reject | Accept | None:
     assert found is not None
     if site.options.non_blocking and _may_not_wait(found):
         text = f"{found.operands[0].name} is in pinned memory: its copy does not wait"
-        return Accept(Reason.FORCED, text, treatment="keep")
+        return Accept(Reason.FORCED, text)
     if site.fake_mode is None:
         return Reject(Reason.NOT_CONSTANT, "the graph has no fake tensors to try it on")
     plans: list[Plan] = []

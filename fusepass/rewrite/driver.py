@@ -95,9 +95,8 @@ class _Attempt:
                 )
             if not rule.settled_by_capture:
                 said = verdict or Accept(Reason.PROVED, rule.summary)
-                treatment = said.treatment or rule.treatment
                 why = said.code, said.text
-                decisions.append(self._decision(Outcome.APPLIED, *why, place, treatment))
+                decisions.append(self._decision(Outcome.APPLIED, *why, place, rule.treatment))
         if changed:
             if facts is not None:
                 facts.check(gm.graph)

@@ -52,11 +52,9 @@ class Accept(_Verdict):
         reason_code: member of the closed list of reasons, or its value.
         text: one sentence.
         microseconds: what was timed or estimated, by candidate; for the report.
-        treatment: what becomes of the place, where that is not the rule's ``treatment``.
 
     Raises:
         ValueError: a reason code that is not on the list.
     """
 
     microseconds: Mapping[str, float] = field(default_factory=dict)
-    treatment: str = ""

@@ -25,6 +25,8 @@ GOOD: dict[str, list[Any]] = {
     "allow_zero_grad": [True, False],
     "allow_fresh_output": [True, False],
     "reuse_regions": [True, False],
+    "host_random": [True, False],
+    "non_blocking": [True, False],
     "max_saved_bytes": [0, 1 << 30],
 }
 WRONG_TYPE: dict[str, list[Any]] = {
@@ -38,6 +40,8 @@ WRONG_TYPE: dict[str, list[Any]] = {
     "allow_zero_grad": [1, "True"],
     "allow_fresh_output": [None, 1.0],
     "reuse_regions": ["auto", 1],
+    "host_random": ["auto", 1],
+    "non_blocking": ["auto", 1],
     "max_saved_bytes": ["1 GiB", 1e9, True],
 }
 WRONG_VALUE = {

@@ -27,17 +27,15 @@ def zeros_and_ones(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(4, 4), grad=True, tags="inductor")
 def causal_mask(x: Tensor) -> Tensor:
-    mask = torch.tril(torch.ones(4, 4, dtype=torch.bool)).to(
-        x.device
-    )  # expect: cuda: host_tensor device on_device
+    mask = torch.tril(torch.ones(4, 4, dtype=torch.bool))
+    mask = mask.to(x.device)  # expect: cuda: host_tensor device on_device
     return x.masked_fill(~mask, -1e9).softmax(-1)
 
 
 @FAMILY.program(floats(4, 4), grad=True)
 def infinite_mask(x: Tensor) -> Tensor:
-    mask = (
-        torch.full((4, 4), -INF).triu(1).to(x.device)
-    )  # expect: cuda: host_tensor device on_device
+    mask = torch.full((4, 4), -INF).triu(1)
+    mask = mask.to(x.device)  # expect: cuda: host_tensor device on_device
     return (x + mask).softmax(-1)
 
 
@@ -54,18 +52,16 @@ class Embeds(nn.Module):
         self.table = nn.Embedding(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        place = (
-            torch.arange(x.shape[0]).unsqueeze(0).to(x.device)
-        )  # expect: cuda: host_tensor device on_device
+        place = torch.arange(x.shape[0]).unsqueeze(0)
+        place = place.to(x.device)  # expect: cuda: host_tensor device on_device
         mask = (place.transpose(0, 1) >= place).float()
         return mask @ (x + self.table(place)[0])
 
 
 @FAMILY.program(floats(3, 4))
 def literal_table(x: Tensor) -> Tensor:
-    scale = torch.tensor([0.1, 0.2, 0.3, 0.4]).to(
-        x.device
-    )  # expect: cuda: host_tensor device on_device
+    scale = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    scale = scale.to(x.device)  # expect: cuda: host_tensor device on_device
     shift = torch.tensor(3).to(x.device)  # expect: cuda: host_tensor device on_device
     return x * scale + shift
 
@@ -73,17 +69,15 @@ def literal_table(x: Tensor) -> Tensor:
 @FAMILY.program(floats(3, 4), grad=True)
 def half_and_double(x: Tensor) -> Tensor:
     a = torch.full((4,), 0.1).half().to(x.device)  # expect: cuda: host_tensor device on_device
-    b = torch.full((4,), 1 / 3, dtype=torch.float64).to(
-        x.device
-    )  # expect: cuda: host_tensor device on_device
+    b = torch.full((4,), 1 / 3, dtype=torch.float64)
+    b = b.to(x.device)  # expect: cuda: host_tensor device on_device
     return x * a, x + b
 
 
 @FAMILY.program(floats(3, 4))
 def to_dtype_and_device(x: Tensor) -> Tensor:
-    a = torch.arange(4).to(
-        device=x.device, dtype=x.dtype
-    )  # expect: cuda: host_tensor device on_device
+    a = torch.arange(4)
+    a = a.to(device=x.device, dtype=x.dtype)  # expect: cuda: host_tensor device on_device
     b = torch.eye(4).to(x)  # expect: cuda: host_tensor device on_device
     return x * a @ b
 
@@ -132,9 +126,8 @@ def linear_spacing(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), grad=True)
 def inexact_on_a_device(x: Tensor) -> Tensor:
-    freq = torch.exp(torch.arange(0, 4).float() * (-math.log(10000.0) / 4)).to(
-        x.device
-    )  # expect: any
+    freq = torch.exp(torch.arange(0, 4).float() * (-math.log(10000.0) / 4))
+    freq = freq.to(x.device)  # expect: any
     wave = torch.sin(torch.arange(4).float()).to(x.device)  # expect: any
     return x * freq + wave
 
@@ -143,9 +136,8 @@ def inexact_on_a_device(x: Tensor) -> Tensor:
 def random_on_the_host(x: Tensor) -> Tensor:
     noise = torch.randn(4).to(x.device)  # expect: cuda: host_tensor keep random_op
     keep = (torch.rand(3, 4) > 0.5).to(x.device)  # expect: cuda: host_tensor keep random_op
-    return (
-        x * keep + noise + torch.rand(2).to(x.device).sum()
-    )  # expect: cuda: host_tensor keep random_op
+    more = torch.rand(2).to(x.device)  # expect: cuda: host_tensor keep random_op
+    return x * keep + noise + more.sum()
 
 
 @FAMILY.program(calls(lambda: [(normal(3, 4),), (normal(3, 4),)]))
@@ -161,10 +153,8 @@ def batches() -> Calls:
 @FAMILY.program(batches)
 def of_python_values(x: Tensor, lengths: list[int]) -> Tensor:
     n = torch.tensor(lengths).to(x.device)  # expect: any
-    mask = (
-        torch.arange(4).to(x.device)[None] < n[:, None]
-    )  # expect: cuda: host_tensor device on_device
-    return x.masked_fill(~mask, 0.0)
+    place = torch.arange(4).to(x.device)  # expect: cuda: host_tensor device on_device
+    return x.masked_fill(place[None] >= n[:, None], 0.0)
 
 
 @FAMILY.program(floats(3, 4))
@@ -237,7 +227,6 @@ def one_hot_on_the_host(x: Tensor) -> Tensor:
 @FAMILY.program(floats(3, 4))
 def compared_on_the_host(x: Tensor) -> Tensor:
     i = torch.arange(4)
-    band = ((i[:, None] - i[None, :]).abs() <= 1).to(
-        x.device
-    )  # expect: cuda: host_tensor device on_device
+    band = (i[:, None] - i[None, :]).abs() <= 1
+    band = band.to(x.device)  # expect: cuda: host_tensor device on_device
     return x @ band.to(x.dtype)

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 import fusepass
 from fusepass.graph.crossing import crossing_of
 from fusepass.testing.compare import assert_same
 
+from .harness import check_decisions
+from .host_chains import DYNAMIC, MADE, ON_DEVICE, Program
+from .host_chains_kept import KEPT, LEFT
 from .pretend import THERE, in_eager, pretended
-from .programs import DYNAMIC, KEPT, LEFT, MADE, ON_DEVICE, Program
+from .program import Program as Entry
+from .table import TABLE
 
 __all__ = ["pretended"]
 Found = list[tuple[str, str]]
@@ -36,13 +40,13 @@ def run(
         torch.manual_seed(1)
         expected = in_eager(there, x)
         torch.manual_seed(1)
-        assert_same(compiled(x), expected, "result")
+        assert_same(expected, compiled(x), "result")
     assert len(graphs) == 1 or dynamic  # some calls make a size a constant while they are traced
     decisions = fusepass.last_report(compiled).decisions
     return [
         (d.outcome.value, d.reason_code.value)
         for d in decisions
-        if d.rule == "host_tensor" and d.file.endswith("host_tensors/programs.py")
+        if d.rule == "host_tensor" and "host_chains" in d.file
     ]
 
 
@@ -82,3 +86,33 @@ def test_dynamic_sizes(program: Program, reason: str, pretended: list[fx.GraphMo
     outcome = "applied" if reason == "on_device" else "rejected"
     found = run(program, pretended, dynamic=True)
     assert set(found) == {(outcome, reason)}
+
+
+def _can_pretend(program: Entry) -> bool:
+    """Not parameters, which are on the CPU, nor what breaks the graph and looks at the device."""
+    breaks = program.name.endswith("made_with_gradients")
+    return not breaks and not isinstance(program.make(), nn.Module)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [p for p in TABLE if p.name.startswith("host_tensors.") and _can_pretend(p)],
+    ids=lambda program: program.name,
+)
+def test_table(program: Entry, pretended: list[fx.GraphModule]) -> None:
+    """What the lines of the table promise for CUDA."""
+    function = program.make()
+
+    def there(*args: Any) -> Any:
+        return function(*(a.to(THERE) if isinstance(a, Tensor) else a for a in args))
+
+    (draw,) = program.draws
+    compiled = torch.compile(there, backend="fusepass", dynamic=program.dynamic)
+    for args in program.draws[draw]():
+        torch.manual_seed(3)
+        expected = in_eager(there, *args)
+        torch.manual_seed(3)
+        assert_same(expected, compiled(*args), "result")
+    report = fusepass.last_report(compiled).to_dict()
+    own = [d for d in report["decisions"] if d["file"].endswith("programs/host_tensors.py")]
+    check_decisions(program, draw, "plain", {**report, "decisions": own}, "cuda")
