@@ -12,9 +12,10 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients, handed_on, read_back, sink_legality
+from fusepass.capture import escape, gradients, handed_on, sink_legality
 from fusepass.capture.exits import Exits
 from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.items import settle_items
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
@@ -37,7 +38,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     frame = frame_of(output_graph)
     if frame is None:
         return compile_graph()
-    read_back.remove_unread(gm.graph, frame, output_graph)
+    reading = settle_items(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))
     take_back(
         output_graph,
@@ -56,7 +57,8 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     except BranchRuleError as error:  # our error costs speed, never the program
         _give_all_back(output_graph, frame, error)
         raise
-    return compiled if exits is None else exits.around(compiled)
+    compiled = compiled if exits is None else exits.around(compiled)
+    return compiled if reading is None else reading(compiled)
 
 
 def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:

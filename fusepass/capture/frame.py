@@ -60,7 +60,8 @@ class Frame:
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
         repeats: how often each jump was forked inside its own arms.
-        items: numbers read back only to be tested, by graph node, and where they are read.
+        items: numbers that are not read, by graph node, and where the program reads them
+            (:class:`~fusepass.capture.items.Item`).
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
@@ -75,7 +76,7 @@ class Frame:
     active: list[tuple[Any, int]] = field(default_factory=list)
     repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
     ungraded: Ungraded = field(default_factory=Ungraded)
-    items: dict[Any, tuple[Any, int]] = field(default_factory=dict)
+    items: dict[Any, Any] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     in_message: bool = False

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import asked, calls, raising_arm, read_back
+from fusepass.capture import asked, calls, items, raising_arm, read_back
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
@@ -53,6 +53,9 @@ def install() -> None:
                     on_break=_on_break,
                     on_raise=_on_raise,
                     on_error=_on_error,
+                    on_number=read_back.on_number,
+                    on_read_late=read_back.on_read_late,
+                    on_not=read_back.on_not,
                     on_call=calls.on_call,
                     on_asked=asked.on_asked,
                 )
@@ -95,7 +98,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         with torch_private.plain_asserts():
             return original(translator, jump)
     place = position(translator, jump)
-    items = () if tested is not None else read_back.items_tested(translator, frame)
+    read = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
     try:
         _bound_work(frame, key)
@@ -106,15 +109,15 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     except torch_private.restart_errors():
         raise
     except Refusal as refusal:
-        return _break(translator, jump, original, frame, where, refusal, speculation, items)
+        return _break(translator, jump, original, frame, where, refusal, speculation, read)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
         fault = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        return _break(translator, jump, original, frame, where, fault, speculation, items)
+        return _break(translator, jump, original, frame, where, fault, speculation, read)
     finally:
         frame.active.pop()
     site.speculation, site.position, site.jump = speculation, place, key
-    site.items = (*site.items, *items)
+    site.items = (*site.items, *read)
     frame.sites.append(site)
     return None
 
@@ -171,7 +174,7 @@ def _break(
     where: tuple[str, int],
     refusal: Refusal,
     speculation: Any,
-    items: tuple[fx.Node, ...] = (),
+    read: tuple[fx.Node, ...] = (),
 ) -> None:
     """Take the ordinary graph break, now or after a restart, and put the reason on record."""
     decision = Decision(
@@ -187,8 +190,8 @@ def _break(
             else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
         )
         raise Refusal(refusal.code, inner)
-    if items:
-        read_back.give_back(translator.output, frame, items)
+    if read:
+        items.give_back(translator.output, frame, read)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
@@ -199,6 +202,8 @@ def _break(
 def _on_break(translator: Any, reason: str, error: Any) -> None:
     frame = frame_of(translator.output)
     if frame is not None:
+        if error is not None:
+            items.keep_asked(translator, frame, error)
         stack = getattr(error, "real_stack", None)
         file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
         log.graph_break(frame.compiler, reason, file, line)
@@ -224,5 +229,4 @@ def _on_error(translator: Any, error: Exception) -> None:
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     take_back(translator.output, frame, lost)
-    if frame.items:  # arithmetic on a number not read may have no symbolic form
-        read_back.give_back(translator, frame, list(frame.items))
+    items.keep_asked(translator, frame, error, all_others=True)

@@ -67,7 +67,7 @@ def record_choice(translator: Any, predicate: Any, sides: tuple[Any, Any], branc
                 fake = torch.where(tested, value, value)
             return torch_private.wrap_tensor(translator, proxy, fake)
     integral = all(isinstance(value, (int, torch.SymInt)) for value in held)
-    return torch_private.unknown_number(translator, proxy, integral)
+    return torch_private.unknown_number(translator, proxy, "int" if integral else "float")
 
 
 def _is_proxy(side: Any) -> bool:

@@ -1,14 +1,14 @@
-"""``.item()``, ``float()``, ``bool()`` of a tensor whose number is only tested: kept on the device.
+"""``.item()``, ``float()``, ``bool()`` of a tensor: recorded as a number that nobody knows yet.
 
-Such a call is recorded as an unknown number instead of breaking the graph. At the jump the
-condition is put together again from tensors (scalar_predicate.py), and the number is not read. If
-any of them turns out to be read after all, its call is given back to Dynamo.
+Such a call does not break the graph. At a jump the condition is put together again from tensors
+(scalar_predicate.py); other uses are replaced once the graph is complete (items.py). If a number
+turns out to be needed, its call is given back to Dynamo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,42 +16,86 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.caller import caller_of
 from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.items import FROM_ITEM, Item, was_given_back
 from fusepass.capture.only_tested import only_tested
+from fusepass.capture.position import location, position
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
-from fusepass.capture.sink_message import only_in_messages
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.number import READ_LATE
 from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
 
-_GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
-
 
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
-    """Read a number, as a symbol where it is only tested; a truth value stays the tensor it is."""
+    """Read a number as a symbol; a truth value that is only tested stays the tensor it is."""
     frame = frame_of(translator.output)
-    if frame is None or frame.in_message or not _wanted(translator, frame, messages=True):
+    if frame is None or frame.in_message:
+        return read()
+    everywhere = _wanted_everywhere(translator, frame)
+    if not everywhere and not _wanted(translator, frame, messages=True):
         return read()
     held = tensor_value(torch_private.node_of(tensor))
     if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
         return read()
-    if held.dtype is torch.bool:
-        if not _is_method_call(translator) or not _wanted(translator, frame, arithmetic=False):
-            return read()
+    if held.dtype.is_complex or held.dtype is torch.uint64 or held.dtype.itemsize == 0:
+        return read()
+    if held.dtype is torch.bool and (
+        _is_method_call(translator) and _wanted(translator, frame, arithmetic=False)
+    ):
         proxy = tensor.as_proxy()
         return torch_private.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
-    place = (translator.f_code, translator.instruction_pointer)
-    if place in torch_private.kept_between_restarts(translator.output, _GIVEN_BACK, set):
+    if held.dtype is torch.bool and not everywhere:
         return read()
-    with torch_private.items_as_symbols(translator):
-        number = read()
+    instruction = translator.current_instruction
+    place = (translator.f_code, translator.instruction_pointer)
+    where = location(translator, instruction)
+    item = Item(place, position(translator, instruction), held.dtype, *where)
+    return (
+        read()
+        if was_given_back(translator, frame, item)
+        else _number(translator, frame, tensor, item)
+    )
+
+
+def _number(translator: Any, frame: Frame, tensor: Any, item: Item) -> Any:
+    """The number at a place, unknown."""
+    proxy = translator.output.create_proxy("call_method", "item", (tensor.as_proxy(),), {})
+    kind = "float" if item.dtype.is_floating_point else "int"
+    kind = "bool" if item.dtype is torch.bool else kind
+    frame.items[proxy.node] = item
+    proxy.node.meta |= {UNREAD: True, FROM_ITEM: True}
+    return torch_private.unknown_number(translator, proxy, kind)
+
+
+def on_number(translator: Any, node: fx.Node) -> bool:
+    """Whether a number is computed from one that was not read."""
+    frame = frame_of(translator.output)
+    if frame is None or not frame.items or node in frame.items:
+        return False
+    found = any(FROM_ITEM in source.meta for source in node.all_input_nodes)
+    if found:
+        node.meta[FROM_ITEM] = True
+    return found
+
+
+def on_read_late(node: fx.Node) -> None:
+    """Mark a tensor that Dynamo makes of a number to hand it out."""
+    if any(FROM_ITEM in source.meta for source in node.all_input_nodes):
+        node.meta[READ_LATE] = True
+
+
+def on_not(translator: Any, number: Any) -> Any:
+    """``not`` of a number that was not read; None for anything else."""
     node = torch_private.number_node(number)
-    if node is not None:
-        frame.items[node] = place
-        node.meta[UNREAD] = True
-    return number
+    frame = frame_of(translator.output)
+    if frame is None or node is None or FROM_ITEM not in node.meta:
+        return None
+    proxy = translator.output.create_proxy("call_function", torch.sym_not, (number.as_proxy(),), {})
+    proxy.node.meta[FROM_ITEM] = True
+    return torch_private.unknown_number(translator, proxy, "bool")
 
 
 def on_truth(translator: Any, tensor: Any) -> Any:
@@ -68,6 +112,14 @@ def on_truth(translator: Any, tensor: Any) -> Any:
 def is_only_tested(translator: Any, frame: Frame) -> bool:
     """Whether the truth value that the call being traced gives goes into jumps and nowhere else."""
     return _wanted(translator, frame, arithmetic=False)
+
+
+def _wanted_everywhere(translator: Any, frame: Frame) -> bool:
+    """Whether numbers are kept on the device also where they are more than tested."""
+    options = frame.options
+    if options.treatment == "keep" or not options.rule_on("item"):
+        return False
+    return torch_private.capture_supported() and not torch_private.is_nested_graph(translator)
 
 
 def _wanted(
@@ -139,25 +191,3 @@ def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:
         else:
             todo.extend(node.all_input_nodes)
     return tuple(found)
-
-
-def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoReturn:
-    """Start the frame again, these numbers read where the program reads them."""
-    places = torch_private.kept_between_restarts(output_graph, _GIVEN_BACK, set)
-    places.update(frame.items[node] for node in items)
-    torch_private.restart_frame("fusepass: a number read from a tensor is needed")
-
-
-def remove_unread(graph: fx.Graph, frame: Frame, output_graph: Any) -> None:
-    """Erase numbers nobody reads from a complete graph; give back the calls of those that are."""
-    if not frame.items:
-        return
-    for node in reversed(graph.nodes):
-        value = node.meta.get("example_value")
-        number = isinstance(value, (torch.SymBool, torch.SymInt, torch.SymFloat))
-        if number and not node.users and comes_from_items(node):
-            graph.erase_node(node)
-    names = {node.name for node in graph.nodes if node.op == "call_method"}
-    read = [node for node in frame.items if node.name in names and not only_in_messages(node)]
-    if read:
-        give_back(output_graph, frame, read)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from fusepass.capture import read_back
 from fusepass.capture.frame import Frame, Site
+from fusepass.capture.items import give_back
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
@@ -24,7 +24,7 @@ def take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str
             log.kept(frame.compiler, decision, site.position)
             keep_tests(frame, decision, frame.tests_before(site.jump, site))
             if site.items:
-                read_back.give_back(output_graph, frame, site.items)
+                give_back(output_graph, frame, site.items)
             site.speculation.fail_and_restart_analysis(False)
 
 

@@ -58,11 +58,13 @@ class CompileLog:
         graphs: graphs in the order they were compiled.
         kept: branches left as graph breaks, by source position.
         breaks: graph breaks, as (reason, file, line), in order, each once.
+        settled: numbers known to be needed by Python, as (source position, dtype).
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     kept: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
+    settled: set[tuple[Any, ...]] = field(default_factory=set)
 
 
 _lock = threading.RLock()

@@ -15,6 +15,9 @@ from fusepass.torch_private.containers import (
     rebuilt,
 )
 from fusepass.torch_private.data_sizes import (
+    asked_by_operation,
+    asked_symbols,
+    asks_for_data,
     data_sizes,
     forget_count,
     forget_sizes,
@@ -191,6 +194,9 @@ __all__ = [
     "add_constant",
     "addmm_activation",
     "as_int",
+    "asked_by_operation",
+    "asked_symbols",
+    "asks_for_data",
     "backend_as_given",
     "backend_name",
     "backend_of",

@@ -62,3 +62,44 @@ def forget_sizes(
         translator.output.root_tracer.bound_symbols.pop(size, None)
     for meta in metas:
         meta.pop("unbacked_bindings", None)
+
+
+def asked_symbols(error: BaseException) -> frozenset[Any]:
+    """The unknown sizes and numbers an error is about, if it or what caused it says so."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    for link in _causes(error):
+        if isinstance(link, GuardOnDataDependentSymNode):
+            return frozenset(getattr(getattr(link, "cond", None), "free_symbols", ()))
+    return frozenset()
+
+
+def asks_for_data(error: BaseException) -> bool:
+    """Whether an operation on fake tensors asked for a value that is not known."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    return any(isinstance(link, DataDependentOutputException) for link in _causes(error))
+
+
+def asked_by_operation(error: BaseException) -> bool:
+    """Whether it was an operation on tensors, or ``range``, that asked for a value."""
+    found = []
+    for link in _causes(error):
+        frame = link.__traceback__
+        while frame is not None:
+            found.append(frame.tb_frame.f_code)
+            frame = frame.tb_next
+    return any(c.co_name == "call_range" or c.co_filename.endswith(_FAKE) for c in found)
+
+
+_FAKE = ("fake_tensor.py", "fake_impls.py")
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what led to it, latest first."""
+    found: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in found:
+        found.append(link)
+        link = link.__cause__ or link.__context__
+    return found

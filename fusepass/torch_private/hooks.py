@@ -18,7 +18,13 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
-from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
+from fusepass.torch_private.stack import (
+    hook_numbers,
+    is_any_tensor,
+    realized,
+    unsupported_errors,
+    wrap_call,
+)
 
 _JUMPS = {
     "POP_JUMP_IF_TRUE": True,
@@ -66,6 +72,11 @@ class Handlers:
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
+        on_number: called as ``(translator, node)`` for each number about to be tracked; says
+            whether it is computed from an unknown one, and so unknown itself.
+        on_read_late: called as ``(node,)`` for a tensor made of a number to be read behind the
+            graph.
+        on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
     """
@@ -78,6 +89,9 @@ class Handlers:
     on_break: BreakHandler
     on_raise: RaiseHandler
     on_error: Callable[[Any, Exception], None]
+    on_number: Callable[[Any, fx.Node], bool]
+    on_read_late: Callable[[fx.Node], None]
+    on_not: TruthHandler
     on_call: CallHandler
     on_asked: AskedHandler
 
@@ -87,6 +101,7 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
     undo = [
         *_hook_instructions(handlers),
         _hook_items(handlers.on_item),
+        hook_numbers(handlers.on_number, handlers.on_read_late),
         hook_calls(handlers.on_call),
         hook_questions(handlers.on_asked),
         _hook_graphs(handlers.on_graph),
@@ -111,7 +126,7 @@ def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
             _IDENTITY_TESTS,
             functools.partial(_identity_hook, handlers.on_identity, handlers.on_truth),
         ),
-        "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth),
+        "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth, handlers.on_not),
         "RAISE_VARARGS": functools.partial(_raise_hook, handlers.on_raise),
     }
     undo: list[Callable[[], None]] = []
@@ -297,18 +312,21 @@ def _identity_hook(
 
 
 def _not_hook(
-    on_truth: TruthHandler, original: Callable[[Any, Any], None]
+    on_truth: TruthHandler, on_not: TruthHandler, original: Callable[[Any, Any], None]
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         value = realized(translator.stack[-1])
-        truth = on_truth(translator, value) if is_any_tensor(value) else None
-        if truth is None:
+        if not is_any_tensor(value):
+            negated = on_not(translator, value)
+        else:
+            truth = on_truth(translator, value)
+            args = () if truth is None else (truth.as_proxy(),)
+            call = functools.partial(wrap_call, translator, "call_function", torch.logical_not)
+            negated = None if truth is None else call(args, {})
+        if negated is None:
             original(translator, instruction)
-            return
-        proxy = truth.as_proxy()
-        translator.stack[-1] = wrap_call(
-            translator, "call_function", torch.logical_not, (proxy,), {}
-        )
+        else:
+            translator.stack[-1] = negated
 
     return handler
 

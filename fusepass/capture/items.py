@@ -1,0 +1,212 @@
+"""Numbers read from tensors that nobody on the host needs: replaced, or given back to Dynamo.
+
+While tracing, each ``tensor.item()`` is an unknown number. Once the graph is complete every use of
+it becomes tensor work (graph/device_numbers.py), or its call is given back: the frame starts again,
+and the call is the graph break that it is in Dynamo.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.frame import Frame
+from fusepass.capture.scalar_predicate import comes_from_items
+from fusepass.capture.sink_message import only_in_messages
+from fusepass.graph.device_numbers import Kept, Number, replace_numbers
+from fusepass.graph.number import READ_LATE
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+FROM_ITEM = "fusepass_from_item"  # meta key of a number read from a tensor, or computed from one
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+_ON_DEVICE = (
+    "device",
+    Reason.ON_DEVICE,
+    "the number only takes part in tensor work: it stays on the device",
+)
+_AFTER = (
+    "late",
+    Reason.AFTER_GRAPH,
+    "the number is needed behind the graph only, and read there",
+)
+_GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
+
+
+@dataclass(frozen=True)
+class Item:
+    """Where a number is read.
+
+    Attributes:
+        place: code object and instruction index.
+        position: in the source, the same in resumed functions.
+        dtype: of the tensor.
+        file, line: in the user's program.
+    """
+
+    place: tuple[Any, int]
+    position: tuple[Any, ...]
+    dtype: torch.dtype
+    file: str
+    line: int
+
+
+def was_given_back(translator: Any, frame: Frame, item: Item) -> bool:
+    """Whether a number turned out to be needed, in this frame or in one this goes on from."""
+    places = torch_private.kept_between_restarts(translator.output, _GIVEN_BACK, set)
+    settled = log.log_of(frame.compiler).settled
+    return item.place in places or (item.position, item.dtype) in settled
+
+
+def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoReturn:
+    """Start the frame again, these numbers read where the program reads them."""
+    places = torch_private.kept_between_restarts(output_graph, _GIVEN_BACK, set)
+    places.update(frame.items[node].place for node in items)
+    torch_private.restart_frame("fusepass: a number read from a tensor is needed")
+
+
+def keep(output_graph: Any, frame: Frame, kept: dict[fx.Node, Kept]) -> NoReturn:
+    """The same, with the reasons put on record, for what follows this frame, too."""
+    for node, why in kept.items():
+        item = frame.items[node]
+        log.log_of(frame.compiler).settled.add((item.position, item.dtype))
+        decision = _decision(item, Outcome.REJECTED, why.code, why.text + _place(why, item), "keep")
+        log.kept(frame.compiler, decision, item.position)
+    give_back(output_graph, frame, kept)
+
+
+def keep_asked(
+    translator: Any, frame: Frame, error: BaseException, *, all_others: bool = False
+) -> None:
+    """Give back the numbers whose values are asked for while the program is traced.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        error: what Dynamo raised because of it, or because of something else.
+        all_others: whether all numbers go back where the error does not say which.
+    """
+    live = [n for n in frame.items if not n._erased]
+    if not live:
+        return
+    asked = torch_private.asked_symbols(error)
+    named = _made_of([n for node in live for n in _reached(node) if _symbols(n) & asked])
+    if not named and torch_private.asks_for_data(error):
+        last = next(iter(reversed(translator.output.graph.nodes)))
+        named = _made_of([n for n in last.all_input_nodes if FROM_ITEM in n.meta])
+    if not named and not all_others:
+        return
+    whole = all(not frame.items[node].dtype.is_floating_point for node in named)
+    text, code = "Python asks for its value", Reason.PYTHON_VALUE
+    if named and whole and torch_private.asked_by_operation(error):
+        text, code = "it is used as a size, an index or a count", Reason.SIZE
+    keep(translator, frame, dict.fromkeys(named or live, Kept(code, text)))
+
+
+def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around | None:
+    """Replace the numbers of a complete graph by tensors; give back those that are needed.
+
+    Returns:
+        What is to be put around the compiled graph: numbers that leave it are read there.
+    """
+    if not frame.items:
+        return None
+    graph = gm.graph
+    for node in reversed(graph.nodes):
+        if FROM_ITEM in node.meta and not node.users:
+            graph.erase_node(node)
+    left = set(graph.nodes)
+    used = [n for n in frame.items if n in left and not only_in_messages(n)]
+    numbers = [Number(node, node.args[0]) for node in used]
+    late: list[int] = []
+    given_out = _given_out(graph)
+    kept = replace_numbers(graph, numbers, torch_private.fake_mode_of(gm), _is_message, late)
+    if kept:
+        keep(output_graph, frame, kept)
+    for node in used:
+        item = frame.items[node]
+        treatment, code, text = _AFTER if node in given_out else _ON_DEVICE
+        frame.round_trips[item.position] = _decision(item, Outcome.APPLIED, code, text, treatment)
+    return functools.partial(_reading, positions=frozenset(late)) if late else None
+
+
+def _given_out(graph: fx.Graph) -> set[fx.Node]:
+    """The numbers read from tensors of which some number that leaves the graph is made."""
+    (output,) = graph.find_nodes(op="output")
+    leaving = list(output.all_input_nodes)
+    leaving += [source for n in leaving if READ_LATE in n.meta for source in n.all_input_nodes]
+    return set(_made_of([n for n in leaving if FROM_ITEM in n.meta]))
+
+
+def _reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
+    """A compiled graph of which some outputs are read as numbers."""
+
+    @functools.wraps(compiled)
+    def call(*args: Any) -> Any:
+        outputs = compiled(*args)
+        return [out.item() if i in positions else out for i, out in enumerate(outputs)]
+
+    return call
+
+
+def _symbols(node: fx.Node) -> frozenset[Any]:
+    return torch_private.unknown_sizes(node.meta.get("example_value"))
+
+
+def _reached(node: fx.Node) -> list[fx.Node]:
+    """A number and all that are computed from it."""
+    found, todo = {node: None}, [node]
+    while todo:
+        for user in todo.pop().users:
+            if FROM_ITEM in user.meta and user not in found:
+                found[user] = None
+                todo.append(user)
+    return list(found)
+
+
+def _made_of(numbers: list[fx.Node]) -> list[fx.Node]:
+    """The numbers read from tensors that others are computed from."""
+    found, todo, seen = [], list(numbers), set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "call_method" and node.target == "item":
+            found.append(node)
+        else:
+            todo += [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
+    return found
+
+
+def _is_message(user: fx.Node) -> bool:
+    """Whether a use of a number is the message of an exception."""
+    return only_in_messages(user) if comes_from_items(user) else _shows(user)
+
+
+def _shows(user: fx.Node) -> bool:
+    from fusepass.capture.sink import is_sink, only_for_message
+
+    return is_sink(user) or only_for_message(user)
+
+
+def _decision(item: Item, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
+    return Decision(Station.CAPTURE, "item", outcome, code, text, treatment, item.file, item.line)
+
+
+def _place(why: Kept, item: Item) -> str:
+    """Where the use is, unless it is where the number is read."""
+    if why.user is None:
+        return ""
+    file, line = torch_private.source_of(why.user)
+    if not line or (file, line) == (item.file, item.line):
+        return ""
+    shown = f"line {line}" if file == item.file else f"{os.path.basename(file)}:{line}"  # noqa: PTH119
+    return f" ({shown})"

@@ -1,0 +1,401 @@
+"""Numbers read from tensors: kept on the device where only tensor work uses them, else read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fusepass.capture.items
+
+from .side_by_side import Outcome, side_by_side, signed
+
+TURNS = signed(1.0, -0.5, 2.0, 0.25, 3.0)
+
+
+def items(outcome: Outcome) -> list[tuple[str, str]]:
+    return [(d["treatment"], d["reason_code"]) for d in outcome.decisions if d["rule"] == "item"]
+
+
+def stays(outcome: Outcome) -> None:
+    """Every number stays on the device, in one graph."""
+    assert items(outcome)
+    assert set(items(outcome)) == {("device", "on_device")}, outcome.decisions
+    assert outcome.ops["item"] == 0
+    assert outcome.breaks == []
+    assert len(outcome.graphs) == 1
+
+
+def is_read(outcome: Outcome, reason: str) -> None:
+    """A number is read, for a reason."""
+    assert ("keep", reason) in items(outcome), outcome.decisions
+    assert outcome.breaks
+
+
+def normalised(x: Tensor) -> Tensor:
+    return x / x.norm().item()
+
+
+def by_float(x: Tensor) -> Tensor:
+    return x * float(x.sum())
+
+
+def by_int(x: Tensor) -> Tensor:
+    return x * int((x > 0).sum())
+
+
+def by_bool(x: Tensor) -> Tensor:
+    return x * bool(x.sum() > 0) + (x.max() > 1).item()
+
+
+def arithmetic(x: Tensor) -> Tensor:
+    s, n = x.sum().item(), (x > 0).sum().item()
+    return x * (2 * s - 1) + abs(-s) / 3 + (n + 1) ** 2 - n // 2
+
+
+def cancelled(x: Tensor) -> Tensor:
+    s = x.max().item()
+    return x * (s + 1e20 - 1e20) + (s - s) * 2
+
+
+def not_a_number(x: Tensor) -> Tensor:
+    s = (x - x).div(0).sum().item()
+    return x * (s != s) + (s - s)
+
+
+def largest_of(x: Tensor) -> Tensor:
+    s = x.sum().item()
+    return x / max(s, 1e-6) + min(0.5, s, 3.0) + max(1.0, s)
+
+
+def square_root(x: Tensor) -> Tensor:
+    return x * math.sqrt(x.square().sum().item()) + x.abs().sum().item() ** 0.5
+
+
+def inverse(x: Tensor) -> Tensor:
+    return x * (1.0 / (x.norm().item() + 1e-6))
+
+
+def negated_truth(x: Tensor) -> Tensor:
+    flag = (x.sum() > 0).item()
+    return x * (not flag)
+
+
+def in_place(x: Tensor) -> Tensor:
+    y = x * 2
+    s = y.sum().item()
+    y += s
+    y.mul_(s).clamp_(max=s)
+    y[1] = s
+    return y
+
+
+def at_the_call(x: Tensor) -> Tensor:
+    y = x * 2
+    first = y[0].item()
+    y.zero_()
+    return y + first
+
+
+def its_own_memory(x: Tensor) -> Tensor:
+    y = x * 2
+    y.mul_(y[1].item())
+    return y
+
+
+def made(x: Tensor) -> tuple[Any, ...]:
+    s = x.sum().item()
+    return (
+        torch.full((2, 3), s),
+        torch.full_like(x, s),
+        x.new_full((2,), s),
+        torch.tensor(s),
+        torch.tensor([s, 1.0]),
+        torch.maximum(x, torch.tensor(s)),
+    )
+
+
+def new_tensor(x: Tensor) -> Tensor:
+    return x.new_tensor([x.sum().item()])
+
+
+def copied_to_the_host(x: Tensor) -> Tensor:
+    return x * x.sum().detach().cpu().item()
+
+
+def of_one_element(x: Tensor) -> Tensor:
+    return x + x[:1].reshape(1, 1, 1).item()
+
+
+def helper(x: Tensor) -> float:
+    return x.abs().max().item()
+
+
+def of_a_helper(x: Tensor) -> Tensor:
+    return x / helper(x)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return torch.lerp(x, x * 2, x.sum().item()) + torch.add(x, x, alpha=x.max().item())
+
+
+DEVICE = [
+    normalised,
+    by_float,
+    by_int,
+    by_bool,
+    arithmetic,
+    cancelled,
+    not_a_number,
+    largest_of,
+    square_root,
+    inverse,
+    negated_truth,
+    in_place,
+    at_the_call,
+    its_own_memory,
+    made,
+    copied_to_the_host,
+    of_one_element,
+    of_a_helper,
+    scaled,
+]
+
+
+@pytest.mark.parametrize("program", DEVICE)
+@pytest.mark.parametrize("grad", [False, True])
+def test_stays_on_the_device(program: Callable[[Tensor], Any], grad: bool) -> None:
+    stays(side_by_side(program, *TURNS, grad=grad))
+
+
+def test_new_tensor() -> None:
+    outcome = side_by_side(new_tensor, *TURNS)
+    if torch.__version__ >= "2.12":  # before, Dynamo asks for the value
+        stays(outcome)
+
+
+@pytest.mark.parametrize("program", [normalised, by_float, inverse, largest_of, in_place])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes(program: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
+    turns = signed(1.0, -0.5, 2.0, 0.25, 3.0, dtype=dtype)
+    stays(side_by_side(program, *turns, grad=True))
+
+
+def test_tiny_numbers_are_not_rounded_to_the_dtype() -> None:
+    def program(x: Tensor, tiny: Tensor) -> Tensor:
+        return x * tiny.item()
+
+    x = torch.tensor([1000.0, 3.0], dtype=torch.float16)
+    for shaped in (x, x[0]):
+        stays(side_by_side(program, (shaped, torch.tensor(1e-8)), (shaped, torch.tensor(1e5))))
+
+
+class Layers(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            x = x / x.norm().item()
+        return x
+
+
+def test_24_layers_are_one_graph() -> None:
+    outcome = side_by_side(Layers(24), (torch.randn(3, 4),), grad=True)
+    stays(outcome)
+    assert outcome.ops["div"] == 24
+
+
+def branched_on_and_used(x: Tensor) -> Tensor:
+    n = x.norm().item()
+    if n > 1:
+        x = x / n
+    return x + n
+
+
+def used_in_both_arms(x: Tensor) -> Tensor:
+    s = x.sum().item()
+    return x * s if s > 0 else x - s
+
+
+def read_in_an_arm(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        x = x / x.norm().item()
+    return x * 2
+
+
+def truth_stored(x: Tensor) -> Tensor:
+    flag = bool(x.sum().item())
+    h = x * flag
+    if flag:
+        h = h + 1
+    return h
+
+
+@pytest.mark.parametrize(
+    "program", [branched_on_and_used, used_in_both_arms, read_in_an_arm, truth_stored]
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_with_branches(program: Callable[[Tensor], Any], grad: bool) -> None:
+    outcome = side_by_side(program, *TURNS, grad=grad)
+    stays(outcome)
+    assert ("where", "pure_total") in outcome.treatments
+
+
+def sliced(x: Tensor) -> Tensor:
+    return x[: int((x > 0).sum())]
+
+
+def indexed(x: Tensor) -> Tensor:
+    return x * x[x.argmax().item()]
+
+
+def counted(x: Tensor) -> Tensor:
+    for _ in range((x > 0).sum().item()):
+        x = x + 1
+    return x
+
+
+def as_a_key(x: Tensor) -> Tensor:
+    return x * {0: 1.0, 1: 2.0, 2: 3.0}.get((x > 1).sum().item(), 4.0)
+
+
+def rounded_to_an_integer(x: Tensor) -> Tensor:
+    return x * int(x.max())
+
+
+def may_divide_by_zero(x: Tensor) -> Tensor:
+    return x * (1.0 / (x.sum().item() + 5))
+
+
+def may_overflow(x: Tensor) -> Tensor:
+    return x * (x.long().sum().item() + 1)
+
+
+def fills_an_integer(x: Tensor) -> Tensor:
+    return torch.zeros(3, dtype=torch.int8).fill_(x.long().sum().item()) + x[:3]
+
+
+def compared_in_a_loop(x: Tensor) -> Tensor:
+    while x.sum().item() < 10:
+        x = x.abs() + 1
+    return x
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (sliced, "size"),
+        (indexed, "size"),
+        (counted, "size"),
+        (as_a_key, "python_value"),
+        (rounded_to_an_integer, "partial_op"),
+        (may_divide_by_zero, "partial_op"),
+        (may_overflow, "overflow"),
+        (fills_an_integer, "overflow"),
+    ],
+)
+def test_read(program: Callable[[Tensor], Any], reason: str) -> None:
+    is_read(side_by_side(program, *TURNS), reason)
+
+
+def test_a_loop_that_tests_it_is_kept() -> None:
+    outcome = side_by_side(compared_in_a_loop, *TURNS)
+    assert ("keep", "loop") in outcome.treatments
+
+
+class Scale(nn.Module):
+    scale = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.scale = x.sum().item()
+        return x * self.scale
+
+
+def returned(x: Tensor) -> tuple[Any, ...]:
+    s = x.sum().item()
+    n, flag = (x > 0).sum().item(), (x.sum() > 0).item()
+    return x * s, s, n, flag, s * 2, n + 1, not flag, [n]
+
+
+def returned_as_it_was(x: Tensor) -> tuple[Tensor, float, Tensor]:
+    y = x.double()
+    s = y[0].item()
+    z = y + 1
+    y.zero_()
+    return z, s, y
+
+
+def behind_a_graph_break(x: Tensor) -> Tensor:
+    s, n = x.sum().item(), (x > 0).sum().item()
+    torch._dynamo.graph_break()
+    return x * s + n
+
+
+@pytest.mark.parametrize("program", [Scale(), returned, returned_as_it_was, behind_a_graph_break])
+def test_read_behind_the_graph(program: Callable[[Tensor], Any]) -> None:
+    """Where only the caller needs a number, the host does not wait in the middle."""
+    outcome = side_by_side(program, *TURNS, grad=True)
+    assert set(items(outcome)) == {("late", "after_graph")}, outcome.decisions
+    assert len(outcome.graphs) == 1 or program is behind_a_graph_break
+
+
+def test_read_behind_the_graph_unless_it_raises() -> None:
+    def program(x: Tensor) -> tuple[Tensor, int]:
+        n = (x > 0).sum().item()
+        if x.sum() < 0:
+            raise ValueError(f"{n} of {x.max().item():.2f}")
+        return x * 2, n
+
+    outcome = side_by_side(program, *TURNS)
+    assert ("late", "after_graph") in items(outcome)
+    assert len(outcome.graphs) == 1
+
+
+@pytest.mark.parametrize("options", [{"rules": {"item": False}}, {"treatment": "keep"}])
+def test_switched_off(options: dict[str, Any]) -> None:
+    outcome = side_by_side(normalised, *TURNS, **options)
+    assert items(outcome) == []
+    assert outcome.breaks
+
+
+def test_only_tested_items_need_branches_alone() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x * 2 if x.sum().item() > 0 else x - 1
+
+    side_by_side(program, *TURNS, rules={"item": False}).only("where", "pure_total")
+
+
+def test_the_report_names_the_use() -> None:
+    outcome = side_by_side(sliced, *TURNS)
+    (kept,) = [d for d in outcome.decisions if d["rule"] == "item"]
+    assert kept["file"].endswith("test_items.py")
+    assert "getitem" in kept["reason"]
+
+
+def test_numbers_kept_do_not_cost_a_trace_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes on behind a graph break knows already which numbers are needed."""
+    restarts = []
+    give_back = fusepass.capture.items.give_back
+    monkeypatch.setattr(
+        fusepass.capture.items,
+        "give_back",
+        lambda *args: (restarts.append(args), give_back(*args)),
+    )
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        a = (x > 0).sum().item()
+        b = (x > 1).sum().item()
+        c = (x > 2).sum().item()
+        d = (x > 3).sum().item()
+        y = x * 2
+        return y[:a], y[:b], y[:c], y[:d]
+
+    side_by_side(program, *TURNS)
+    assert len(restarts) == 1

@@ -1,0 +1,227 @@
+"""A tensor in place of a number: eager's bits for every dtype, or the number is kept where it raises."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from fusepass.report.decision import Reason
+
+from .number_graph import DTYPES, FLOATS, operands, replaced, same_bits, values_of
+
+SHAPES = ((37,), (), (3, 5))
+
+
+def mask(x: Tensor) -> Tensor:
+    return torch.eq(x, x)
+
+
+def called(function: Any, anchor: Any, *args: Any, **kwargs: Any) -> Any:
+    """A call of what has no way to record itself."""
+    if isinstance(anchor, fx.Proxy):
+        return anchor.tracer.create_proxy("call_function", function, args, kwargs)
+    return function(*args, **kwargs)
+
+
+def stored(x: Tensor, s: float, index: Any) -> Tensor:
+    y = x.clone()
+    called(operator.setitem, x, y, index, s)
+    return y
+
+
+def in_place(name: str, **kwargs: Any) -> Callable[..., Tensor]:
+    def call(x: Tensor, s: float) -> Tensor:
+        y = x.clone()
+        return getattr(y, name)(s, **kwargs)  # type: ignore[no-any-return]
+
+    return call
+
+
+USES: dict[str, Callable[..., Any]] = {
+    "x + s": operator.add,
+    "s + x": lambda x, s: operator.add(s, x),
+    "x - s": operator.sub,
+    "s - x": lambda x, s: operator.sub(s, x),
+    "rsub": torch.rsub,
+    "x * s": operator.mul,
+    "s * x": lambda x, s: operator.mul(s, x),
+    "x / s": operator.truediv,
+    "s / x": lambda x, s: operator.truediv(s, x),
+    "x // s": operator.floordiv,
+    "s // x": lambda x, s: operator.floordiv(s, x),
+    "x % s": operator.mod,
+    "s % x": lambda x, s: operator.mod(s, x),
+    "s ** x": lambda x, s: operator.pow(s, x),
+    "fmod": lambda x, s: torch.fmod(x, s),
+    "div floor": lambda x, s: torch.div(x, s, rounding_mode="floor"),
+    "div trunc": lambda x, s: x.div(s, rounding_mode="trunc"),
+    "add alpha=2": lambda x, s: torch.add(x, s, alpha=2),
+    **{f"{n}(x, s)": getattr(operator, n) for n in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "s < x": lambda x, s: operator.lt(s, x),
+    **{f"{n}(x, s)": getattr(operator, n) for n in ("and_", "or_", "xor", "lshift", "rshift")},
+    "s & x": lambda x, s: operator.and_(s, x),
+    "add_": in_place("add_"),
+    "sub_": in_place("sub_"),
+    "mul_": in_place("mul_"),
+    "div_": in_place("div_"),
+    "floor_divide_": in_place("floor_divide_"),
+    "remainder_": in_place("remainder_"),
+    "fmod_": in_place("fmod_"),
+    "lt_": in_place("lt_"),
+    "imul": lambda x, s: operator.imul(x.clone(), s),
+    "itruediv": lambda x, s: operator.itruediv(x.clone(), s),
+    "masked_fill": lambda x, s: x.masked_fill(mask(x), s),
+    "fill_": in_place("fill_"),
+    "x[...] = s": lambda x, s: stored(x, s, Ellipsis),
+    "x[mask] = s": lambda x, s: stored(x, s, mask(x)),
+    "where(c, x, s)": lambda x, s: torch.where(mask(x), x, s),
+    "where(c, s, x)": lambda x, s: torch.where(mask(x), s, x),
+    "x.where(c, s)": lambda x, s: x.where(mask(x), s),
+    "where(c, s, 2)": lambda x, s: torch.where(mask(x), s, 2.0),
+    "full_like": lambda x, s: torch.full_like(x, s),
+    "new_full": lambda x, s: x.new_full((2, 3), s),
+    "full": lambda x, s: torch.full((3,), s),
+    "full dtype": lambda x, s: torch.full((3,), s, dtype=torch.int8),
+    "scalar_tensor": lambda x, s: torch.scalar_tensor(s),
+    "refs.tensor": lambda x, s: called(torch._refs.tensor, x, [s, 1], dtype=torch.float32),
+    "lerp": lambda x, s: torch.lerp(x, x.neg(), s),
+    "addcmul": lambda x, s: torch.addcmul(x, x, x.neg(), value=s),
+    "addcdiv": lambda x, s: torch.addcdiv(x, x, x.neg(), value=s),
+    "add alpha=s": lambda x, s: torch.add(x, x.flip(-1), alpha=s),
+    "sub alpha=s": lambda x, s: torch.sub(x, x.flip(-1), alpha=s),
+    "clamp max": lambda x, s: x.clamp(max=s),
+    "clamp min": lambda x, s: torch.clamp(x, s),
+    "clamp both": lambda x, s: torch.clamp(x, -1, s),
+    "clamp_": lambda x, s: x.clone().clamp_(min=s),
+    "clamp_max": lambda x, s: torch.clamp_max(x, s),
+}
+# Of a zero and a minus zero eager's clamp gives one or the other, by where they stand.
+EITHER_ZERO = ("clamp max", "clamp min", "clamp both", "clamp_", "clamp_max")
+
+
+def outcomes(function: Callable[..., Any], x: Tensor, source: torch.dtype) -> list[Any]:
+    """What eager gives for each number of a dtype: a tensor, or an exception."""
+    found: list[Any] = []
+    for t in values_of(source):
+        try:
+            found.append(function(x.clone(), t.item()))
+        except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+            found.append(error)
+    return found
+
+
+# Eager computes on float16 and bfloat16 with a rounding in between, in one order or another.
+ROUNDED = ("add alpha=s", "sub alpha=s")
+# Kept although eager raises for no number: a negative one wraps, or only CUDA checks.
+KEPT_TO_BE_SAFE = (torch.uint8, torch.float16, torch.bfloat16)
+EVERYDAY = (torch.bool, torch.int8, torch.int64, torch.float16, torch.float32)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_bits_of_eager(name: str) -> None:
+    check(name, EVERYDAY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", USES)
+def test_bits_of_eager_from_every_dtype(name: str) -> None:
+    check(name, tuple(dtype for dtype in DTYPES if dtype not in EVERYDAY))
+
+
+def check(name: str, sources: tuple[torch.dtype, ...]) -> None:
+    """Where eager raises for a number of the dtype the number is kept, and mostly only there."""
+    function, replacements = USES[name], 0
+    for dtype, source in itertools.product(DTYPES, sources):
+        for shape in SHAPES if source is torch.float32 else SHAPES[:1]:
+            x = operands(dtype, shape)
+            expected = outcomes(function, x, source)
+            failed = [e for e in expected if isinstance(e, Exception)]
+            if len(failed) == len(expected):
+                continue  # for any number: no question of its value
+            try:
+                made = replaced(function, x, torch.zeros((), dtype=source))
+            except Exception:  # noqa: BLE001  # neither can Dynamo trace it
+                continue
+            if made.kept:
+                assert made.reads == 1
+                safe = dtype in KEPT_TO_BE_SAFE or torch.bool in (dtype, source)
+                assert failed or safe, (dtype, source, made.kept)
+                continue
+            assert not failed, (dtype, source, failed[0])
+            assert made.reads == 0
+            replacements += 1
+            for t, eager in zip(values_of(source), expected, strict=True):
+                mine = made.gm(x.clone(), t)
+                if name in ROUNDED and dtype in FLOATS[:2]:
+                    assert_near(mine, eager, x, t)
+                    continue
+                assert same_bits(mine, eager, zeros=name not in EITHER_ZERO), (
+                    (dtype, source, shape, t),
+                    mine,
+                    eager,
+                )
+    assert replacements
+
+
+def assert_near(mine: Tensor, eager: Tensor, x: Tensor, factor: Tensor) -> None:
+    """Equal but for a rounding of what is added."""
+    size = x.double().abs() + (x.flip(-1).double() * factor.to(x.dtype).double()).abs()
+    error = (mine.double() - eager.double()).abs()
+    close = (mine == eager) | (error <= torch.finfo(x.dtype).eps * size)
+    assert torch.equal(mine.isnan(), eager.isnan())
+    assert (close | mine.isnan()).all()
+
+
+def near_misses() -> dict[str, tuple[Callable[..., Any], torch.dtype, Reason]]:
+    floating, whole = torch.float32, torch.int64
+    return {
+        "returned": (lambda x, s: s, floating, Reason.PYTHON_VALUE),
+        "a slice": (lambda x, n: x[:n], whole, Reason.SIZE),
+        "an index and a value": (lambda x, n: stored(x, n, n), whole, Reason.SIZE),
+        "a size": (lambda x, n: called(torch.full, x, (n,), 1.0), whole, Reason.SIZE),
+        "no tensor form": (lambda x, s: torch.copysign(x, s), floating, Reason.PYTHON_VALUE),
+        "an exponent": (lambda x, s: x**s, floating, Reason.PYTHON_VALUE),
+        "both sides": (lambda x, s: torch.add(x, s, alpha=s), floating, Reason.PYTHON_VALUE),
+        "integers divided by zero": (lambda x, n: x.int() // n, whole, Reason.PARTIAL_OP),
+        "a fill that overflows": (
+            lambda x, n: x.to(torch.int8).fill_(n),
+            whole,
+            Reason.OVERFLOW,
+        ),
+    }
+
+
+@pytest.mark.parametrize("what", near_misses())
+def test_kept(what: str) -> None:
+    function, dtype, reason = near_misses()[what]
+    made = replaced(function, torch.ones(6), torch.ones((), dtype=dtype))
+    assert [why.code for why in made.kept] == [reason]
+    assert made.kept[0].text
+    assert made.reads == 1
+
+
+def test_written_afterwards() -> None:
+    """The number is what it was where it was read."""
+
+    def function(x: Tensor, s: float) -> Tensor:
+        return x * s
+
+    for write in (lambda t: t.add_(1), lambda t: t.reshape(1).mul_(3)):
+        made = written(function, write)
+        t = torch.tensor(2.0)
+        assert torch.equal(made.gm(torch.ones(3), t), torch.full((3,), 2.0))
+
+
+def written(function: Callable[..., Any], write: Callable[..., Any]) -> Any:
+    def program(x: Any, s: Any) -> Any:
+        source = next(iter(s.node.args))
+        write(fx.Proxy(source, s.tracer))
+        return function(x, s)
+
+    return replaced(program, torch.ones(3), torch.tensor(2.0))
