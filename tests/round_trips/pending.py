@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-_BY_FAMILY = {
+_BY_FAMILY: dict[str, str] = {
+    "item_traps": """
+        axes_of_the_number_are_lost negates_the_smallest power_of_a_float loop_over_a_list
+        sorted_list argumentofamodule by_keyword updatesaparameter
+        view_written_through_its_base number_of_a_sum_of_truth_values of_the_default_dtype
+        under_autocast
+    """,
     "items": """
         divides_by_norm scales_by_float adds_number multiplies_by_number number_beyond_half
         comparisons_in_doubles fraction_beside_integers beside_without_axes
@@ -19,6 +25,10 @@ _BY_FAMILY = {
         int_of_a_float rounded complex_number tested_with_a_set asked_for_its_parts
         keepsinadict number_of_dropout switched_off handed_to_a_foreign_call
     """,
+    "mask_traps": """
+        store_makes_it_require_grad storesintoabuffer two_axes_of_three sums_of_integers
+        other_ways_to_count stores_into_a_view_of_an_argument
+    """,
     "masks": """
         stores_a_number stores_into_an_argument stores_a_scalar_tensor stores_into_rows
         stores_a_row stores_selected_of_another stores_a_function_of_the_selected
@@ -32,6 +42,10 @@ _BY_FAMILY = {
     "masks_kept": """
         returned computed_and_returned count_returned count_as_a_size appended_selection
         places_of_the_mask nonzero_returned switched_off
+    """,
+    "print_traps": """
+        write_between_prints_of_an_argument swapped_names one_tensor_under_two_names
+        returns_nothing
     """,
     "prints": """
         prints_a_tensor prints_a_loss prints_nothing_of_a_tensor prints_in_order

@@ -47,7 +47,7 @@ class Program:
         device: the only one it may run on, or "" for any: on CUDA some errors end the process.
         hosted: positions of arguments that stay on the CPU.
         dynamo: ``backend="eager"`` gets it wrong as well, at least on some version of torch.
-        tags: which further tests use it: ``inductor``, ``contexts``.
+        tags: which further tests use it: ``inductor``, ``contexts``, ``float64``.
     """
 
     name: str

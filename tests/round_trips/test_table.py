@@ -10,10 +10,10 @@ from .table import TABLE
 
 # Issue 5, bar 1, names sixty programs; families by kind.
 KINDS = {
-    "scalars": ("items", "items_kept"),
-    "prints": ("prints", "prints_kept"),
-    "host tensors": ("host_tensors",),
-    "masks": ("masks", "masks_kept"),
+    "scalars": ("items", "items_kept", "item_traps"),
+    "prints": ("prints", "prints_kept", "print_traps"),
+    "host tensors": ("host_tensors", "host_traps"),
+    "masks": ("masks", "masks_kept", "mask_traps"),
     "copies": ("copies",),
 }
 
