@@ -25,6 +25,12 @@ MADE = [
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.OptionsChanged(), ["reset"]),
+    (errors.NotIterable(3), ["3", "int", "loader first"]),
+    (errors.PrefetchDepth(0), ["depth", "0", "at least 1"]),
+    (errors.PrefetchDevice("gpu", "no such. Signatures:\n f()"), ["'gpu'", "no such", "'cuda'"]),
+    (errors.PrefetchDied(), ["forked", "new loop"]),
+    (errors.PrefetchNotStopped(5.0), ["5 s", "do not use the loader"]),
+    (errors.UnmovableBatch(dict, "TypeError: no"), ["builtins.dict", "TypeError: no", "pytree"]),
     (errors.PeaksUnusable("/cache/p.json", "no"), ["/cache/p.json", "FUSEPASS_DEVICE_PEAKS"]),
 ]
 BASES = {
@@ -33,6 +39,11 @@ BASES = {
     errors.OptionValue: ValueError,
     errors.NoReport: LookupError,
     errors.RuleError: ValueError,
+    errors.NotIterable: TypeError,
+    errors.PrefetchDepth: ValueError,
+    errors.PrefetchDevice: ValueError,
+    errors.PrefetchDied: RuntimeError,
+    errors.UnmovableBatch: TypeError,
 }
 
 
