@@ -328,6 +328,18 @@ class PrefetchNotStopped(FusepassWarning):
         )
 
 
+class PinnedMemoryFull(FusepassWarning):
+    """No pinned memory to stage a batch in; it is copied without."""
+
+    def __init__(self, size: int, problem: str) -> None:
+        first = problem.strip().split("\n")[0].rstrip(". ")
+        super().__init__(
+            f"fusepass: prefetch found no pinned memory for a tensor of {size} bytes: {first}. It "
+            "is copied from ordinary memory, which is slower; results are not affected. A smaller "
+            "depth, or smaller batches, need less."
+        )
+
+
 class UnmovableBatch(FusepassError, TypeError):
     """A container in a batch holds tensors and cannot be made anew with copies of them."""
 

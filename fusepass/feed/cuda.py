@@ -26,12 +26,14 @@ moved when it is handed over, and the loader waits until then.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from fusepass.errors import PinnedMemoryFull
 from fusepass.feed.lookahead import Staged
 from fusepass.feed.tree import moved, replaced
 
@@ -79,6 +81,14 @@ class Copier:
         if self._staged >= self._depth:
             self._before.popleft().synchronize()
         self._staged += 1
+        try:
+            copied = self._started(batch)
+        except torch.OutOfMemoryError:
+            # There is no room for a batch more; for the one in use there is, in the plain loop.
+            copied = Copied(batch, [], [], None, late=True)
+        return Staged(copied, settled=not copied.late)
+
+    def _started(self, batch: Any) -> Copied:
         copies: list[torch.Tensor] = []
         passed: list[torch.Tensor] = []
         late = from_pinned = False
@@ -106,7 +116,7 @@ class Copier:
                 ready.record(self._side)
         if ready is not None and from_pinned:
             ready.synchronize()  # the memory is the loader's, and still being read
-        return Staged(Copied(batch, copies, passed, ready, late), settled=not late)
+        return Copied(batch, copies, passed, ready, late)
 
     def hand(self, copied: Copied) -> Any:
         """The batch, for the current stream of the calling thread."""
@@ -116,8 +126,8 @@ class Copier:
         self._before.append(before)
         if copied.ready is not None:
             stream.wait_event(copied.ready)
-        if copied.passed and stream != self._home:
-            stream.wait_stream(self._home)
+        if (copied.passed or copied.late) and stream != self._home:
+            stream.wait_stream(self._home)  # the loader may have worked on them there
         for tensor in copied.copies if stream == self._home else copied.copies + copied.passed:
             tensor.record_stream(stream)
         return moved(copied.batch, self._device) if copied.late else copied.batch
@@ -140,8 +150,16 @@ def _ahead(tensor: torch.Tensor) -> bool:
 
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy with the strides that ``to`` gives: no more memory than the elements need."""
-    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
+    """A pinned copy with the strides that ``to`` gives: no more memory than the elements need.
+
+    The tensor itself where no memory can be pinned: its copy is slower, and read from it at once.
+    """
+    try:
+        block = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    except RuntimeError as error:
+        warnings.warn(PinnedMemoryFull(tensor.nbytes, str(error)), stacklevel=2)
+        return tensor
+    return block.copy_(tensor)
 
 
 def _send(pinned: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -30,6 +30,7 @@ MADE = [
     (errors.PrefetchDevice("gpu", "no such. Signatures:\n f()"), ["'gpu'", "no such", "'cuda'"]),
     (errors.PrefetchDied(), ["forked", "new loop"]),
     (errors.PrefetchNotStopped(5.0), ["5 s", "do not use the loader"]),
+    (errors.PinnedMemoryFull(12, "no. more\nless"), ["12 bytes", "no. more.", "depth"]),
     (errors.UnmovableBatch(dict, "TypeError: no"), ["builtins.dict", "TypeError: no", "pytree"]),
     (errors.PeaksUnusable("/cache/p.json", "no"), ["/cache/p.json", "FUSEPASS_DEVICE_PEAKS"]),
 ]

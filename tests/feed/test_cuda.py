@@ -84,6 +84,41 @@ def test_one_side_stream_for_all_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda._side_stream.cache_clear()
 
 
+def test_no_room_on_the_device_for_a_batch_ahead(
+    fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is moved when the loop wants it, and the loader waits until then."""
+    send, turns = cuda._send, iter([True, False, True, True])
+    taken: list[int] = []
+
+    def full(pinned: Tensor, device: torch.device) -> Tensor:
+        if not next(turns):
+            raise torch.OutOfMemoryError
+        return send(pinned, device)
+
+    def batches() -> Iterator[Any]:
+        for n in range(4):
+            taken.append(n)
+            yield [torch.full((2,), float(n))]
+
+    monkeypatch.setattr(cuda, "_send", full)
+    monkeypatch.setattr(cuda, "moved", lambda batch, device: ("moved", batch, device, list(taken)))
+    found = list(fusepass.prefetch(batches(), "cuda", depth=3))
+    what, batch, device, so_far = found[1]
+    assert (what, float(batch[0][0]), device, so_far) == ("moved", 1.0, fakes.DEVICE, [0, 1])
+    assert len(found) == 4
+
+
+def test_no_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Tensor:
+        raise RuntimeError("CUDA error: out of memory\nCompile with something")
+
+    tensor = torch.ones(3)
+    monkeypatch.setattr(torch, "empty_like", full)
+    with pytest.warns(errors.PinnedMemoryFull, match="12 bytes: CUDA error: out of memory. It is"):
+        assert cuda._pin(tensor) is tensor
+
+
 class Own(Tensor):
     """A subclass."""
 
@@ -280,6 +315,37 @@ def test_other_devices_in_a_batch_and_devices_that_are_not_there() -> None:
         iter(fusepass.prefetch([1], "cuda:77"))
     (back,) = fusepass.prefetch([made], "cpu")
     assert back.device.type == "cpu"
+
+
+@pytest.mark.gpu
+def test_the_loader_has_the_stream_and_the_device_of_the_loop() -> None:
+    def batches() -> Iterator[Any]:
+        yield torch.cuda.current_stream(), torch.cuda.current_device()
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        ((seen, index),) = fusepass.prefetch(batches(), "cuda")
+    assert seen == stream
+    assert index == torch.cuda.current_device()
+
+
+@pytest.mark.gpu
+def test_no_room_on_a_real_device() -> None:
+    _, total = torch.cuda.mem_get_info()
+    pool = [torch.full((1 << 22,), float(n)) for n in range(6)]  # 16 MiB each
+    torch.cuda.empty_cache()
+    try:
+        # Enough for one batch in use and one ahead, not for four.
+        torch.cuda.set_per_process_memory_fraction(
+            (torch.cuda.memory_reserved() + 3 * (16 << 20)) / total
+        )
+        sums = []
+        for batch in fusepass.prefetch(pool, "cuda", depth=4):
+            sums.append(float(batch.sum()))
+            del batch
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert sums == [n * float(1 << 22) for n in range(6)]
 
 
 @pytest.mark.gpu

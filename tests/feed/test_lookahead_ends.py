@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -175,3 +178,52 @@ def test_interpreter_exit(then: str, status: int, said: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (status, said, "")
+
+
+FORKED = """
+import os
+from fusepass.feed import lookahead
+
+found = lookahead.Lookahead(iter(range(100)), lookahead.Staged, lambda item: item, 2)
+next(found)
+if os.fork() == 0:
+    try:
+        print(sum(1 for _ in found) < 100)  # what was ready when it forked
+    except RuntimeError as error:
+        print(type(error).__name__, flush=True)
+    os._exit(0)
+os.wait()
+print(sum(1 for _ in found))
+"""
+
+
+def test_forked_child_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("PrefetchDied\n99\n", "")
+
+
+def test_interrupt_while_waiting_loses_nothing() -> None:
+    """Ctrl-C is felt at once, and who catches it can go on."""
+    free = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 0
+        free.wait(10)
+        yield from range(1, 5)
+
+    found = ahead(items())
+    assert next(found) == 0
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        next(found)
+    assert time.monotonic() - begun < 3
+    free.set()
+    assert list(found) == [1, 2, 3, 4]
