@@ -223,11 +223,9 @@ def test_random_runs_with_faults_on_cuda(part: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "meta"])  # has no data to move
 def test_a_batch_is_what_a_move_makes_of_it(name: str) -> None:
     tensor, ahead = KINDS[name]
-    if name == "meta":
-        pytest.skip("torch does not move one to a device")
     expected = tensor.to("cuda")
     ((got, again),) = fusepass.prefetch([(tensor, tensor)], "cuda")
     assert got is again
@@ -335,9 +333,9 @@ def test_no_room_on_a_real_device() -> None:
     pool = [torch.full((1 << 22,), float(n)) for n in range(6)]  # 16 MiB each
     torch.cuda.empty_cache()
     try:
-        # Enough for one batch in use and one ahead, not for four.
+        # Enough for one batch in use and two ahead, not for four, and for the sums.
         torch.cuda.set_per_process_memory_fraction(
-            (torch.cuda.memory_reserved() + 3 * (16 << 20)) / total
+            (torch.cuda.memory_reserved() + 3 * (16 << 20) + (8 << 20)) / total
         )
         sums = []
         for batch in fusepass.prefetch(pool, "cuda", depth=4):
