@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusepass.errors import PrefetchDied, PrefetchNotStopped
+from fusepass.feed.turns import short_turns
 
 PATIENCE = 5.0  # seconds that ending waits for the thread
 LOOK = 1.0  # seconds between two looks at whether the thread still lives
@@ -183,7 +184,7 @@ def _work(
 ) -> None:
     """The thread's whole life; its last word says how it went."""
     try:
-        with around():
+        with short_turns(), around():
             _pull(line, box, stage, depth)
     except BaseException as caught:  # noqa: BLE001 - raised again where the item was wanted
         # No other name for it here: its traceback leads to this frame, which would keep it alive.

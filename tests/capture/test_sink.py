@@ -378,7 +378,8 @@ def test_a_message_from_the_device() -> None:
         if h.isnan().any():
             bad = h.isnan().any(-1)
             raise FloatingPointError(f"rows {bad.nonzero().flatten().tolist()} of {h.shape}: {h}")
-        assert x.min() > -10, f"too low: {x.min():.3f}"
+        if x.min() <= -10:  # no assert: pytest writes those anew
+            raise AssertionError(f"too low: {x.min():.3f}")
         return h
 
     compiled = torch.compile(several, backend="fusepass")
