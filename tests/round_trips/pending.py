@@ -4,26 +4,13 @@ from __future__ import annotations
 
 _BY_FAMILY: dict[str, str] = {
     "item_traps": """
-        axes_of_the_number_are_lost negates_the_smallest power_of_a_float loop_over_a_list
-        sorted_list argumentofamodule by_keyword updatesaparameter
-        view_written_through_its_base number_of_a_sum_of_truth_values of_the_default_dtype
-        under_autocast
+        loop_over_a_list sorted_list view_written_through_its_base
     """,
     "items": """
-        divides_by_norm scales_by_float adds_number multiplies_by_number number_beyond_half
-        comparisons_in_doubles fraction_beside_integers beside_without_axes
-        arguments_of_operations clamps_at fills in_place_forms list_of_three nested_list
-        arithmetic_of_numbers squares_in_doubles written_afterwards argument_written_afterwards
-        no_gradient_through_a_number normalises in_an_arm number_from_the_cpu
-        number_of_detached through_a_helper many_numbers_of_views of_nothing
-        under_dynamic_shapes
+        adds_number multiplies_by_number list_of_three nested_list
     """,
     "items_kept": """
-        as_a_size as_an_index as_a_slice as_a_dimension as_a_repeat as_a_range as_a_key
-        as_a_key_to_set in_a_string returned returned_and_used remembers appended
-        summed_in_a_global held_as_a_list beyond_64_bits power_of_integers sum_within_64_bits
-        int_of_a_float rounded complex_number tested_with_a_set asked_for_its_parts
-        keepsinadict number_of_dropout switched_off handed_to_a_foreign_call
+        held_as_a_list rounded complex_number switched_off
     """,
     "mask_traps": """
         store_makes_it_require_grad storesintoabuffer two_axes_of_three sums_of_integers
@@ -64,3 +51,6 @@ _BY_FAMILY: dict[str, str] = {
 PENDING = frozenset(
     f"{family}.{name}" for family, names in _BY_FAMILY.items() for name in names.split()
 )
+
+# Programs whose results differ from eager: faults that are known, and must be repaired.
+WRONG = frozenset({"items.alpha_of_a_sum", "items.weight_of_a_mean"})

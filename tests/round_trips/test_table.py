@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from .pending import PENDING
+from .pending import PENDING, WRONG
 from .program import _clause
 from .table import TABLE
 
@@ -33,11 +33,11 @@ def test_what_is_removed_and_what_must_be_kept() -> None:
         p for p in TABLE if not p.kept and any(None not in c.values() for c in p.lines.values())
     ]
     assert len(removed) >= 60
-    assert sum(program.kept for program in TABLE) >= 40
+    assert sum(program.kept for program in TABLE) >= 35
 
 
 def test_pending_names_programs() -> None:
-    assert {program.name for program in TABLE} >= PENDING
+    assert {program.name for program in TABLE} >= PENDING | WRONG
 
 
 def test_clauses() -> None:

@@ -168,6 +168,12 @@ def parameters_of_functions(x: Tensor, t: Tensor) -> Tensor:
     )
 
 
+@FAMILY.program(beside(0.5, 3.0), grad=True)
+def alpha_of_a_difference(x: Tensor, t: Tensor) -> Tensor:
+    a = t.item()  # expect: any
+    return x.sub(x * 2, alpha=a), torch.sub(x, 1.5, alpha=a), x.clone().sub_(x, alpha=a)
+
+
 @FAMILY.program(beside(0.5, 3.0))
 def by_keyword(x: Tensor, t: Tensor) -> Tensor:
     a = t.item()  # expect: item device on_device

@@ -57,7 +57,7 @@ def number_beyond_half(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(pairs(FRACTIONS, 0.5, -2.25, 1e5), grad=True)
 def comparisons_in_doubles(x: Tensor, t: Tensor) -> Tensor:
-    a = t.item()  # expect: item device on_device
+    a = t.item()  # expect: item device on_device; f16_f64: item keep overflow; f16_f32: item keep overflow; bf16_f32: item keep overflow
     return x > a, x <= a, a == x, x.ne(a), torch.where(x > a, x, a)
 
 
@@ -94,13 +94,24 @@ def beside_without_axes(x: Tensor, t: Tensor) -> Tensor:
 @FAMILY.program(every_float(3, 4), grad=True)
 def arguments_of_operations(x: Tensor) -> Tensor:
     a = x.abs().mean().item()  # expect: item device on_device
-    return torch.add(x, x, alpha=a), x.clamp(-a, a), torch.lerp(x, x * 2, a), x.pow(2) * a
+    return x.clamp(-a, a), x.pow(2) * a, torch.where(x > 0, x, a), x.masked_fill(x > 0, a)
+
+
+@FAMILY.program(every_float(3, 4), grad=True)
+def alpha_of_a_sum(x: Tensor) -> Tensor:
+    a = x.abs().mean().item()  # expect: item device on_device
+    return torch.add(x, x, alpha=a), x.add(x * 2, alpha=a)
+
+
+@FAMILY.program(every_float(3, 4), grad=True)
+def weight_of_a_mean(x: Tensor) -> Tensor:
+    return torch.lerp(x, x * 2, x.abs().mean().item())  # expect: item device on_device
 
 
 @FAMILY.program(floats(3, 4), grad=True)
 def clamps_at(x: Tensor) -> Tensor:
     top = x.max().item()  # expect: item device on_device
-    return x.clamp(max=top * 0.5), x.clamp(min=top), x.clamp_min(0) + top
+    return x.clamp(max=top), x.clamp(min=top), x.clamp_min(0) + top * 0.5
 
 
 @FAMILY.program({"f32": floats(3, 4), "f16": floats(3, 4, dtype=torch.float16)})

@@ -69,17 +69,17 @@ def as_a_key_to_set(x: Tensor, n: Tensor) -> dict[Any, Tensor]:
 
 @FAMILY.program({"count": counts, "level": beside(0.5, NAN, 1e30)})
 def in_a_string(x: Tensor, t: Tensor) -> tuple[Tensor, str]:
-    return x * 2, f"<{t.item()}>"  # expect: item keep python_value
+    return x * 2, f"<{t.item()}>"  # expect: item late after_graph
 
 
 @FAMILY.program({"count": counts, "level": beside(0.5, NAN, -0.0)})
 def returned(x: Tensor, t: Tensor) -> tuple[Tensor, float]:
-    return x * 2, t.item()  # expect: item keep python_value
+    return x * 2, t.item()  # expect: item late after_graph
 
 
 @FAMILY.program(beside(0.5, NAN, 0.0))
 def returned_and_used(x: Tensor, t: Tensor) -> dict[str, Any]:
-    a = float(t)  # expect: item keep python_value
+    a = float(t)  # expect: item late after_graph
     return {"x": x * a, "scale": a}
 
 
@@ -90,7 +90,7 @@ class Remembers(nn.Module):
         self.last = 0.0
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        self.last = t.item()  # expect: item keep python_value
+        self.last = t.item()  # expect: item late after_graph
         return x * self.last
 
 
@@ -108,14 +108,14 @@ def held(_: object) -> list[Any]:
 
 @FAMILY.program(beside(0.5, NAN, 2.0), state=held)
 def appended(x: Tensor, t: Tensor) -> Tensor:
-    HELD.append(t.item())  # expect: item keep python_value
+    HELD.append(t.item())  # expect: item late after_graph
     return x * 2
 
 
 @FAMILY.program(beside(0.5, 0.0, 2.0), state=held)
 def summed_in_a_global(x: Tensor, t: Tensor) -> Tensor:
     global TOTAL
-    TOTAL += t.item()  # expect: item keep python_value
+    TOTAL += t.item()  # expect: item late after_graph
     return x * 2
 
 
@@ -256,7 +256,7 @@ class KeepsInADict(nn.Module):
         self.scales: dict[str, float] = {}
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
-        self.scales["last"] = float(n)  # expect: item keep python_value
+        self.scales["last"] = float(n)  # expect: item late after_graph
         return x / self.scales["last"]
 
 
