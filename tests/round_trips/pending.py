@@ -10,7 +10,7 @@ _BY_FAMILY: dict[str, str] = {
         adds_number multiplies_by_number list_of_three nested_list
     """,
     "items_kept": """
-        held_as_a_list rounded complex_number switched_off
+        held_as_a_list complex_number switched_off
     """,
     "mask_traps": """
         store_makes_it_require_grad storesintoabuffer two_axes_of_three sums_of_integers

@@ -145,8 +145,9 @@ def expectations(target: Any) -> dict[tuple[str, int], dict[str, Decided | None]
     file = str(Path(inspect.getsourcefile(target) or "").absolute())
     found = {}
     for number, line in zip(itertools.count(first), lines, strict=False):
-        _, mark, text = line.partition("# expect:")
+        code, mark, text = line.partition("# expect:")
         if mark:
+            assert code.strip() not in ("", ")"), f"{file}:{number} is not the line of a call"
             found[file, number] = dict(_clause(part) for part in text.split(";"))
     return found
 

@@ -90,13 +90,22 @@ def test_dynamic_sizes(program: Program, reason: str, pretended: list[fx.GraphMo
 
 def _can_pretend(program: Entry) -> bool:
     """Not parameters, which are on the CPU, nor what breaks the graph and looks at the device."""
-    breaks = program.name.endswith("made_with_gradients")
-    return not breaks and not isinstance(program.make(), nn.Module)
+    return program.name not in _NOT_HERE and not isinstance(program.make(), nn.Module)
+
+
+_NOT_HERE = (
+    "host_tensors.made_with_gradients",
+    "host_traps.decided_on_the_host",
+    "host_traps.number_of_the_host",
+    "host_traps.printed_on_the_host",
+    "host_traps.mixed_devices_raise",
+    "host_traps.by_cuda",
+)
 
 
 @pytest.mark.parametrize(
     "program",
-    [p for p in TABLE if p.name.startswith("host_tensors.") and _can_pretend(p)],
+    [p for p in TABLE if p.name.startswith("host_") and _can_pretend(p)],
     ids=lambda program: program.name,
 )
 def test_table(program: Entry, pretended: list[fx.GraphModule]) -> None:
@@ -104,15 +113,19 @@ def test_table(program: Entry, pretended: list[fx.GraphModule]) -> None:
     function = program.make()
 
     def there(*args: Any) -> Any:
-        return function(*(a.to(THERE) if isinstance(a, Tensor) else a for a in args))
+        moved = (
+            a.to(THERE) if isinstance(a, Tensor) and i not in program.hosted else a
+            for i, a in enumerate(args)
+        )
+        return function(*moved)
 
     (draw,) = program.draws
     compiled = torch.compile(there, backend="fusepass", dynamic=program.dynamic)
-    for args in program.draws[draw]():
+    for args, others in zip(program.draws[draw](), program.draws[draw](), strict=True):
         torch.manual_seed(3)
         expected = in_eager(there, *args)
         torch.manual_seed(3)
-        assert_same(expected, compiled(*args), "result")
+        assert_same(expected, compiled(*others), "result")
     report = fusepass.last_report(compiled).to_dict()
-    own = [d for d in report["decisions"] if d["file"].endswith("programs/host_tensors.py")]
+    own = [d for d in report["decisions"] if "programs/host_" in d["file"]]
     check_decisions(program, draw, "plain", {**report, "decisions": own}, "cuda")

@@ -114,21 +114,22 @@ def stays_on_the_host_too(x: Tensor) -> tuple[Tensor, Tensor]:
 @FAMILY.program(floats(3, 4))
 def moved_twice(x: Tensor) -> Tensor:
     mask = torch.ones(4).cumsum(0)
-    return x * mask.to(x.device) + mask.to(x.device)  # expect: any
+    return x * mask.to(x.device) + mask.to(x.device)  # expect: cuda: host_tensor device on_device
 
 
 @FAMILY.program(floats(3, 4))
 def linear_spacing(x: Tensor) -> Tensor:
-    steps = torch.linspace(0.1, 0.9, 4).to(x.device)  # expect: any
-    halves = torch.arange(0, 1, 0.25).to(x.device)  # expect: any
+    steps = torch.linspace(0.1, 0.9, 4).to(x.device)  # expect: cuda: host_tensor device on_device
+    halves = torch.arange(0, 1, 0.25).to(x.device)  # expect: cuda: host_tensor device on_device
     return x * steps + halves
 
 
 @FAMILY.program(floats(3, 4), grad=True)
 def inexact_on_a_device(x: Tensor) -> Tensor:
     freq = torch.exp(torch.arange(0, 4).float() * (-math.log(10000.0) / 4))
-    freq = freq.to(x.device)  # expect: any
-    wave = torch.sin(torch.arange(4).float()).to(x.device)  # expect: any
+    freq = freq.to(x.device)  # expect: cuda: host_tensor device on_device
+    wave = torch.sin(torch.arange(4).float())
+    wave = wave.to(x.device)  # expect: cuda: host_tensor device on_device
     return x * freq + wave
 
 
@@ -160,7 +161,7 @@ def of_python_values(x: Tensor, lengths: list[int]) -> Tensor:
 @FAMILY.program(floats(3, 4))
 def summed_on_the_host(x: Tensor) -> Tensor:
     weights = torch.tensor([0.1, 0.7, 1e-9, 0.2])
-    weights = (weights / weights.sum()).to(x.device)  # expect: any
+    weights = (weights / weights.sum()).to(x.device)  # expect: cuda: host_tensor device on_device
     return x * weights
 
 
@@ -185,8 +186,8 @@ def the_same_object(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), grad=True)
 def back_and_forth(x: Tensor) -> Tensor:
-    y = x.cpu()  # expect: any
-    z = (y * 2).to(x.device)  # expect: any
+    y = x.cpu()  # expect: none
+    z = (y * 2).to(x.device)  # expect: cuda: host_tensor keep not_constant
     return z + x
 
 
@@ -213,14 +214,15 @@ def constant_written_by_the_caller(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4))
 def given_strides(x: Tensor) -> Tensor:
-    a = torch.arange(12).reshape(4, 3).t().to(x.device)  # expect: any
-    b = torch.ones(1, 4).expand(3, 4).to(x.device)  # expect: any
+    a = torch.arange(12).reshape(4, 3).t()
+    a = a.to(x.device)  # expect: cuda: host_tensor device on_device
+    b = torch.ones(1, 4).expand(3, 4).to(x.device)  # expect: cuda: host_tensor device on_device
     return a, b, x * a * b
 
 
 @FAMILY.program(floats(3, 4))
 def one_hot_on_the_host(x: Tensor) -> Tensor:
-    table = F.one_hot(torch.arange(4), 5).to(x.device)  # expect: any
+    table = F.one_hot(torch.arange(4), 5).to(x.device)  # expect: cuda: host_tensor device on_device
     return x @ table.to(x.dtype)
 
 

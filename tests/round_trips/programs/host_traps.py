@@ -13,7 +13,8 @@ FAMILY = Family("host_traps")
 
 @FAMILY.program(calls(lambda: [(normal(3, 4),), (normal(3, 4),)]))
 def constant_returned_and_written(x: Tensor) -> Tensor:
-    table = torch.tensor([1.0, 2.0, 3.0, 4.0]).to(x.device)  # expect: any
+    table = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    table = table.to(x.device)  # expect: cuda: host_tensor device on_device
     out = x * table
     table.add_(x.sum())
     return out, table
@@ -30,23 +31,25 @@ class HandsOutItsConstant(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for old in self.kept:
             old.add_(100)
-        mask = torch.ones(4).to(x.device)  # expect: any
+        mask = torch.ones(4).to(x.device)  # expect: cuda: host_tensor device on_device
         self.kept.append(mask)
         return x * mask
 
 
 @FAMILY.program(floats(3, 4), grad=True)
 def options_of_the_move(x: Tensor) -> Tensor:
-    a = torch.arange(4.0).to(x.device, non_blocking=True)  # expect: any
-    b = torch.arange(4.0).to(x.device, copy=True)  # expect: any
-    c = torch.arange(4).to(x.device, torch.float64)  # expect: any
+    a = torch.arange(4.0)
+    a = a.to(x.device, non_blocking=True)  # expect: cuda: host_tensor device on_device
+    b = torch.arange(4.0).to(x.device, copy=True)  # expect: cuda: host_tensor device on_device
+    c = torch.arange(4).to(x.device, torch.float64)  # expect: cuda: host_tensor device on_device
     return x * a + b, c
 
 
 @FAMILY.program(floats(3, 4))
 def filled_before_the_move(x: Tensor) -> Tensor:
-    a = torch.empty(4).fill_(0.3).to(x.device)  # expect: any
-    b = torch.zeros(3, 4, dtype=torch.int32).add_(7).to(x.device)  # expect: any
+    a = torch.empty(4).fill_(0.3).to(x.device)  # expect: cuda: host_tensor device on_device
+    b = torch.zeros(3, 4, dtype=torch.int32).add_(7)
+    b = b.to(x.device)  # expect: cuda: host_tensor device on_device
     return x * a + b
 
 
@@ -74,7 +77,7 @@ def filled_with_an_argument(x: Tensor, level: float) -> Tensor:
 )
 def given_by_the_caller(x: Tensor, y: Tensor) -> Tensor:
     y.add_(1)
-    return x * y.to(x.device) + (y * 2).to(x.device)  # expect: any
+    return x * y.to(x.device) + (y * 2).to(x.device)  # expect: cuda: host_tensor keep not_constant
 
 
 @FAMILY.program(floats(3, 4))
@@ -86,15 +89,17 @@ def printed_on_the_host(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), tags="float64")
 def of_the_default_dtype(x: Tensor) -> Tensor:
-    a = torch.tensor([0.1, 0.2, 0.3, 0.4]).to(x.device)  # expect: any
-    return torch.ones(4).to(x.device), x * a  # expect: any
+    a = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    a = a.to(x.device)  # expect: cuda: host_tensor device on_device
+    return torch.ones(4).to(x.device), x * a  # expect: cuda: host_tensor device on_device
 
 
 @FAMILY.program(calls(lambda: [(normal(3, 4),), (normal(3, 4),)]))
 def random_between(x: Tensor) -> Tensor:
-    a = torch.ones(4).to(x.device)  # expect: any
-    noise = torch.rand(4).to(x.device)  # expect: any
-    b = torch.full((4,), 2.0).bernoulli_(0.5).to(x.device)  # expect: any
+    a = torch.ones(4).to(x.device)  # expect: cuda: host_tensor device on_device
+    noise = torch.rand(4).to(x.device)  # expect: cuda: host_tensor keep random_op
+    b = torch.full((4,), 2.0).bernoulli_(0.5)
+    b = b.to(x.device)  # expect: cuda: host_tensor keep random_op
     return x * a + noise * b
 
 
@@ -108,3 +113,8 @@ def by_cuda(x: Tensor) -> Tensor:
 def mixed_devices_raise(x: Tensor) -> Tensor:
     steps = torch.arange(4)
     return x + steps + steps.to(x.device)  # expect: any
+
+
+@FAMILY.program(floats(3, 4), options={"rules": {"host_tensor": False}})
+def switched_off(x: Tensor) -> Tensor:
+    return x * torch.arange(4).to(x.device)  # expect: any
