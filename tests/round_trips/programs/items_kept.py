@@ -178,9 +178,8 @@ def int_of_a_float(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(beside(2.5, -3.5, 0.5))
 def rounded(x: Tensor, t: Tensor) -> Tensor:
-    return x * round(t.item(), 1), x * round(
-        t.item()
-    )  # expect: item keep partial_op, item keep python_value
+    y = x * round(t.item())  # expect: item keep partial_op
+    return y * round(t.item(), 1)  # expect: item keep python_value
 
 
 @FAMILY.program(calls(lambda: [(normal(3, 4), torch.ones(2)), (normal(3, 4), torch.ones(3))]))
