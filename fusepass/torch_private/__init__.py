@@ -180,6 +180,8 @@ from fusepass.torch_private.versions import (
 )
 from fusepass.torch_private.watching import (
     Watching,
+    explicit_waits,
+    marked,
     operation_name,
     qualified_name,
     tensor_keyed_dict,
@@ -230,6 +232,7 @@ __all__ = [
     "dynamic_shapes_unlearned",
     "evaluated_size",
     "exception_parts",
+    "explicit_waits",
     "fake_mode_of",
     "fill_object",
     "forget_compiled_for",
@@ -270,6 +273,7 @@ __all__ = [
     "lacks_backward",
     "late_parts",
     "lower_to_addmm_activation",
+    "marked",
     "message_tracing",
     "mode_config",
     "new_scope",

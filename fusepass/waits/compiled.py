@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -17,10 +17,14 @@ from fusepass.report.decision import Decision
 from fusepass.report.explain import as_if_first, compiled_once, found_for
 from fusepass.report.report import report_of
 from fusepass.report.restore import everything_restored
+from fusepass.waits import cuda
 from fusepass.waits.graph import GraphWait, waits_in_graph
+from fusepass.waits.kinds import READ
+from fusepass.waits.marked import MarkedWatch
 from fusepass.waits.observe import Wait, Watch
 
 ENTERED: tuple[CodeType, ...] = (log.run_counted.__code__,)
+_WARM_UPS = 3  # CUDA graphs are recorded by the second call and replayed from the third
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class CompiledCall:
     """What was seen of one call.
 
     Attributes:
-        waits: in Python code around and between the graphs, and in the graphs where it was seen.
-        in_graphs: calls in the graphs that wait, once for each time their graph was entered.
+        waits: in Python code around and between the graphs; on CUDA in the graphs, too.
+        in_graphs: elsewhere: calls in the graphs that wait, each time their graph was entered.
         decisions: fusepass's; none for another backend.
     """
 
@@ -49,9 +53,9 @@ def watch_compiled(fn: Any, target: Any, args: Any, kwargs: Any, watch: Watch) -
         watch: made for ``ENTERED``.
     """
     with compiled_once(fn) as compiled:
-        entries = _watched(compiled, target, args, kwargs, watch)
+        seen = _watched(compiled, target, args, kwargs, watch)
         decisions = report_of(found_for(compiled)).decisions
-    return CompiledCall(watch.waits, _inside(entries), decisions)
+    return CompiledCall(*seen, decisions)
 
 
 def watch_other_backend(fn: Any, target: Any, args: Any, kwargs: Any, watch: Watch) -> CompiledCall:
@@ -74,26 +78,53 @@ def watch_other_backend(fn: Any, target: Any, args: Any, kwargs: Any, watch: Wat
 
     with as_if_first(target, backend):
         compiled = torch.compile(target, backend=backend, dynamic=dynamic)
-        entries = _watched(compiled, target, args, kwargs, watch)
-    return CompiledCall(watch.waits, _inside(entries))
+        return CompiledCall(*_watched(compiled, target, args, kwargs, watch))
 
 
 def _watched(
     compiled: Any, target: Any, args: Any, kwargs: Any, watch: Watch
-) -> list[log.GraphRecord]:
-    with _unheard(), log.count_entries(), everything_restored(target, args, kwargs):
-        compiled(*args, **kwargs)
-    with _unheard(), log.count_entries() as entries, everything_restored(target, args, kwargs):
-        watch.call(compiled, args, kwargs, eager=False)
-    return entries
+) -> tuple[list[Wait], list[GraphWait]]:
+    """Waits seen, and what in the graphs waits where that is not seen."""
+
+    def fresh() -> Any:
+        return everything_restored(target, args, kwargs)
+
+    def plain() -> Any:
+        return compiled(*args, **kwargs)
+
+    def watched() -> Any:
+        return watch.call(compiled, args, kwargs, eager=False)
+
+    with unheard(), log.count_entries() as entries:
+        if isinstance(watch, MarkedWatch):
+            for _ in range(_WARM_UPS):
+                with fresh():
+                    plain()
+            return [_in_program(w) for w in cuda.measure(watch, watched, fresh)], []
+        with fresh():
+            plain()
+        entries.clear()
+        with fresh():
+            watched()
+    return watch.waits, [wait for entry in entries for wait in entry.waits]
 
 
-def _inside(entries: list[log.GraphRecord]) -> list[GraphWait]:
-    return [wait for entry in entries for wait in entry.waits]
+def _in_program(wait: Wait) -> Wait:
+    """A wait inside a graph, at the line of the program that the graph has it from."""
+    record = wait.place.graph
+    if record is None:
+        return wait
+    for inside in record.waits:
+        if inside.kind is wait.kind or (inside.kind in READ and wait.kind in READ):
+            place = replace(wait.place, file=inside.file, line=inside.line, graph=None)
+            record.waits.remove(inside)
+            record.waits.append(inside)  # the next one of this kind is another
+            return replace(wait, kind=inside.kind, place=place)
+    return replace(wait, place=replace(wait.place, graph=None))
 
 
 @contextlib.contextmanager
-def _unheard() -> Iterator[None]:
+def unheard() -> Iterator[None]:
     """What the program prints is printed once, by its first call."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

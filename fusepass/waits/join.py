@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fusepass.report.decision import Decision, Outcome, Station
 from fusepass.waits.advice import advice
 from fusepass.waits.compiled import CompiledCall
-from fusepass.waits.kinds import Kind
+from fusepass.waits.kinds import READ, Kind
 from fusepass.waits.observe import Wait
 from fusepass.waits.place import Place
 from fusepass.waits.result import Sync
@@ -25,8 +25,6 @@ _RULES = {
     Kind.SIZE: ("masked",),
 }
 _TREATED = ("branch", "sink", "item", "print", "masked", "host_tensor")
-# Numbers are read in the same places whatever they are for.
-_READ = (Kind.BRANCH, Kind.ITEM, Kind.PRINT)
 
 
 @dataclass
@@ -68,7 +66,13 @@ def _grouped(waits: Iterable[Wait]) -> dict[Key, _Row]:
         row.count += wait.times
         row.hidden += wait.times * wait.hidden
         row.operations[wait.operation] = None
+        row.wait_us = _sum(row.wait_us, wait.wait_us)
+        row.idle_us = _sum(row.idle_us, wait.idle_us)
     return rows
+
+
+def _sum(left: float | None, right: float | None) -> float | None:
+    return right if left is None else left + (right or 0.0)
 
 
 def _left(compiled: CompiledCall) -> Counter[Key]:
@@ -130,7 +134,7 @@ def _remaining(
 ) -> int:
     """Waits left at a place, at most those there were, unless fusepass brought them."""
     file, line, kind = key
-    kinds = _READ if kind in _READ else (kind,)
+    kinds = READ if kind in READ else (kind,)
     seen = sum(left.get((file, line, one), 0) for one in kinds)
     if kind is Kind.READ_BACK:
         return sum(left.values())

@@ -20,3 +20,7 @@ class Kind(enum.StrEnum):
     ALLOCATION = "allocation"
     READ_BACK = "read_back"
     UNKNOWN = "unknown"
+
+
+# A number is read, whatever it is for.
+READ = (Kind.BRANCH, Kind.ITEM, Kind.PRINT)

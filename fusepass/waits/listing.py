@@ -10,9 +10,16 @@ import torch
 from fusepass import torch_private
 from fusepass.report.explain import was_compiled_with_fusepass
 from fusepass.report.restore import everything_restored
-from fusepass.waits import residence
-from fusepass.waits.compiled import ENTERED, CompiledCall, watch_compiled, watch_other_backend
+from fusepass.waits import cuda, residence
+from fusepass.waits.compiled import (
+    ENTERED,
+    CompiledCall,
+    unheard,
+    watch_compiled,
+    watch_other_backend,
+)
 from fusepass.waits.join import rows_of
+from fusepass.waits.marked import MarkedWatch
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.result import Sync, Syncs
 
@@ -52,28 +59,50 @@ def listed(fn: Any, args: Any, kwargs: Any, *, with_fusepass: bool) -> Syncs:
     before = _eager(target, args, kwargs, as_if)
     compiled = None
     if with_fusepass:
-        compiled = watch_compiled(fn, target, args, kwargs, _watch(as_if))
+        compiled = watch_compiled(fn, target, args, kwargs, _later(as_if))
     rows = rows_of(before, compiled)
     ran = "eager"
     if given is not None and not ours:
         ran = torch_private.backend_name(given)
-        other = watch_other_backend(fn, target, args, kwargs, _watch(as_if))
+        other = watch_other_backend(fn, target, args, kwargs, _later(as_if))
         rows = _under(other, before, rows)
     return Syncs(rows, name_of(fn), _device(as_if), ran, ours)
 
 
 def _eager(target: Any, args: Any, kwargs: Any, as_if: bool) -> list[Wait]:
-    watch = Watch(as_if=residence.AsIf() if as_if else None)
-    with (
-        everything_restored(target, args, kwargs),
-        torch_private.without_compile_in_place(target),
-    ):
-        watch.call(target, args, kwargs, eager=True)
+    """Waits of the program as it is written."""
+    watch = _watch((), residence.AsIf() if as_if else None)
+
+    def fresh() -> Any:
+        return everything_restored(target, args, kwargs)
+
+    def watched() -> Any:
+        return watch.call(target, args, kwargs, eager=True)
+
+    def plain() -> Any:
+        with torch.compiler.set_stance("force_eager"):
+            return target(*args, **kwargs)
+
+    with torch_private.without_compile_in_place(target):
+        if isinstance(watch, MarkedWatch):
+            with fresh():
+                plain()
+            with unheard():
+                return cuda.measure(watch, watched, fresh, plain)
+        with fresh():
+            watched()
     return watch.waits
 
 
-def _watch(as_if: bool) -> Watch:
-    return Watch(ENTERED, residence.AsIf(unknown=True) if as_if else None)
+def _watch(entered: Any, as_if: residence.AsIf | None) -> Watch:
+    """On CUDA the profiler tells, elsewhere the operations do."""
+    if as_if is None and torch.cuda.is_available():
+        return MarkedWatch(entered)
+    return Watch(entered, as_if)
+
+
+def _later(as_if: bool) -> Watch:
+    return _watch(ENTERED, residence.AsIf(unknown=True) if as_if else None)
 
 
 def _under(other: CompiledCall, before: list[Wait], rows: tuple[Sync, ...]) -> tuple[Sync, ...]:
@@ -83,7 +112,8 @@ def _under(other: CompiledCall, before: list[Wait], rows: tuple[Sync, ...]) -> t
     for row in rows:
         count = left.get((row.file, row.line, row.kind), 0)
         if count or not row.count:
-            made.append(replace(row, count=count, remaining=min(row.remaining, count or 1)))
+            least = min(row.remaining, count or 1)
+            made.append(replace(row, count=count, remaining=least, wait_us=None, idle_us=None))
     return tuple(made)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -33,6 +33,8 @@ class Wait:
         place: where in the program.
         times: how often the host waits in it.
         hidden: whether a watch without torch functions cannot see it on this machine.
+        wait_us: microseconds the host waited, None where not measured.
+        idle_us: microseconds the device then stood idle, None where not measured.
     """
 
     kind: Kind
@@ -40,6 +42,8 @@ class Wait:
     place: Place
     times: int = 1
     hidden: bool = False
+    wait_us: float | None = None
+    idle_us: float | None = None
 
 
 class Watch:
@@ -48,24 +52,21 @@ class Watch:
     Args:
         entered: codes of functions that run a compiled graph, as for :func:`here`.
         as_if: on a machine without a device: where tensors would be.
-        mark: entered around each operation, with its number.
     """
 
     def __init__(
         self,
         entered: tuple[CodeType, ...] = (),
         as_if: residence.AsIf | None = None,
-        mark: Callable[[int], AbstractContextManager[Any]] | None = None,
     ) -> None:
         self.waits: list[Wait] = []
         self.as_if = as_if
         self.on_device: operations.OnDevice = as_if or residence.really
         self.via = ""  # the torch function running, where functions are watched
-        self._entered, self._mark = entered, mark
+        self._entered = entered
         self._thread = threading.get_ident()
         self._bottom: CodeType = _called.__code__
         self._muted = False
-        self._count = 0
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any, *, eager: bool) -> Any:
         """Call a program and watch it.
@@ -111,9 +112,7 @@ class Watch:
 
     def _operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One operation at the dispatcher."""
-        self._count += 1
-        with self._mark(self._count) if self._mark is not None else nullcontext():
-            out = func(*args, **kwargs)
+        out = func(*args, **kwargs)
         if self._muted:
             return out
         name = torch_private.operation_name(func)

@@ -21,7 +21,11 @@ import torch
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
-_TEXT_MAKERS = (f"{_STANDARD}logging{os.sep}", f"{_STANDARD}warnings.py")
+_TEXT_MAKERS = (
+    f"{_STANDARD}logging{os.sep}",
+    f"{_STANDARD}warnings.py",
+    f"{_TORCH}_tensor_str.py",
+)
 Span = tuple[int, int, int, int]  # first and last line, first and last column
 
 
@@ -31,25 +35,34 @@ class Place:
 
     Attributes:
         file, line: the innermost user's line, ``("", 0)`` when there is none.
-        span: the expression evaluated there, None when unknown.
-        function: name of the function.
+        code, offset: the code object, and where in it.
         caller_file, caller_line: the outermost user's line below the call that is looked at.
         graph: the record of the compiled graph that was running, or None.
         emitted: whether code that fusepass puts around a graph was running.
-        logging: whether ``logging`` or ``warnings`` stands between.
+        text: whether text is being made: ``logging``, ``warnings`` or ``repr`` of a tensor.
         library: the file of torch that the user's line called into, ``""`` when there is none.
     """
 
     file: str = ""
     line: int = 0
-    span: Span | None = None
-    function: str = ""
+    code: CodeType | None = None
+    offset: int = 0
     caller_file: str = ""
     caller_line: int = 0
     graph: Any = None
     emitted: bool = False
-    logging: bool = False
+    text: bool = False
     library: str = ""
+
+    @property
+    def function(self) -> str:
+        """Name of the function."""
+        return "" if self.code is None else self.code.co_name
+
+    @property
+    def span(self) -> Span | None:
+        """The expression evaluated there, None when unknown."""
+        return None if self.code is None else _span(self.code, self.offset)
 
 
 def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> Place:
@@ -70,7 +83,7 @@ def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> P
 def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ...]) -> Place:
     inner: FrameType | None = None
     outer: FrameType | None = None
-    graph, emitted, logged, library = None, False, False, ""
+    graph, emitted, text, library = None, False, False, ""
     while frame is not None and frame.f_code is not bottom:
         code = frame.f_code
         home = _home(code.co_filename)
@@ -79,24 +92,24 @@ def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ..
         elif inner is None:
             if any(code is one for one in entered):
                 graph = graph or frame.f_locals.get("record")
-            logged = logged or code.co_filename.startswith(_TEXT_MAKERS)
+            text = text or code.co_filename.startswith(_TEXT_MAKERS)
             emitted = emitted or (
                 home == "ours" and os.sep + "capture" + os.sep in code.co_filename
             )
             library = code.co_filename if home == "torch" else library
         frame = frame.f_back
     if inner is None or outer is None:
-        return Place(graph=graph, emitted=emitted, logging=logged, library=library)
+        return Place(graph=graph, emitted=emitted, text=text, library=library)
     return Place(
         inner.f_code.co_filename,
         inner.f_lineno or 0,
-        _span(inner.f_code, inner.f_lasti),
-        inner.f_code.co_name,
+        inner.f_code,
+        inner.f_lasti,
         outer.f_code.co_filename,
         outer.f_lineno or 0,
         graph,
         emitted,
-        logged,
+        text,
         library,
     )
 

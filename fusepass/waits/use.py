@@ -30,9 +30,9 @@ def use_of(place: Place, via: str = "") -> Kind:
         place: where it is read.
         via: the method that reads it, if known (``__bool__``, ``item``, ``__format__``).
     """
-    if place.logging or via in ("__format__", "__repr__", "__str__"):
+    if place.text or via in ("__format__", "__repr__", "__str__"):
         return Kind.PRINT
-    chain = _ancestors(place.file, place.span) if place.span is not None else None
+    chain = _ancestors(place.file, place.span)
     if not chain:
         return Kind.BRANCH if via == "__bool__" else Kind.ITEM
     return _judge(chain, via)
