@@ -35,16 +35,22 @@ def played(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
         way = WAITING.get(event["name"])
         if way is not None and not any(_holds(event, other) for other in events):
             number = len(made)
-            middle, tid = event["ts"] + event["dur"] / 2, event["tid"]
-            base = {"ph": "X", "tid": tid, "dur": event["dur"] / 8, "args": {"correlation": number}}
+            begin, step = event["ts"], event["dur"] / 100  # before the operation calls others
+            args = {"correlation": number}
+            base = {"ph": "X", "tid": event["tid"], "dur": step, "args": args}
             made += [
-                {**base, "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "ts": middle},
-                {**base, "cat": "gpu_memcpy", "name": f"Memcpy {way} (Pageable)", "ts": middle},
+                {**base, "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "ts": begin + step},
+                {
+                    **base,
+                    "cat": "gpu_memcpy",
+                    "name": f"Memcpy {way} (Pageable)",
+                    "ts": begin + step,
+                },
                 {
                     **base,
                     "cat": "cuda_runtime",
                     "name": "cudaStreamSynchronize",
-                    "ts": middle + event["dur"] / 4,
+                    "ts": begin + 3 * step,
                 },
             ]
     return events + made
@@ -52,8 +58,9 @@ def played(call: Callable[[], Any], folder: Path) -> list[dict[str, Any]]:
 
 def _holds(event: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether the other is the same operation, where it reaches its kernel."""
-    begins, ends = event["ts"], event["ts"] + event["dur"]
-    return other is not event and other["name"] == event["name"] and begins <= other["ts"] <= ends
+    later = other["args"].get("Ev Idx", 0) > event["args"].get("Ev Idx", 0)
+    inside = event["ts"] <= other["ts"] <= event["ts"] + event["dur"]
+    return other["name"] == event["name"] and inside and later
 
 
 # As torch would: from a line of torch's.
