@@ -11,15 +11,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status (2 for a request that cannot be carried out)."""
     from fusepass.bench import cli as bench
     from fusepass.errors import FusepassError
+    from fusepass.waits import cli as syncs
 
     parser = argparse.ArgumentParser(prog="python -m fusepass")
     commands = parser.add_subparsers(dest="command", required=True)
     bench.add_arguments(
         commands.add_parser("bench", help="time eager, Inductor and fusepass side by side")
     )
+    syncs.add_arguments(
+        commands.add_parser("syncs", help="list where one call makes the host wait for the device")
+    )
     arguments = parser.parse_args(argv)
     try:
-        return bench.run(arguments)
+        return {"bench": bench.run, "syncs": syncs.run}[arguments.command](arguments)
     except FusepassError as error:
         print(error, file=sys.stderr)
         return 2

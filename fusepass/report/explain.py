@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,15 +47,20 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
         **kwargs: keyword arguments of the call.
 
     Returns:
-        The report of this compile; ``regions_per_call`` is counted during the call.
+        The report of this compile; ``regions_per_call`` is counted during the call, and ``syncs``
+        has the host's waits seen in it.
     """
+    from fusepass.waits.left import left, looking
+
+    watch = looking()
     with (
         everything_restored(_target(fn), args, kwargs),
         compiled_once(fn) as compiled,
         log.count_entries() as entries,
     ):
-        compiled(*args, **kwargs)
-        return report_of(found_for(compiled), len(entries))
+        watch.call(compiled, args, kwargs, eager=False)
+        report = report_of(found_for(compiled), len(entries))
+    return dataclasses.replace(report, syncs=left(watch.waits, entries, report.decisions))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 
 from fusepass.report.decision import Decision, Outcome, Station
 from fusepass.report.log import CompileLog
+from fusepass.waits.result import Sync
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Report:
         regions_per_call: compiled graphs entered by one call; where it was not counted, the
             pieces of code compiled, each once however often it was recompiled.
         decisions: every site looked at.
+        syncs: places where the host still waits for the device in the call that was explained;
+            None where no call was watched. :func:`fusepass.syncs` compares with eager mode.
     """
 
     operations: tuple[int, ...]
@@ -31,6 +34,7 @@ class Report:
     regions_per_call: int
     decisions: tuple[Decision, ...]
     versions: dict[str, str] = field(default_factory=dict)
+    syncs: tuple[Sync, ...] | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; the schema is in docs/report.md."""
@@ -40,6 +44,7 @@ class Report:
             "graph_breaks": [dict(b) for b in self.graph_breaks],
             "regions_per_call": self.regions_per_call,
             "decisions": [d.to_dict() for d in self.decisions],
+            "syncs": None if self.syncs is None else [row.to_dict() for row in self.syncs],
             "versions": dict(self.versions),
         }
 
@@ -94,6 +99,12 @@ def _lines(report: Report) -> list[str]:
     if report.graph_breaks:
         lines += ["", "graph breaks:"]
         lines += [f"  {_short(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks]
+    if report.syncs:
+        lines += ["", "the host still waits for the device:"]
+        lines += [
+            f"{row.remaining:>5}  {row.kind.value:<13}{_short(row.file)}:{row.line}"
+            for row in report.syncs
+        ]
     return lines
 
 

@@ -19,7 +19,7 @@ from fusepass.waits.kinds import Kind
 from fusepass.waits.marked import MarkedWatch, Noted
 from fusepass.waits.observe import Wait
 from fusepass.waits.place import Place
-from fusepass.waits.use import use_of
+from fusepass.waits.use import calls, use_of
 
 Fresh = Callable[[], AbstractContextManager[Any]]
 
@@ -71,7 +71,9 @@ def kind_of(wait: trace.HostWait, noted: Noted | None) -> Kind:
         return Kind.COPY_IN
     others = [kind for kind in kinds if kind is not Kind.COPY_IN]
     if others:
-        return use_of(noted.place) if others[0] is Kind.ITEM else others[0]
+        # A list of numbers is a copy of the whole tensor.
+        read = others[0] is Kind.ITEM or calls(noted.place, "tolist")
+        return use_of(noted.place) if read else others[0]
     if kinds:
         return kinds[0]
     if wait.inside:

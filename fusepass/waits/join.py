@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from fusepass.report.decision import Decision, Outcome, Station
+from fusepass.report.decision import Decision, Outcome
 from fusepass.waits.advice import advice
 from fusepass.waits.compiled import CompiledCall
 from fusepass.waits.kinds import READ, Kind
@@ -24,11 +24,13 @@ _RULES = {
     Kind.NONZERO: ("masked", "branch"),
     Kind.SIZE: ("masked",),
 }
-_TREATED = ("branch", "sink", "item", "print", "masked", "host_tensor")
+_MOVED = "late"  # done after the graph, where the host waits all the same
 
 
 @dataclass
-class _Row:
+class Row:
+    """What is known of one row before it is held against a compiled call."""
+
     count: int = 0
     operations: dict[str, None] = field(default_factory=dict)
     caller: Place = field(default_factory=Place)
@@ -44,23 +46,25 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
         before: waits of the program as it ran in eager mode.
         compiled: the same call compiled; None where it was not, and all remains.
     """
-    rows = _grouped(before)
+    rows = grouped(before)
     if compiled is None:
         everything = Counter({key: row.count for key, row in rows.items()})
-        return tuple(_sync(key, row, everything, {}) for key, row in rows.items())
+        return tuple(row_of(key, row, everything, ()) for key, row in rows.items())
     left = _left(compiled)
-    decisions = _by_line(compiled.decisions)
-    made = [_sync(key, row, left, decisions) for key, row in rows.items()]
-    for key, row in _grouped(w for w in compiled.waits if w.place.emitted).items():
-        emitted = _Row(0, row.operations, row.caller)
-        made.append(_sync((*key[:2], Kind.READ_BACK), emitted, {key: row.count}, decisions))
+    decisions = compiled.decisions
+    made = [row_of(key, row, left, decisions) for key, row in rows.items()]
+    emitted = grouped(replace(w, kind=Kind.READ_BACK) for w in compiled.waits if w.place.emitted)
+    for key, row in emitted.items():
+        counts = {key: row.count}
+        made.append(row_of(key, Row(0, row.operations, row.caller), counts, ()))
     return tuple(made)
 
 
-def _grouped(waits: Iterable[Wait]) -> dict[Key, _Row]:
-    rows: dict[Key, _Row] = {}
+def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:
+    """Waits by place and kind, in the order they were first met."""
+    rows: dict[Key, Row] = {}
     for wait in waits:
-        row = rows.setdefault((wait.place.file, wait.place.line, wait.kind), _Row())
+        row = rows.setdefault((wait.place.file, wait.place.line, wait.kind), Row())
         if not row.count:
             row.caller = wait.place
         row.count += wait.times
@@ -86,29 +90,26 @@ def _left(compiled: CompiledCall) -> Counter[Key]:
     return left
 
 
-def _by_line(decisions: Iterable[Decision]) -> dict[tuple[str, int], list[Decision]]:
-    found: dict[tuple[str, int], list[Decision]] = {}
-    for decision in decisions:
-        if decision.rule in _TREATED or decision.station is Station.CAPTURE:
-            found.setdefault((decision.file, decision.line), []).append(decision)
-    return found
+def row_of(key: Key, row: Row, left: Mapping[Key, int], decisions: Iterable[Decision]) -> Sync:
+    """A row of the list.
 
-
-def _sync(
-    key: Key,
-    row: _Row,
-    left: Counter[Key] | dict[Key, int],
-    decisions: dict[tuple[str, int], list[Decision]],
-) -> Sync:
+    Args:
+        key: its place and kind.
+        row: what was seen there before.
+        left: how often the host still waits, by place and kind.
+        decisions: fusepass's.
+    """
     file, line, kind = key
-    decision = _decision(decisions.get((file, line), []), kind)
-    remaining = _remaining(key, row, left, decision)
+    here = [d for d in decisions if (d.file, d.line) == (file, line)]
+    applied, rejected = _decision(here, kind, acted=True), _decision(here, kind, acted=False)
+    remaining = _remaining(key, row, left, applied)
     removed: bool | None = remaining == 0
+    decision = applied if removed else rejected or applied
     if row.hidden and decision is None and kind in (Kind.COPY_IN, Kind.COPY_OUT):
         removed = None  # there is no copy on this machine that a rule could look at
-    acted = decision is not None and decision.outcome is Outcome.APPLIED
-    if decision is not None and acted != removed and not (acted and decision.treatment):
-        decision = decision if not removed else None
+    reason = "" if decision is None else decision.reason
+    if removed and decision is None:
+        reason = "the compiled program does not wait here"
     operations = tuple(row.operations)
     return Sync(
         kind,
@@ -122,33 +123,30 @@ def _sync(
         row.caller.caller_line,
         "" if decision is None else decision.treatment,
         "" if decision is None else decision.reason_code.value,
-        "" if decision is None else decision.reason,
+        reason,
         "" if removed else advice(kind, operations),
         row.wait_us,
         row.idle_us,
     )
 
 
-def _remaining(
-    key: Key, row: _Row, left: Counter[Key] | dict[Key, int], decision: Decision | None
-) -> int:
-    """Waits left at a place, at most those there were, unless fusepass brought them."""
+def _remaining(key: Key, row: Row, left: Mapping[Key, int], applied: Decision | None) -> int:
+    """Waits left at a place: at most those there were, unless fusepass brought them."""
     file, line, kind = key
+    if kind is Kind.READ_BACK:
+        return left.get(key, 0)
     kinds = READ if kind in READ else (kind,)
     seen = sum(left.get((file, line, one), 0) for one in kinds)
-    if kind is Kind.READ_BACK:
-        return sum(left.values())
-    treated = decision is not None and decision.outcome is Outcome.APPLIED
-    if row.hidden and not treated:
+    if row.hidden and (applied is None or applied.treatment == _MOVED):
         seen += row.hidden
     return min(seen, row.count)
 
 
-def _decision(found: list[Decision], kind: Kind) -> Decision | None:
-    """The decision about a kind at a line: what acted before what did not."""
+def _decision(found: list[Decision], kind: Kind, *, acted: bool) -> Decision | None:
+    """The first decision about a kind that acted, or that did not."""
     rules = _RULES.get(kind, ())
     ranked = sorted(
-        (d for d in found if d.rule in rules),
-        key=lambda d: (d.outcome is not Outcome.APPLIED, rules.index(d.rule)),
+        (d for d in found if d.rule in rules and (d.outcome is Outcome.APPLIED) == acted),
+        key=lambda d: rules.index(d.rule),
     )
     return ranked[0] if ranked else None

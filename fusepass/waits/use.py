@@ -38,6 +38,12 @@ def use_of(place: Place, via: str = "") -> Kind:
     return _judge(chain, via)
 
 
+def calls(place: Place, name: str) -> bool:
+    """Whether the expression at a place is a call of that name."""
+    chain = _ancestors(place.file, place.span)
+    return bool(chain) and _is_call(chain[0], (name,))
+
+
 def _judge(chain: list[ast.AST], via: str) -> Kind:
     """Climb from the expression outwards until something says what its value is for."""
     asked = via == "__bool__" and not _is_call(chain[0], ("bool",))

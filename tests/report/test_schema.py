@@ -33,6 +33,7 @@ TOP = {
     "graph_breaks": list,
     "regions_per_call": int,
     "decisions": list,
+    "syncs": list,
     "versions": dict,
 }
 

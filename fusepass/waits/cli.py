@@ -1,0 +1,35 @@
+"""The command line: ``python -m fusepass syncs module:function``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``syncs``; docs/syncs.md explains them."""
+    parser.add_argument("target", help="module:function or path/to/file.py:function, as for bench")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the list here as JSON")
+    parser.add_argument("--grad", action="store_true", help="leave autograd on")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the host synchronisations of one call of a target; returns 1 if any remain.
+
+    Raises:
+        BenchError: the target cannot be loaded.
+    """
+    import torch
+
+    from fusepass.bench.programs import check_built, load_function
+    from fusepass.waits.listing import syncs
+
+    make: Callable[[], object] = load_function(arguments.target)
+    built = check_built(make(), arguments.target)
+    with torch.set_grad_enabled(arguments.grad):
+        found = syncs(built.model, *built.args, **built.kwargs)
+    if arguments.json is not None:
+        arguments.json.write_text(found.to_json() + "\n")
+    print(found)
+    return 1 if found.remaining else 0

@@ -1,0 +1,42 @@
+"""The waits left in the one call that ``explain`` makes, without a look at eager mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fusepass.report.decision import Decision
+from fusepass.report.log import GraphRecord
+from fusepass.waits import residence
+from fusepass.waits.compiled import ENTERED
+from fusepass.waits.join import grouped, row_of
+from fusepass.waits.kinds import Kind
+from fusepass.waits.observe import Wait, Watch
+from fusepass.waits.place import Place
+from fusepass.waits.result import Sync
+
+
+def looking() -> Watch:
+    """A watch for a compiled call: of operations alone, without the profiler."""
+    as_if = residence.AsIf(unknown=True) if residence.no_device() else None
+    return Watch(ENTERED, as_if)
+
+
+def left(
+    waits: Iterable[Wait], entries: Iterable[GraphRecord], decisions: Iterable[Decision]
+) -> tuple[Sync, ...]:
+    """Rows for what was seen between the graphs, and for what waits in those that were entered."""
+    outside = [
+        replace(wait, kind=Kind.READ_BACK) if wait.place.emitted else wait
+        for wait in waits
+        if wait.place.graph is None
+    ]
+    inside = [
+        Wait(wait.kind, wait.operation, Place(wait.file, wait.line), wait.times)
+        for entry in entries
+        for wait in entry.waits
+    ]
+    rows = grouped([*outside, *inside])
+    counts = Counter({key: row.count for key, row in rows.items()})
+    return tuple(row_of(key, row, counts, decisions) for key, row in rows.items())

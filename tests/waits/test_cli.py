@@ -1,0 +1,56 @@
+"""``python -m fusepass syncs``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fusepass
+from fusepass.__main__ import main
+from fusepass.waits import residence
+
+PROGRAM = """
+import torch
+
+
+def waits(x):
+    return {x.sum().item(): 1}
+
+
+def make():
+    return waits, (torch.ones(3),)
+
+
+def make_quiet():
+    return torch.nn.Linear(3, 3), (torch.ones(3),)
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(residence, "no_device", lambda: True)
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    return str(file)
+
+
+def test_prints_the_table(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    with fusepass.options(codegen="eager"):
+        assert main(["syncs", f"{target}:make", "--json", str(out)]) == 1
+    assert "program.py:6" in capsys.readouterr().out
+    (row,) = json.loads(out.read_text())["syncs"]
+    assert (row["kind"], row["line"]) == ("item", 6)
+
+
+def test_nothing_left(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with fusepass.options(codegen="eager"):
+        assert main(["syncs", f"{target}:make_quiet"]) == 0
+    assert "none" in capsys.readouterr().out
+
+
+def test_unknown_function(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["syncs", f"{target}:missing"]) == 2
+    assert "missing" in capsys.readouterr().err
