@@ -24,7 +24,7 @@ _RULES = {
     Kind.NONZERO: ("masked", "branch"),
     Kind.SIZE: ("masked",),
 }
-_MOVED = "late"  # done after the graph, where the host waits all the same
+LATE = "late"  # done after the graph, where the host waits all the same
 
 
 @dataclass
@@ -135,9 +135,11 @@ def _remaining(key: Key, row: Row, left: Mapping[Key, int], applied: Decision | 
     file, line, kind = key
     if kind is Kind.READ_BACK:
         return left.get(key, 0)
+    if applied is not None and applied.treatment == LATE:
+        return row.count
     kinds = READ if kind in READ else (kind,)
     seen = sum(left.get((file, line, one), 0) for one in kinds)
-    if row.hidden and (applied is None or applied.treatment == _MOVED):
+    if row.hidden and applied is None:
         seen += row.hidden
     return min(seen, row.count)
 

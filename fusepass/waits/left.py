@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fusepass.report.decision import Decision
+from fusepass.report.decision import Decision, Outcome
 from fusepass.report.log import GraphRecord
 from fusepass.waits import residence
 from fusepass.waits.compiled import ENTERED
-from fusepass.waits.join import grouped, row_of
+from fusepass.waits.join import LATE, grouped, row_of
 from fusepass.waits.kinds import Kind
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.place import Place
@@ -27,11 +27,8 @@ def left(
     waits: Iterable[Wait], entries: Iterable[GraphRecord], decisions: Iterable[Decision]
 ) -> tuple[Sync, ...]:
     """Rows for what was seen between the graphs, and for what waits in those that were entered."""
-    outside = [
-        replace(wait, kind=Kind.READ_BACK) if wait.place.emitted else wait
-        for wait in waits
-        if wait.place.graph is None
-    ]
+    late = [d for d in decisions if d.treatment == LATE and d.outcome is Outcome.APPLIED]
+    outside = [_placed(wait, late) for wait in waits if wait.place.graph is None]
     inside = [
         Wait(wait.kind, wait.operation, Place(wait.file, wait.line), wait.times)
         for entry in entries
@@ -40,3 +37,20 @@ def left(
     rows = grouped([*outside, *inside])
     counts = Counter({key: row.count for key, row in rows.items()})
     return tuple(row_of(key, row, counts, decisions) for key, row in rows.items())
+
+
+def _placed(wait: Wait, late: list[Decision]) -> Wait:
+    """A wait of code that fusepass or Dynamo put behind a graph, at the line it was put there for.
+
+    Such code has the first line of its function, or none of the program's at all.
+    """
+    place = wait.place
+    if place.emitted:
+        return replace(wait, kind=Kind.READ_BACK)
+    if place.code is None or place.line != place.code.co_firstlineno:
+        return wait
+    for decision in late:
+        if decision.file == place.file and decision.line > place.line:
+            late.remove(decision)
+            return replace(wait, place=replace(place, line=decision.line))
+    return wait
