@@ -7,6 +7,7 @@ eager's: ``f"{x.max():.3f}"`` becomes ``str.format("{:.3f}", <operand 0>)``.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +44,11 @@ class Made:
     kwargs: tuple[tuple[str, Recipe], ...] = ()
 
 
-# Calls that look at a 0-d tensor for its number only, not for its gradient.
-_NUMBERS_ONLY = ("item", "tolist", int, float, bool, format)
+# How a tensor is looked at: as itself, in a text or an argument; by ``format``, which shows the
+# number of a 0-d tensor; for what it holds; or as an operand of what is computed for the text.
+WHOLE, FORMAT, CONTENTS, OPERAND = "whole", "format", "contents", "operand"
+_CONTENTS_ONLY = ("item", "tolist", "numpy", "numel", "size", "dim", int, float, bool, len)
+_AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
 Recipe = Known | Operand | Made
 
 
@@ -66,16 +70,29 @@ def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
 class Writer:
     """Writes recipes for tracked values and collects the graph nodes they need.
 
+    Args:
+        reason: of the refusal where a value cannot be kept for later.
+
     Attributes:
-        nodes: the operands, in order, each once.
-        shows_grad: positions of tensors whose text shows ``requires_grad`` or ``grad_fn``.
-        shows_whole: positions of tensors of which more is looked at than a number.
+        nodes: the operands, in order, one for each way in which a node is looked at.
+        looks: how each is looked at.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reason: Reason = Reason.RAISES) -> None:
+        self.reason = reason
         self.nodes: list[fx.Node] = []
-        self.shows_grad: set[int] = set()
-        self.shows_whole: set[int] = set()
+        self.looks: list[str] = []
+
+    @property
+    def shows_whole(self) -> set[int]:
+        """Positions of tensors of which more is looked at than what they hold."""
+        return {i for i, look in enumerate(self.looks) if look in (WHOLE, OPERAND)}
+
+    @property
+    def shows_grad(self) -> set[int]:
+        """Positions of tensors whose text shows ``requires_grad`` or ``grad_fn``."""
+        values = {i: tensor_value(self.nodes[i]) for i in self.shows_whole}
+        return {i for i, value in values.items() if value is not None and value.requires_grad}
 
     def exception(self, raised: Any) -> Recipe:
         """The recipe of what a ``raise`` statement was given.
@@ -85,16 +102,16 @@ class Writer:
         """
         parts = torch_private.exception_parts(raised)
         if parts is None:
-            raise Refusal(Reason.RAISES, "the exception raised was not made by the raising arm")
+            raise Refusal(self.reason, "the exception raised was not made by the raising arm")
         kind, args, kwargs = parts
-        return self._call(kind, args, kwargs)
+        return self.call(kind, args, kwargs)
 
-    def value(self, tracked: Any, *, as_number: bool = False) -> Recipe:
+    def value(self, tracked: Any, look: str = WHOLE) -> Recipe:
         """The recipe of one tracked value.
 
         Args:
             tracked: the value.
-            as_number: of a 0-d tensor only the number is looked at.
+            look: how it is looked at.
 
         Raises:
             Refusal: it cannot be kept for later.
@@ -104,45 +121,68 @@ class Writer:
         if constant:
             return Known(known)
         if torch_private.is_any_tensor(tracked):
-            return self._tensor(tracked, as_number)
+            return self._tensor(tracked, look)
         number = torch_private.size_or_scalar(tracked)
         if number is not None:
-            return Operand(self._position(number))
+            return Operand(self._position(number, CONTENTS))
         late = torch_private.late_parts(tracked)
         if late is not None:
-            return self._call(*late)
+            return self.call(*late, look=look)
         held = torch_private.container_items(tracked)
         if held is None:
             kind = type(tracked).__name__.removesuffix("Variable")
-            raise Refusal(Reason.RAISES, f"the message needs a value that cannot be kept: {kind}")
+            raise Refusal(self.reason, f"the message needs a value that cannot be kept: {kind}")
+        if look == FORMAT:
+            look = WHOLE
         if held[0] is dict:
-            pairs = [Made(tuple, tuple(map(self.value, pair))) for pair in held[1]]
+            pairs = [Made(tuple, tuple(self.value(v, look) for v in pair)) for pair in held[1]]
             return Made(dict, tuple(pairs))
-        return Made(held[0], tuple(map(self.value, held[1])))
+        return Made(held[0], tuple(self.value(item, look) for item in held[1]))
 
-    def _call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Recipe:
-        number = function in _NUMBERS_ONLY
-        if function is str.format:
-            number = "!" not in torch_private.constant_or_class(args[0])[1]
+    def call(
+        self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], *, look: str = WHOLE
+    ) -> Recipe:
+        """The recipe of a call, or of a method named by a text.
+
+        Args:
+            function: what is called.
+            args: tracked values.
+            kwargs: tracked values.
+            look: how the result is looked at.
+
+        Raises:
+            Refusal: an argument cannot be kept for later.
+        """
+        look = self._look_at_arguments(function, args, look)
         return Made(
             function,
-            tuple(self.value(arg, as_number=number) for arg in args),
-            tuple((name, self.value(arg, as_number=number)) for name, arg in kwargs.items()),
+            tuple(self.value(arg, look) for arg in args),
+            tuple((name, self.value(arg, look)) for name, arg in kwargs.items()),
         )
 
-    def _tensor(self, tracked: Any, as_number: bool) -> Recipe:
-        if not torch_private.is_plain_tensor(tracked):
-            raise Refusal(Reason.RAISES, "the message needs a tensor subclass or a sparse tensor")
-        node = tracked.as_proxy().node
-        position = self._position(node)
-        value = tensor_value(node)
-        if value is not None and not (as_number and value.dim() == 0):
-            self.shows_whole.add(position)
-            if value.requires_grad:
-                self.shows_grad.add(position)
-        return Operand(position)
+    def _look_at_arguments(self, function: Any, args: Sequence[Any], look: str) -> str:
+        if look == CONTENTS or function in _CONTENTS_ONLY:
+            return CONTENTS
+        if function is format:
+            return FORMAT
+        if function is str.format:
+            return FORMAT if "!" not in torch_private.constant_or_class(args[0])[1] else WHOLE
+        own_class = isinstance(function, type) and function not in (complex,)
+        return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
 
-    def _position(self, node: fx.Node) -> int:
-        if node not in self.nodes:
-            self.nodes.append(node)
-        return self.nodes.index(node)
+    def _tensor(self, tracked: Any, look: str) -> Recipe:
+        if not torch_private.is_plain_tensor(tracked):
+            raise Refusal(self.reason, "the message needs a tensor subclass or a sparse tensor")
+        node = tracked.as_proxy().node
+        value = tensor_value(node)
+        if look == FORMAT:
+            look = CONTENTS if value is not None and value.dim() == 0 else WHOLE
+        return Operand(self._position(node, look))
+
+    def _position(self, node: fx.Node, look: str) -> int:
+        for position, held in enumerate(zip(self.nodes, self.looks, strict=True)):
+            if held == (node, look):
+                return position
+        self.nodes.append(node)
+        self.looks.append(look)
+        return len(self.nodes) - 1

@@ -128,6 +128,13 @@ from fusepass.torch_private.side_effects import (
     set_held_items,
     side_effects_allowed,
 )
+from fusepass.torch_private.speech import (
+    METHODS,
+    Speaker,
+    function_name,
+    standard_stream,
+    user_frames,
+)
 from fusepass.torch_private.stack import (
     break_reason,
     code_of_local,
@@ -188,10 +195,12 @@ from fusepass.torch_private.watching import (
 )
 
 __all__ = [
+    "METHODS",
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "Container",
     "Handlers",
+    "Speaker",
     "Watching",
     "add_constant",
     "addmm_activation",
@@ -239,6 +248,7 @@ __all__ = [
     "forget_count",
     "forget_sizes",
     "frames_outwards",
+    "function_name",
     "function_of_operator",
     "graph_pass",
     "guards_not_timed",
@@ -317,6 +327,7 @@ __all__ = [
     "sizes_bound",
     "source_of",
     "source_of_kernel",
+    "standard_stream",
     "storage_key",
     "subgraph_of",
     "symbol_nodes",
@@ -337,6 +348,7 @@ __all__ = [
     "unknown_number",
     "unknown_sizes",
     "unsupported_errors",
+    "user_frames",
     "version_text",
     "with_node",
     "without_compile_in_place",

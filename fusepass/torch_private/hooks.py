@@ -18,6 +18,7 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
+from fusepass.torch_private.speech import LOADS, SpeakerHandler, SpeechHandler, hook_speech, speaker_on_top
 from fusepass.torch_private.stack import (
     hook_numbers,
     is_any_tensor,
@@ -79,6 +80,9 @@ class Handlers:
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
+        on_speech: see :func:`~fusepass.torch_private.speech.hook_speech`.
+        on_speaker: called as ``(translator, place)`` when print or the like was loaded and may be
+            about to be called; ``place`` is where on the stack the result of that call will be.
     """
 
     on_item: ItemHandler
@@ -94,6 +98,8 @@ class Handlers:
     on_not: TruthHandler
     on_call: CallHandler
     on_asked: AskedHandler
+    on_speech: SpeechHandler
+    on_speaker: SpeakerHandler
 
 
 def install_hooks(handlers: Handlers) -> Callable[[], None]:
@@ -104,6 +110,7 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         hook_numbers(handlers.on_number, handlers.on_read_late),
         hook_calls(handlers.on_call),
         hook_questions(handlers.on_asked),
+        hook_speech(handlers.on_speech),
         _hook_graphs(handlers.on_graph),
         _hook_breaks(handlers.on_break),
         _hook_errors(handlers.on_error),
@@ -128,6 +135,7 @@ def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
         ),
         "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth, handlers.on_not),
         "RAISE_VARARGS": functools.partial(_raise_hook, handlers.on_raise),
+        **dict.fromkeys(LOADS, functools.partial(_load_hook, handlers.on_speaker)),
     }
     undo: list[Callable[[], None]] = []
     base = symbolic_convert.InstructionTranslatorBase
@@ -264,6 +272,18 @@ def _jump_hook(
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         on_jump(translator, instruction, original)
+
+    return handler
+
+
+def _load_hook(
+    on_speaker: SpeakerHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    def handler(translator: Any, instruction: Any) -> None:
+        original(translator, instruction)
+        place = speaker_on_top(translator)
+        if place is not None:
+            on_speaker(translator, place)
 
     return handler
 

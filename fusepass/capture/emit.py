@@ -1,0 +1,63 @@
+"""Writes lines: print, log records and warnings as the call in the program would have made them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Any
+
+
+def printed(*values: Any, stream: str | None = None, **options: Any) -> None:
+    """``print(*values, file=sys.<stream>, **options)``, the stream looked up now."""
+    if stream is not None:
+        options["file"] = getattr(sys, stream)
+    print(*values, **options)  # noqa: T201 - the program prints
+
+
+def logged(
+    logger: logging.Logger | None,
+    level: int,
+    place: tuple[str, int, str],
+    message: Any,
+    *values: Any,
+) -> None:
+    """A log record as from ``place`` (file, line, function); ``None`` is the root logger.
+
+    Like the functions of ``logging``, those of the root logger configure it if nobody has.
+    """
+    if logger is None:
+        logger = logging.getLogger()
+        if not logger.handlers:
+            logging.basicConfig()
+    if logger.isEnabledFor(level):
+        file, line, function = place
+        record = logger.makeRecord(
+            logger.name, level, file, line, message, values, None, function, None, None
+        )
+        logger.handle(record)
+
+
+def warned(
+    message: Any, category: Any, place: tuple[str, int], module: dict[str, Any], source: Any = None
+) -> None:
+    """What ``warnings.warn`` does for a call at ``place`` (file, line) in a module.
+
+    Args:
+        message: text or warning.
+        category: class of the warning, None for that of the message or UserWarning.
+        place: file and line it is about.
+        module: the globals of that code.
+        source: the object the warning is about.
+    """
+    if isinstance(message, Warning):
+        category = type(message)
+    warnings.warn_explicit(
+        message,
+        category or UserWarning,
+        *place,
+        module.get("__name__") or "<string>",
+        module.setdefault("__warningregistry__", {}),
+        None,
+        source,
+    )

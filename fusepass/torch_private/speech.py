@@ -1,0 +1,161 @@
+"""Dynamo: calls of print, of loggers and of ``warnings.warn``. Run on 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fusepass.torch_private.dynamo import is_internal_file
+from fusepass.torch_private.raising import frames_outwards
+from fusepass.torch_private.stack import realized
+
+SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
+SpeakerHandler = Callable[[Any, int], None]
+
+METHODS = frozenset("debug info warning error critical fatal log".split())
+LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+_FUNCTIONS = {getattr(logging, name): name for name in sorted(METHODS)}
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What is called to write a line.
+
+    Attributes:
+        kind: ``print``, ``log`` or ``warn``.
+        logger: for ``log``, the logger; None for the functions of the module ``logging``.
+        method: for ``log``, the name of the method or function.
+    """
+
+    kind: str
+    logger: logging.Logger | None = None
+    method: str = ""
+
+
+def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
+    """Put a handler in front of print, the methods of loggers and ``warnings.warn``.
+
+    Args:
+        on_speech: called as ``(translator, speaker, args, kwargs, call)`` with tracked arguments,
+            which it may leave unrealized; must return a tracked value or ``call()``.
+
+    Returns:
+        The function that takes it out again.
+    """
+    from torch._dynamo import variables
+
+    of: Any = variables
+    places = [
+        (of.BuiltinVariable, "call_function", _of_function),
+        (of.SkipFunctionVariable, "call_function", _of_function),
+        (of.UserFunctionVariable, "call_function", _of_function),
+        (variables.misc.LoggingLoggerVariable, "call_method", _of_method),
+    ]
+    undo = [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
+
+    def take_out() -> None:
+        while undo:
+            undo.pop()()
+
+    return take_out
+
+
+def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -> Any:
+    original = getattr(kind, name)
+    own = vars(kind).get(name)
+
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, *given: Any) -> Any:
+        speaker = speaker_of_call(self, *given[:-2])
+        if speaker is None:
+            return original(self, tx, *given)
+        args, kwargs = list(given[-2]), dict(given[-1])
+        return on_speech(tx, speaker, args, kwargs, lambda: original(self, tx, *given))
+
+    setattr(kind, name, call)
+    return (lambda: delattr(kind, name)) if own is None else (lambda: setattr(kind, name, own))
+
+
+def _of_function(called: Any) -> Speaker | None:
+    """The speaker behind a tracked function; this is asked at every call."""
+    function = getattr(called, "fn", None)
+    if function is None:
+        function = getattr(called, "value", None)
+    if function is print:
+        return Speaker("print")
+    if function is warnings.warn:
+        return Speaker("warn")
+    with contextlib.suppress(TypeError):  # not hashable
+        if function in _FUNCTIONS:
+            return Speaker("log", None, _FUNCTIONS[function])
+    return None
+
+
+def _of_method(called: Any, name: str) -> Speaker | None:
+    return Speaker("log", called.value, name) if name in METHODS else None
+
+
+def speaker_on_top(translator: Any) -> int | None:
+    """Where on the stack the result of a call of the speaker just loaded will be, or None.
+
+    Up to Python 3.12 an empty slot comes before what is called, later behind it.
+    """
+    below = sys.version_info < (3, 13)
+    stack = translator.stack
+    for depth in range(1, min(len(stack), 1 if below else 2) + 1):
+        if _speaks(stack[-depth]):
+            return len(stack) - depth - int(below)
+    return None
+
+
+def _speaks(value: Any) -> bool:
+    from torch._dynamo import variables
+    from torch._dynamo.variables.misc import LoggingLoggerVariable
+
+    if isinstance(value, variables.LazyVariableTracker):
+        if not value.is_realized():
+            return False
+        value = value.realize()
+    kinds: Any = (
+        variables.BuiltinVariable,
+        variables.SkipFunctionVariable,
+        variables.UserFunctionVariable,
+    )
+    if isinstance(value, kinds):
+        return _of_function(value) is not None
+    owner = getattr(value, "obj", None)  # of a method not yet called
+    name = getattr(value, "name", None)
+    return isinstance(realized(owner), LoggingLoggerVariable) and name in METHODS
+
+
+def standard_stream(translator: Any, tracked: Any) -> str | None:
+    """``"stdout"`` or ``"stderr"`` for what the program got as ``sys.stdout`` or ``sys.stderr``.
+
+    The tracked value is not realized: that would guard on the very stream.
+    """
+    source = getattr(tracked, "source", None)
+    name, base = getattr(source, "member", None), getattr(source, "base", None)
+    module = translator.output.global_scope.get(getattr(base, "global_name", None))
+    return str(name) if name in ("stdout", "stderr") and module is sys else None
+
+
+def user_frames(translator: Any) -> Iterator[tuple[Any, int]]:
+    """``(translator, line)`` of the frames of the program, innermost first."""
+    for frame in frames_outwards(translator):
+        if not is_internal_file(frame.f_code.co_filename):
+            positions = getattr(frame.current_instruction, "positions", None)
+            yield frame, int(getattr(positions, "lineno", None) or frame.lineno)
+
+
+def function_name(code: Any) -> str:
+    """The name the program gave a function, also of what Dynamo resumes it with."""
+    resumed = _RESUMED.match(code.co_name)
+    return resumed.group(1) if resumed else str(code.co_name)
