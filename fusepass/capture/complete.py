@@ -12,14 +12,21 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import escape, gradients, handed_on, sink_legality
-from fusepass.capture.exits import Exits
+from fusepass.capture import (
+    escape,
+    gradients,
+    handed_on,
+    line_legality,
+    sink_legality,
+    speech,
+)
+from fusepass.capture.event_outputs import take_events_out
+from fusepass.capture.events import Events
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.items import settle_items
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
-from fusepass.capture.sink_outputs import take_sinks_out
 from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
 from fusepass.errors import BranchRuleError, CaptureFault
@@ -50,14 +57,15 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
     take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
-    exits = _take_sinks_out(output_graph, frame, gm)
+    line_legality.leave_unsafe(output_graph, frame, gm)
+    events = _take_events_out(output_graph, frame, gm)
     try:
         with log.compiling(frame, output_graph):
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program
         _give_all_back(output_graph, frame, error)
         raise
-    compiled = compiled if exits is None else exits.around(compiled)
+    compiled = compiled if events is None else events.around(compiled)
     return compiled if reading is None else reading(compiled)
 
 
@@ -76,11 +84,12 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
     return undecided
 
 
-def _take_sinks_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Exits | None:
-    """Sinks become a number and code around the graph, while there still is a way back."""
+def _take_events_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Events | None:
+    """Sinks and lines become code around the graph, while there still is a way back."""
     try:
-        return take_sinks_out(gm)
+        return take_events_out(gm)
     except Exception as error:  # our error costs speed, never the program
+        speech.leave_all(output_graph, frame, error)
         _give_all_back(output_graph, frame, error, "sink")
         raise
 

@@ -15,8 +15,10 @@ from fusepass.capture.chain import chain_at, join_tests, or_one_by_one
 from fusepass.capture.data_sizes import leave_sizes
 from fusepass.capture.frame import Frame, Site
 from fusepass.capture.join import join_arms
+from fusepass.capture.line import is_line
+from fusepass.capture.message import tag_as_message
 from fusepass.capture.predicate import as_bool_scalar
-from fusepass.capture.raising_arm import record_sink, tag_as_message
+from fusepass.capture.raising_arm import record_sink
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.region import Region
 from fusepass.capture.trace_arm import trace_arm
@@ -79,6 +81,9 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
             text = "an arm binds an attribute that did not exist before it, or may not be bound"
             raise Refusal(Reason.SIDE_EFFECT, text) from None
         traced = tag_as_message(translator.output.graph, last, site_id)
+        for node in filter(is_line, traced):  # written again when the message is traced
+            translator.output.graph.erase_node(node)
+        traced = [node for node in traced if not is_line(node)]
         if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
             raise
         leave_sizes(translator, traced)

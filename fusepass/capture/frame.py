@@ -65,7 +65,10 @@ class Frame:
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
-        in_message: whether what is traced is only the message of an exception.
+        in_message: whether what is traced is only a message: of an exception, or of a line.
+        due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
+        lines: calls that write a line, recorded in this graph: place, and sites they are inside.
+        speakers: where print and the like were loaded, by translator and height of the stack.
         round_trips: what was decided about host round trips other than branches, by position.
     """
 
@@ -80,6 +83,9 @@ class Frame:
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     in_message: bool = False
+    due: Any = None
+    lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
+    speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     next_id: int = 0
 

@@ -8,6 +8,8 @@ compared (tests/capture/test_grad_names.py); of others it is not known.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import fx
 
@@ -16,6 +18,11 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.totality import POINTWISE
 
 _APART = frozenset("hardshrink softshrink".split())
+# What tracing has, and what eager has, on the CPU.
+_ON_CPU = {
+    "batch_norm": ("NativeBatchNormLegitBackward", "NativeBatchNormBackward0"),
+    "dropout": ("NativeDropoutBackward", "MulBackward0"),
+}
 _COMPARED = (POINTWISE - _APART) | frozenset(
     """
     adaptive_avg_pool1d amax amin as_strided avg_pool1d baddbmm bilinear
@@ -36,7 +43,7 @@ def look_of_node(node: fx.Node, written: bool) -> Look | None:
     """What the text of a tensor in the graph shows besides its contents, now.
 
     Args:
-        node: of the tensor; not an input.
+        node: of the tensor.
         written: whether its memory was written in place before.
 
     Returns:
@@ -46,20 +53,28 @@ def look_of_node(node: fx.Node, written: bool) -> Look | None:
     if value is None:
         return None
     look = look_of(value)
-    if look.grad_fn is None:
-        return look if not look.requires_grad or op_name(node) is not None else None
-    return look if _is_eagers(node, value, look.grad_fn, written) else None
+    if not look.requires_grad:
+        return look
+    if node.op in ("placeholder", "get_attr"):
+        return None
+    if look.grad_fn is None:  # a leaf made in the graph
+        return look
+    name = _eagers(node, value, look.grad_fn, written)
+    return None if name is None else dataclasses.replace(look, grad_fn=name)
 
 
-def _is_eagers(node: fx.Node, value: torch.Tensor, name: str, written: bool) -> bool:
+def _eagers(node: fx.Node, value: torch.Tensor, name: str, written: bool) -> str | None:
     if written and value._is_view():
-        return False
+        return None
     operation = op_name(node)
     parent = node.args[0] if node.args else None
     if operation == "getitem" and isinstance(parent, fx.Node) and tensor_value(parent) is None:
         operation = op_name(parent)  # one of several results
-    if operation is None or name == "CloneBackward0" and operation != "clone":
-        return False
+    if operation is None:
+        return None
     if operation == "matmul" and name == "ViewBackward0":
-        return False
-    return operation.rstrip("_") in _COMPARED
+        return "UnsafeViewBackward0"
+    if value.device.type == "cpu" and operation in _ON_CPU:
+        traced, own = _ON_CPU[operation]
+        return own if name.startswith(traced) else None
+    return name if operation.rstrip("_") in _COMPARED else None

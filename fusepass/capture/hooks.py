@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import asked, calls, items, raising_arm, read_back
+from fusepass.capture import asked, calls, items, raising_arm, read_back, speech, statement
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
@@ -58,6 +58,8 @@ def install() -> None:
                     on_not=read_back.on_not,
                     on_call=calls.on_call,
                     on_asked=asked.on_asked,
+                    on_speech=speech.on_speech,
+                    on_speaker=statement.on_speaker,
                 )
             )
 

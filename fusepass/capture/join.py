@@ -16,6 +16,7 @@ from fusepass.capture.bindings import Arm, Bindings, put_back
 from fusepass.capture.custom_functions import mark_total_functions
 from fusepass.capture.data_sizes import remove_data_sizes
 from fusepass.capture.frame import Frame, Site
+from fusepass.capture.line import is_line_inside
 from fusepass.capture.liveness import live_names
 from fusepass.capture.merge import Outputs, Results, merge, merge_locals, settle
 from fusepass.capture.numbers import record_choice
@@ -23,6 +24,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
 from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.shadow import Shadows, shadow_arms
+from fusepass.capture.sink_message import operands_of
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
 from fusepass.graph.mixed_index import split_mixed_indices
@@ -64,6 +66,8 @@ def join_arms(
     predicate_node = predicate.as_proxy().node
     raises_inside = any(site_id in inner.inside for inner in frame.sites)
     _check_left(pairs, rewritten, raises_inside)
+    lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate_node)]
+    _check_lines(lines, rewritten)
     verdict = legality.check_outputs(
         translator,
         frame.options,
@@ -75,6 +79,8 @@ def join_arms(
     )
     if raises_inside and verdict.treatment == "cond":
         raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
+    if lines and verdict.treatment == "cond":
+        raise Refusal(Reason.SIDE_EFFECT, f"an arm prints, and may not always run: {verdict.text}")
     outer = frame.arms[-1] if frame.arms else None
     branch = Branch(site_id, outer, verdict.treatment, verdict.gated, *where)
     site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
@@ -136,6 +142,16 @@ def _check_left(
         raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     if raises_inside and rewritten.shadows.finals:
         raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
+
+
+def _check_lines(lines: list[fx.Node], rewritten: _Rewritten) -> None:
+    """What an arm prints must still be there when it has been rewritten."""
+    operands = {operand for node in lines for operand in operands_of(node)}
+    if not rewritten.erased.isdisjoint(operands):
+        raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
+    if operands and rewritten.shadows.finals:
+        text = "an arm both prints and writes what existed before it"
+        raise Refusal(Reason.SIDE_EFFECT, text)
 
 
 def _record_select(

@@ -64,3 +64,9 @@ fx.node.has_side_effect(line)  # no user, yet it must stay
 def is_line(node: fx.Node) -> bool:
     """Whether a node is a line."""
     return node.target is line and LINE in node.meta
+
+
+def is_line_inside(node: fx.Node, predicate: fx.Node) -> bool:
+    """Whether a node is a line in an arm of the branch that tests ``predicate``."""
+    tests: Any = node.args[0] if is_line(node) else ()
+    return any(test is predicate for test, _ in tests)

@@ -7,7 +7,6 @@ the other arm, as if there had been no branch.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,14 +17,13 @@ from fusepass import torch_private
 from fusepass.capture import handlers
 from fusepass.capture.bindings import Bindings, modes, mutations
 from fusepass.capture.frame import Frame, Site
+from fusepass.capture.message import autocast_now, check_message, message, tag_as_message
 from fusepass.capture.recipe import Writer
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import RETURNS
 from fusepass.capture.select import Branch
-from fusepass.capture.sink import MESSAGE, SINK, Sink, sink
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.totality import depends_on_data
+from fusepass.capture.sink import SINK, Sink, sink
+from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
@@ -82,15 +80,17 @@ def record_sink(
     prints = torch_private.prints_waiting(translator)
     graph = translator.output.graph
     last = next(iter(reversed(graph.nodes)))
+    frame.due = bad
     try:
         raised = _trace(translator, frame, raising)
     finally:
+        frame.due = None
         nodes = tag_as_message(graph, last, site_id)
         after = modes(), mutations(translator)
         before.restore()
     if after != (before.modes, before.mutations):
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises changes something outside first")
-    _check_message(nodes)
+    check_message(nodes, "the arm that raises")
     if torch_private.prints_waiting(translator) != prints:
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises prints first")
     writer = Writer()
@@ -106,7 +106,7 @@ def record_sink(
         shows_grad=frozenset(writer.shows_grad),
         shows_whole=frozenset(writer.shows_whole),
         grad_enabled=torch.is_grad_enabled(),
-        autocast=_autocast(),
+        autocast=autocast_now(),
         random_calls=torch_private.random_call_count(translator.output),
         file=where[0],
         line=where[1],
@@ -166,7 +166,7 @@ def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any], int]) -
     translator.instruction_pointer = translator.start_point = raising[0]
     translator.stack = list(raising[1])
     try:
-        with _message(translator, frame):
+        with message(translator, frame):
             while _goes_on(translator, raising[2]) and translator.step():
                 pass
     except Raised as raised:
@@ -189,57 +189,6 @@ def _goes_on(translator: Any, join: int) -> bool:
     return index != join and translator.instructions[index].opname not in RETURNS
 
 
-@contextlib.contextmanager
-def _message(translator: Any, frame: Frame) -> Iterator[None]:
-    """While the arm is traced: no partial graph, no handler, nothing from outside is written."""
-    held = {
-        n: translator.__dict__.get(n) for n in ("should_compile_partial_graph", "exception_handler")
-    }
-    translator.should_compile_partial_graph = lambda: False
-    translator.exception_handler = _refuse_handling
-    translator.current_speculation = None
-    frame.in_message = True
-    try:
-        with torch_private.new_scope(), torch_private.message_tracing(translator, depends_on_data):
-            yield
-    finally:
-        frame.in_message = False
-        for name, value in held.items():
-            if value is None:
-                delattr(translator, name)
-            else:
-                setattr(translator, name, value)
-
-
-def _refuse_handling(error: Any) -> None:
-    raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})")
-
-
-def tag_as_message(graph: fx.Graph, last: fx.Node | None, site_id: int) -> list[fx.Node]:
-    """Mark what was recorded after ``last`` as not part of the program's main path."""
-    nodes: list[fx.Node] = []
-    for node in reversed(graph.nodes):
-        if node is last:
-            break
-        if node.op != "placeholder":
-            node.meta.setdefault(MESSAGE, site_id)
-            nodes.append(node)
-    return nodes[::-1]
-
-
-def _check_message(nodes: list[fx.Node]) -> None:
-    """The message runs later, and only when it is needed: it may look, and nothing else."""
-    for node in nodes:
-        if is_random(node):
-            raise Refusal(
-                Reason.RANDOM_OP, f"the arm that raises draws random numbers ({op_name(node)})"
-            )
-        if written_nodes(node):
-            raise Refusal(
-                Reason.SIDE_EFFECT, f"the arm that raises writes memory ({op_name(node)})"
-            )
-
-
 def _checked(raised: Raised) -> Any:
     if raised.again or raised.value is None:
         raise Refusal(Reason.RAISES, "an arm raises an older exception again")
@@ -250,11 +199,6 @@ def _checked(raised: Raised) -> Any:
     if raised.seen_by is not None:
         raise Refusal(Reason.RAISES, f"the exception would pass {raised.seen_by} of the program")
     return raised.value
-
-
-def _autocast() -> tuple[tuple[str, bool, Any], ...]:
-    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return tuple((k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)
 
 
 def _user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:

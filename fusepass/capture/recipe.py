@@ -1,13 +1,14 @@
-"""How to make an exception from values known only when the graph has run.
+"""How to make an exception, or a line of text, from values known only when the graph has run.
 
-A recipe is the exception's construction as Dynamo traced it, with places where tensors and numbers
-of the graph go. It is carried out with Python's own functions on real values, so that the text is
+A recipe is the construction as Dynamo traced it, with places where tensors and numbers of the graph
+go. It is carried out with Python's own functions on real values, so that the text is
 eager's: ``f"{x.max():.3f}"`` becomes ``str.format("{:.3f}", <operand 0>)``.
 """
 
 from __future__ import annotations
 
 import operator
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Operand:
-    """The tensor or number at a position among the operands of the sink."""
+    """The tensor or number at a position among the operands of the node."""
 
     position: int
 
@@ -76,12 +77,15 @@ class Writer:
     Attributes:
         nodes: the operands, in order, one for each way in which a node is looked at.
         looks: how each is looked at.
+        begun_before: positions of what is in texts that were put together before the message.
     """
 
     def __init__(self, reason: Reason = Reason.RAISES) -> None:
         self.reason = reason
         self.nodes: list[fx.Node] = []
         self.looks: list[str] = []
+        self.begun_before: set[int] = set()
+        self._in_older_text = False
 
     @property
     def shows_whole(self) -> set[int]:
@@ -102,7 +106,7 @@ class Writer:
         """
         parts = torch_private.exception_parts(raised)
         if parts is None:
-            raise Refusal(self.reason, "the exception raised was not made by the raising arm")
+            raise Refusal(self.reason, "the exception was not made where it is used")
         kind, args, kwargs = parts
         return self.call(kind, args, kwargs)
 
@@ -127,7 +131,12 @@ class Writer:
             return Operand(self._position(number, CONTENTS))
         late = torch_private.late_parts(tracked)
         if late is not None:
-            return self.call(*late, look=look)
+            outer = self._in_older_text
+            self._in_older_text = outer or not torch_private.is_of_this_message(tracked)
+            try:
+                return self.call(*late, look=look)
+            finally:
+                self._in_older_text = outer
         held = torch_private.container_items(tracked)
         if held is None:
             kind = type(tracked).__name__.removesuffix("Variable")
@@ -153,21 +162,22 @@ class Writer:
         Raises:
             Refusal: an argument cannot be kept for later.
         """
-        look = self._look_at_arguments(function, args, look)
+        looks: dict[Any, str] = {}
+        look = self._look_at_arguments(function, look)
+        if function is str.format and look == FORMAT:
+            looks = _looks_of_fields(torch_private.constant_or_class(args[0])[1])
         return Made(
             function,
-            tuple(self.value(arg, look) for arg in args),
-            tuple((name, self.value(arg, look)) for name, arg in kwargs.items()),
+            tuple(self.value(arg, looks.get(i, look)) for i, arg in enumerate(args)),
+            tuple((name, self.value(arg, looks.get(name, look))) for name, arg in kwargs.items()),
         )
 
-    def _look_at_arguments(self, function: Any, args: Sequence[Any], look: str) -> str:
+    def _look_at_arguments(self, function: Any, look: str) -> str:
         if look == CONTENTS or function in _CONTENTS_ONLY:
             return CONTENTS
-        if function is format:
+        if function in (format, str.format):
             return FORMAT
-        if function is str.format:
-            return FORMAT if "!" not in torch_private.constant_or_class(args[0])[1] else WHOLE
-        own_class = isinstance(function, type) and function not in (complex,)
+        own_class = isinstance(function, type) and function is not complex
         return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
 
     def _tensor(self, tracked: Any, look: str) -> Recipe:
@@ -180,9 +190,26 @@ class Writer:
         return Operand(self._position(node, look))
 
     def _position(self, node: fx.Node, look: str) -> int:
-        for position, held in enumerate(zip(self.nodes, self.looks, strict=True)):
-            if held == (node, look):
-                return position
-        self.nodes.append(node)
-        self.looks.append(look)
-        return len(self.nodes) - 1
+        held = list(zip(self.nodes, self.looks, strict=True))
+        position = held.index((node, look)) if (node, look) in held else len(held)
+        if position == len(held):
+            self.nodes.append(node)
+            self.looks.append(look)
+        if self._in_older_text:
+            self.begun_before.add(position)
+        return position
+
+
+def _looks_of_fields(text: str) -> dict[Any, str]:
+    """Arguments of ``str.format`` that are shown whole: converted first, or looked into."""
+    looks: dict[Any, str] = {}
+    count = 0
+    for _, name, _, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
+        field = name or str(count)
+        count += not name
+        if conversion or not field.isalnum():
+            first = field.partition(".")[0].partition("[")[0]
+            looks[int(first) + 1 if first.isdigit() else first] = WHOLE
+    return looks

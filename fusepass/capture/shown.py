@@ -45,9 +45,9 @@ def shown(tensor: torch.Tensor, look: Look) -> torch.Tensor:
     """A tensor with the contents of ``tensor`` whose text is that of one with this look."""
     if look == look_of(tensor):
         return tensor
-    given = tensor.detach().as_subclass(_kind())
-    given.look = look  # type: ignore[attr-defined]
-    return given
+    given: Any = tensor.detach().as_subclass(_kind())
+    given.look = look
+    return given  # type: ignore[no-any-return]
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.line import is_line
 from fusepass.capture.safe_operands import guard_for
 from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
@@ -43,6 +44,8 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
     owners = input_owners(graph)
     saved: dict[fx.Node, int] = {}
     for node in graph.nodes:
+        if is_line(node):
+            continue
         if is_sink(node):
             open_sinks.append(node)
         elif open_sinks and node.op != "output" and not left_out(node):
@@ -57,9 +60,9 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
                 held.site, (Reason.RANDOM_OP, "Python's random is drawn from afterwards")
             )
     for plan in plans(graph) if open_sinks else ():
-        if not plan.faithful:
+        if is_sink(plan.event) and not plan.faithful:
             text = "the text of the exception shows a gradient function the graph does not have"
-            lost.setdefault(plan.sink.meta[SINK].site, (Reason.RAISES, text))
+            lost.setdefault(plan.event.meta[SINK].site, (Reason.RAISES, text))
     return lost
 
 
@@ -74,7 +77,12 @@ def left_out(node: fx.Node) -> bool:
     if only_for_message(node) or comes_from_items(node):
         return True
     value = node.meta.get("example_value")
-    if node.op != "call_function" or isinstance(value, torch.Tensor) or is_sink(node):
+    if (
+        node.op != "call_function"
+        or isinstance(value, torch.Tensor)
+        or is_sink(node)
+        or is_line(node)
+    ):
         return False
     inputs = node.all_input_nodes
     return bool(inputs) and any(map(left_out, inputs)) and op_name(node) != "getitem"

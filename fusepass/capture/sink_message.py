@@ -1,9 +1,10 @@
-"""Where the operands of an exception come from once the graph has run.
+"""Where the operands of an exception, or of a line, come from once the graph has run.
 
 The nodes recorded for a message leave the graph; what they read of it must be at hand when the
-exception is due. Inputs are. What is computed from inputs nobody writes is computed again then, by
+message is due. Inputs are. What is computed from inputs nobody writes is computed again then, by
 eager's own operations, which costs nothing while nothing is raised and gives eager's digits and
-eager's ``grad_fn``. The rest becomes further outputs of the graph.
+eager's ``grad_fn``. The rest becomes further outputs of the graph, as does all that a line shows
+which is written in every call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from fusepass.capture.handed_on import is_another_object
+from fusepass.capture.line import LINE, Line, is_line
 from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.select import select
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
@@ -26,29 +28,39 @@ _MAX_AGAIN = 64  # longer computations are not repeated for a message
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run for one exception.
+    """What to run for one exception or line.
 
     Attributes:
-        sink: the sink node.
-        again: nodes to run when the exception is due, in order; operands are among them or inputs.
+        event: the sink or line node.
+        again: nodes to run when the message is due, in order; operands are among them or inputs.
         kept: nodes of the graph whose values must be handed out.
         faithful: whether tensors will have the ``requires_grad`` and ``grad_fn`` of eager's.
     """
 
-    sink: fx.Node
+    event: fx.Node
     again: tuple[fx.Node, ...]
     kept: tuple[fx.Node, ...]
     faithful: bool
 
 
 def plans(graph: fx.Graph) -> list[Plan]:
-    """One plan per sink of a graph, in program order."""
-    sinks = [node for node in graph.nodes if is_sink(node)]
-    if not sinks:
+    """One plan per sink and line of a graph, in program order."""
+    events = [node for node in graph.nodes if is_sink(node) or is_line(node)]
+    if not events:
         return []
     order = {node: position for position, node in enumerate(graph.nodes)}
     repeatable = _Repeatable(graph)
-    return [_plan(node, order, repeatable) for node in sinks]
+    return [_plan(node, order, repeatable) for node in events]
+
+
+def operands_of(event: fx.Node) -> list[fx.Node]:
+    """The nodes a sink or a line makes its message of."""
+    return [node for node in event.args[1:] if isinstance(node, fx.Node)]
+
+
+def is_rare(event: fx.Node) -> bool:
+    """Whether a message is not due in every call."""
+    return is_sink(event) or bool(event.args[0])
 
 
 class _Repeatable:
@@ -67,7 +79,7 @@ class _Repeatable:
         todo = [node]
         while todo:
             current = todo.pop()
-            if current in found or (is_input(current) and self._unwritten(current)):
+            if current in found or (is_input(current) and self.unwritten(current)):
                 continue
             if is_input(current) or not self._allowed(current) or len(found) >= limit:
                 return None
@@ -75,22 +87,24 @@ class _Repeatable:
             todo.extend(current.all_input_nodes)
         return list(found)
 
-    def _unwritten(self, node: fx.Node) -> bool:
+    def unwritten(self, node: fx.Node) -> bool:
+        """Whether no call of the graph writes the memory of a node."""
         return self.written.isdisjoint(memories([node]))
 
     def _allowed(self, node: fx.Node) -> bool:
         if self.modes_change or node.op not in ("call_function", "call_method"):
             return False
         if node.target is select or node.target is operator.getitem:
-            return self._unwritten(node)
+            return self.unwritten(node)
         known = op_name(node) is not None
-        return known and not is_random(node) and not written_nodes(node) and self._unwritten(node)
+        return known and not is_random(node) and not written_nodes(node) and self.unwritten(node)
 
 
 def only_in_messages(node: fx.Node) -> bool:
-    """Whether a number is used in the messages of exceptions and nowhere else."""
+    """Whether a number is used in messages and nowhere else."""
     return all(
         is_sink(user)
+        or is_line(user)
         or only_for_message(user)
         or (comes_from_items(user) and only_in_messages(user))
         for user in node.users
@@ -103,14 +117,13 @@ def is_input(node: fx.Node) -> bool:
 
 
 def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> Plan:
-    sink: Sink = node.meta[SINK]
     again: dict[fx.Node, None] = {}
     kept: dict[fx.Node, None] = {}
     frontier: list[fx.Node] = []
-    todo = list(node.args[1:])
+    todo = operands_of(node)
     while todo:
         current = todo.pop()
-        if not isinstance(current, fx.Node) or current in again:
+        if current in again:
             continue
         own = only_for_message(current) or comes_from_items(current)
         if own and not is_input(current):
@@ -119,27 +132,43 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
         else:
             frontier.append(current)
     for current in frontier:
-        if is_input(current) and repeatable._unwritten(current):
+        if is_input(current) and repeatable.unwritten(current):
             continue
-        chain = repeatable.chain(current, _MAX_AGAIN)
+        chain = repeatable.chain(current, _MAX_AGAIN) if is_rare(node) else None
         if chain is None:
             kept[current] = None
         else:
             again.update(dict.fromkeys(chain))
     # What is kept need not be computed again for something else.
     ordered = sorted((n for n in again if n not in kept), key=order.__getitem__)
+    return Plan(node, tuple(ordered), tuple(kept), _shows_eagers(node, kept))
+
+
+def _shows_eagers(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
+    """Whether tensors in a message will have the ``requires_grad`` and ``grad_fn`` of eager's."""
+    if is_line(node):
+        line: Line = node.meta[LINE]
+        whole = [operands_of(node)[i] for i in line.looks]
+        unknown = [operands_of(node)[i] for i, look in line.looks.items() if look is None]
+        return _faithful(unknown, kept, any_kept=True) and not any(map(is_another_object, whole))
+    sink: Sink = node.meta[SINK]
     shown = [n for n in (node.args[1:][i] for i in sink.shows_grad) if isinstance(n, fx.Node)]
     whole = [n for n in (node.args[1:][i] for i in sink.shows_whole) if isinstance(n, fx.Node)]
-    faithful = _faithful(shown, kept) and not any(map(is_another_object, whole))
-    return Plan(node, tuple(ordered), tuple(kept), faithful)
+    return _faithful(shown, kept) and not any(map(is_another_object, whole))
 
 
-def _faithful(shown: list[fx.Node], kept: dict[fx.Node, None]) -> bool:
-    """Whether no tensor whose text shows its gradient depends on one that was handed out."""
+def _faithful(shown: list[fx.Node], kept: dict[fx.Node, None], *, any_kept: bool = False) -> bool:
+    """Whether no tensor whose text shows its gradient depends on one that was handed out.
+
+    Args:
+        shown: the tensors.
+        kept: what is handed out.
+        any_kept: whether it matters also where what is handed out requires no grad.
+    """
     todo, seen = list(shown), set()
     while todo:
         node = todo.pop()
-        if node in kept and _requires_grad(node):
+        if node in kept and (any_kept or _requires_grad(node)):
             return False
         if node not in seen and not is_input(node):
             seen.add(node)

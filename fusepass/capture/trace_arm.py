@@ -17,6 +17,7 @@ from fusepass.capture.attributes import attribute_writes
 from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
 from fusepass.capture.data_sizes import forget_counts
 from fusepass.capture.frame import Frame
+from fusepass.capture.line import is_line
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.region import EXIT, RETURNS
 from fusepass.capture.select import ARM
@@ -113,7 +114,7 @@ def _trace(
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
-    nodes = [n for n in nodes if not is_sink(n) and not only_for_message(n)]
+    nodes = [n for n in nodes if not (is_sink(n) or is_line(n) or only_for_message(n))]
     forget_counts(nodes)
     held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
     return Arm(bindings, translator.instruction_pointer, nodes, held, writes)

@@ -18,7 +18,13 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
-from fusepass.torch_private.speech import LOADS, SpeakerHandler, SpeechHandler, hook_speech, speaker_on_top
+from fusepass.torch_private.speech import (
+    LOADS,
+    SpeakerHandler,
+    SpeechHandler,
+    hook_speech,
+    speaker_on_top,
+)
 from fusepass.torch_private.stack import (
     hook_numbers,
     is_any_tensor,
@@ -81,8 +87,8 @@ class Handlers:
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
         on_speech: see :func:`~fusepass.torch_private.speech.hook_speech`.
-        on_speaker: called as ``(translator, place)`` when print or the like was loaded and may be
-            about to be called; ``place`` is where on the stack the result of that call will be.
+        on_speaker: called as ``(translator, height)`` when print or the like was loaded to be
+            called; ``height`` is that of the stack below it.
     """
 
     on_item: ItemHandler
@@ -281,9 +287,9 @@ def _load_hook(
 ) -> Callable[[Any, Any], None]:
     def handler(translator: Any, instruction: Any) -> None:
         original(translator, instruction)
-        place = speaker_on_top(translator)
-        if place is not None:
-            on_speaker(translator, place)
+        height = speaker_on_top(translator)
+        if height is not None:
+            on_speaker(translator, height)
 
     return handler
 

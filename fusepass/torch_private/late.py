@@ -1,6 +1,7 @@
-"""Dynamo: values of a message, computed when the exception is raised. Run on 2.11, 2.13, 2.15.
+"""Dynamo: values of a message, computed when it is due. Run on 2.11, 2.13, 2.15.
 
-While a message is traced (:func:`message_tracing`) what Dynamo would refuse or specialise is kept
+A message is that of an exception raised after the graph, or a line written then. While it is traced
+(:func:`message_tracing`) what Dynamo would refuse or specialise is kept
 for later: numbers read from tensors, results whose size depends on data, text made of tensors and
 of sizes that vary, exceptions of the user's own.
 """
@@ -31,6 +32,7 @@ _OPERATORS = tuple(
     )
 )
 _ON_LATE = (*_NUMBERS, *_TEXT, *_OPERATORS, len, round, abs, min, max, sum, sorted, list, tuple)
+_MAX_LISTED = 64  # numbers that a list holds one by one
 _READS_BACK = ("item", "tolist", "numpy")
 _METHODS_ON_LATE = frozenset(
     """
@@ -45,7 +47,7 @@ def _late_class() -> Any:
     from torch._dynamo.variables.base import VariableTracker
 
     class LateVariable(VariableTracker):
-        """A call that is made when the exception is: a function, or a method by its name."""
+        """A call that is made for the message: a function, or a method by its name."""
 
         def __init__(
             self,
@@ -56,19 +58,23 @@ def _late_class() -> Any:
         ) -> None:
             super().__init__(**kwargs)
             self.function, self.arguments, self.keywords = function, arguments, keywords or {}
+            self.kind: type | None = str if function in _TEXT else None
+
+        def python_type(self) -> type:
+            return super().python_type() if self.kind is None else self.kind
 
         def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
             if name not in _METHODS_ON_LATE:
-                raise _unsupported(f"{name} of a value known only when the exception is raised")
-            return LateVariable(name, [self, *map(realized, args)], dict(kwargs))
+                raise _unsupported(f"{name} of a value known only after the graph")
+            return _late(name, [self, *args], kwargs)
 
         def var_getattr(self, tx: Any, name: str) -> Any:
             if name in _METHODS_ON_LATE:
                 return torch._dynamo.variables.GetAttrVariable(self, name)
             if name not in ("shape", "dtype", "device", "T"):
-                raise _unsupported(f"{name} of a value known only when the exception is raised")
+                raise _unsupported(f"{name} of a value known only after the graph")
             constant = torch._dynamo.variables.ConstantVariable.create(name)
-            return LateVariable(getattr, [self, constant])
+            return _late(getattr, [self, constant])
 
     return LateVariable
 
@@ -83,6 +89,20 @@ def late_parts(value: Any) -> tuple[Any, list[Any], dict[str, Any]] | None:
     if isinstance(value, _late_class()):
         return value.function, list(value.arguments), dict(value.keywords)
     return None
+
+
+_MESSAGE = "fusepass_message"  # attribute of what was traced for a message: which one
+_message: object = None  # the one being traced
+
+
+def is_of_this_message(value: Any) -> bool:
+    """Whether a value computed later was traced for the message that is being traced."""
+    return _message is not None and getattr(value, _MESSAGE, None) is _message
+
+
+def _marked(value: Any) -> Any:
+    setattr(value, _MESSAGE, _message)
+    return value
 
 
 def size_or_scalar(value: Any) -> fx.Node | None:
@@ -155,12 +175,20 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
     log = translator.speculation_log
     apart = copy.copy(log)
     apart.entries, apart.index = [], 0
+    global _message  # Dynamo traces one frame at a time
     with contextlib.ExitStack() as undo:
+        outer, _message = _message, object()
+        undo.callback(_back_to, outer)
         for owner, name, ours in replaced:
             undo.callback(_replace(owner, name, ours))
         translator.speculation_log = apart
         undo.callback(setattr, translator, "speculation_log", log)
         yield
+
+
+def _back_to(message: object) -> None:
+    global _message  # noqa: PLW0603  # as above
+    _message = message
 
 
 def _only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
@@ -204,7 +232,7 @@ def _unsupported(what: str) -> Exception:
 
 
 def _is_late(value: Any) -> bool:
-    """Whether a value is computed when the exception is raised, or holds one that is."""
+    """Whether a value is computed for a message, or holds one that is."""
     value = realized(value)
     return late_parts(value) is not None or any(map(_is_late, _items(value)))
 
@@ -225,7 +253,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def _late(function: Any, args: Any, kwargs: Any = None) -> Any:
-    return _late_class()(function, list(map(realized, args)), dict(kwargs or {}))
+    return _marked(_late_class()(function, list(map(realized, args)), dict(kwargs or {})))
 
 
 def _format_value(theirs: Any, translator: Any, spec: Any, flags: int) -> None:
@@ -238,7 +266,8 @@ def _format_value(theirs: Any, translator: Any, spec: Any, flags: int) -> None:
     if "{" in text or "}" in text:
         raise _unsupported("a format that depends on data")
     value = realized(translator.pop())
-    translator.push(StringFormatVariable("{" + conversion + ":" + text + "}", [value], {}))
+    made = StringFormatVariable("{" + conversion + ":" + text + "}", [value], {})
+    translator.push(_marked(made))
     return None
 
 
@@ -268,7 +297,7 @@ def _create_format(theirs: Any, *args: Any, **kwargs: Any) -> Any:
         shown = "" if name.isdigit() else name
         shown += f"!{conversion}" if conversion else ""
         text += "{" + shown + (f":{spec}" if spec else "") + "}"
-    return type(made)(text, values, dict(made.sym_kwargs))
+    return _marked(type(made)(text, values, dict(made.sym_kwargs)))
 
 
 def _construct(theirs: Any, kind: Any, translator: Any, args: Any, kwargs: Any) -> Any:
@@ -291,11 +320,43 @@ def _method(
     kwargs: Any,
 ) -> Any:
     masked = name == "__getitem__" and _has_mask(args)
+    if name == "tolist":
+        return _listed(tensor)
     if name in _READS_BACK or masked or depends_on_data(name):
         return _late(operator.getitem if masked else name, [tensor, *args], kwargs)
     if any(map(_is_late, [*args, *kwargs.values()])):
-        raise _unsupported(f"{name} with a value known only when the exception is raised")
+        raise _unsupported(f"{name} with a value known only after the graph")
     return theirs(tensor, translator, name, args, kwargs)
+
+
+def _listed(tensor: Any) -> Any:
+    """``tensor.tolist()``: a list of numbers computed later where its length is known."""
+    from torch._dynamo import variables
+    from torch._dynamo.variables.base import ValueMutationNew
+
+    whole = _late("tolist", [tensor])
+    value = tensor.as_proxy().node.meta.get("example_value")
+    sizes = [] if value is None else list(value.shape)
+    if not sizes or not all(isinstance(n, int) for n in sizes) or value.numel() > _MAX_LISTED:
+        return whole
+
+    def parts(of: Any, size: int, *inner: int) -> Any:
+        numbers = map(variables.ConstantVariable.create, range(size))
+        each = [_late(operator.getitem, [of, number]) for number in numbers]
+        items = [parts(part, *inner) for part in each] if inner else each
+        for part in () if inner else each:
+            part.kind = _kind_of_number(value.dtype)
+        return variables.ListVariable(items, mutation_type=ValueMutationNew())
+
+    return parts(whole, *sizes)
+
+
+def _kind_of_number(dtype: torch.dtype) -> type:
+    if dtype.is_complex:
+        return complex
+    if dtype.is_floating_point:
+        return float
+    return bool if dtype is torch.bool else int
 
 
 def _function(
@@ -313,7 +374,7 @@ def _function(
     if alone or depends_on_data(name):
         return _late(function.value, args, kwargs)
     if any(map(_is_late, [*args, *kwargs.values()])):
-        raise _unsupported(f"{name} with a value known only when the exception is raised")
+        raise _unsupported(f"{name} with a value known only after the graph")
     return theirs(function, translator, args, kwargs)
 
 
@@ -329,9 +390,11 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
     function = getattr(builtin, "fn", None)
     if isinstance(function, type) and issubclass(function, BaseException):
         return _construct(theirs, function, translator, args, kwargs)
+    if function is print:  # a line of its own
+        return theirs(builtin, translator, args, kwargs)
     if any(map(_is_late, args)) and function is not getattr:
         if function not in _ON_LATE:
-            raise _unsupported(f"{function} of a value known only when the exception is raised")
+            raise _unsupported(f"{function} of a value known only after the graph")
         return _late(function, args, kwargs)
     if args and any(map(_is_open, args)):
         tensor = is_any_tensor(realized(args[0]))

@@ -121,6 +121,11 @@ def is_nested_graph(translator: Any) -> bool:
     return translator.output.current_tracer.parent is not None
 
 
+def is_exporting(translator: Any) -> bool:
+    """Whether the frame is traced by ``torch.export``."""
+    return bool(translator.export)
+
+
 def frames_outwards(translator: Any) -> Iterator[Any]:
     """The translator and those that inlined it, innermost first."""
     while translator is not None:

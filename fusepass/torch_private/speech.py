@@ -20,7 +20,15 @@ SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[]
 SpeakerHandler = Callable[[Any, int], None]
 
 METHODS = frozenset("debug info warning error critical fatal log".split())
-LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+LOADS = (
+    "LOAD_ATTR",
+    "LOAD_DEREF",
+    "LOAD_FAST",
+    "LOAD_GLOBAL",
+    "LOAD_METHOD",
+    "LOAD_NAME",
+    "PUSH_NULL",
+)
 _FUNCTIONS = {getattr(logging, name): name for name in sorted(METHODS)}
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
 
@@ -33,11 +41,13 @@ class Speaker:
         kind: ``print``, ``log`` or ``warn``.
         logger: for ``log``, the logger; None for the functions of the module ``logging``.
         method: for ``log``, the name of the method or function.
+        source: where the program got the logger from, None if Dynamo does not know.
     """
 
     kind: str
     logger: logging.Logger | None = None
     method: str = ""
+    source: Any = None
 
 
 def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
@@ -87,8 +97,10 @@ def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -
 def _of_function(called: Any) -> Speaker | None:
     """The speaker behind a tracked function; this is asked at every call."""
     function = getattr(called, "fn", None)
-    if function is None:
-        function = getattr(called, "value", None)
+    return _of_object(getattr(called, "value", None) if function is None else function)
+
+
+def _of_object(function: Any) -> Speaker | None:
     if function is print:
         return Speaker("print")
     if function is warnings.warn:
@@ -100,20 +112,33 @@ def _of_function(called: Any) -> Speaker | None:
 
 
 def _of_method(called: Any, name: str) -> Speaker | None:
-    return Speaker("log", called.value, name) if name in METHODS else None
+    return Speaker("log", called.value, name, called.source) if name in METHODS else None
+
+
+def pin_logger(speaker: Speaker) -> bool:
+    """Guard on the logger being this one; says whether that could be done."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+
+    if speaker.source is None:
+        return False
+    install_guard(speaker.source.make_guard(GuardBuilder.ID_MATCH))
+    return True
 
 
 def speaker_on_top(translator: Any) -> int | None:
-    """Where on the stack the result of a call of the speaker just loaded will be, or None.
+    """The height of the stack below a speaker that was just loaded to be called, or None.
 
-    Up to Python 3.12 an empty slot comes before what is called, later behind it.
+    What is called has an empty slot beside it: below it up to Python 3.12, above it later.
     """
-    below = sys.version_info < (3, 13)
-    stack = translator.stack
-    for depth in range(1, min(len(stack), 1 if below else 2) + 1):
-        if _speaks(stack[-depth]):
-            return len(stack) - depth - int(below)
-    return None
+    from torch._dynamo.variables.misc import NullVariable
+
+    pair = translator.stack[-2:]
+    if len(pair) < 2 or getattr(translator, "is_tracing_resume_prologue", False):
+        return None
+    slot, called = pair if sys.version_info < (3, 13) else reversed(pair)
+    if not isinstance(slot, NullVariable) or not _speaks(called):
+        return None
+    return len(translator.stack) - 2
 
 
 def _speaks(value: Any) -> bool:
@@ -122,7 +147,7 @@ def _speaks(value: Any) -> bool:
 
     if isinstance(value, variables.LazyVariableTracker):
         if not value.is_realized():
-            return False
+            return _of_object(getattr(getattr(value, "_cache", None), "value", None)) is not None
         value = value.realize()
     kinds: Any = (
         variables.BuiltinVariable,

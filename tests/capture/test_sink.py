@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.capture import exits
+from fusepass.capture import events
 
 from .asserting import Logs, asserted_item
 
@@ -197,13 +197,13 @@ def test_one_read_back_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
         return x
 
     reads: list[int] = []
-    around = exits.Exits.around
+    around = events.Events.around
 
-    def counted(self: exits.Exits, compiled: Any) -> Any:
+    def counted(self: events.Events, compiled: Any) -> Any:
         reads.append(len(self.codes))
         return around(self, compiled)
 
-    monkeypatch.setattr(exits.Exits, "around", counted)
+    monkeypatch.setattr(events.Events, "around", counted)
     compiled = torch.compile(three_checks, backend="fusepass", options={"codegen": "eager"})
     for x in (GOOD, BAD, BAD + 0.5, GOOD * 2):
         assert str(outcome(compiled, x)) == str(outcome(three_checks, x))

@@ -1,0 +1,118 @@
+"""Where values are once a compiled graph has run, and what is computed of them for a message."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.select import select
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a call of the compiled graph took and gave."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value is once the graph has run.
+
+    Attributes:
+        kind: ``input``, ``output`` or ``held``.
+        position: of the input or output.
+        index: of a number among those an output holds, or None for the output itself.
+        value: of what the graph holds itself.
+    """
+
+    kind: str
+    position: int = 0
+    index: int | None = None
+    value: Any = None
+
+    def find(self, values: Values) -> Any:
+        """The value."""
+        if self.kind == "held":
+            return self.value
+        found = (values.inputs if self.kind == "input" else values.outputs)[self.position]
+        return found if self.index is None else found[self.index]
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a message is made of.
+
+    Attributes:
+        graph: computes the operands of its recipe from ``sources``.
+        sources: where the inputs of ``graph`` are.
+        grad_enabled: grad mode in the program where the message stands.
+        autocast: (device type, whether it is on, dtype) of autocast there.
+    """
+
+    graph: fx.Graph
+    sources: tuple[Place, ...]
+    grad_enabled: bool
+    autocast: tuple[tuple[str, bool, Any], ...]
+
+    def operands(self, values: Values) -> Any:
+        """The operands, computed as eager would have."""
+        return _run(self.graph, [source.find(values) for source in self.sources])
+
+    @contextlib.contextmanager
+    def modes(self) -> Iterator[None]:
+        """Grad mode and autocast as where the message stands."""
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(torch.set_grad_enabled(self.grad_enabled))
+            for kind, on, dtype in self.autocast:
+                if on or torch.is_autocast_enabled(kind):
+                    modes.enter_context(torch.autocast(kind, dtype=dtype, enabled=on))
+            yield
+
+
+def _run(graph: fx.Graph, values: Sequence[Any]) -> Any:
+    """Run a graph of plain calls as eager would have: of two arms, only the one that is taken."""
+    known: dict[fx.Node, Any] = dict(zip(graph.find_nodes(op="placeholder"), values, strict=True))
+    (output,) = graph.find_nodes(op="output")
+    todo = [output]
+    while todo:
+        node = todo[-1]
+        needed = _needed(node, known)
+        missing = [n for n in needed if n not in known]
+        if missing:
+            todo += reversed(missing)
+        elif todo.pop() not in known:
+            known[node] = _value(node, known)
+    return known[output]
+
+
+def _needed(node: fx.Node, known: dict[fx.Node, Any]) -> list[fx.Node]:
+    if node in known:
+        return []
+    if node.target is not select:
+        return node.all_input_nodes
+    predicate: Any = node.args[0]
+    return [predicate, *_arm(node, known)] if predicate in known else [predicate]
+
+
+def _arm(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    predicate, taken, other = node.args
+    return taken if known[predicate] else other  # type: ignore[index]
+
+
+def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    if node.target is select:
+        return tuple(known[n] for n in _arm(node, known))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    if node.op == "output":
+        return args[0]
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)

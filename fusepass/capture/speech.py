@@ -1,0 +1,186 @@
+"""``print``, logging and ``warnings.warn`` in traced code: a line node takes the place of the call.
+
+The line is written after the graph, before the caller's next statement, so what the program does in
+between must not be able to tell: see the table in docs/design.md.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.grad_names import look_of_node
+from fusepass.capture.line import LINE, Line, line
+from fusepass.capture.message import autocast_now
+from fusepass.capture.position import location, position
+from fusepass.capture.recipe import OPERAND, WHOLE, Writer
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.rehearsal import check_sure
+from fusepass.capture.shown import Look
+from fusepass.capture.utterance import Utterance, utterance
+from fusepass.errors import CaptureFault
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.memory import memories
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+_KEPT = "fusepass_lines_kept"  # calls left to Dynamo, each with the reason
+_MAX_LINES = 4096  # more in one graph: a loop
+Why = tuple[Reason, str]
+
+
+def on_speech(
+    translator: Any,
+    speaker: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    call: Callable[[], Any],
+) -> Any:
+    """A call that writes a line: record it, or leave it to Dynamo, which breaks the graph."""
+    frame = frame_of(translator.output)
+    if frame is None or torch_private.is_exporting(translator):
+        return call()
+    place = place_of(translator, frame)
+    try:
+        check_frame(translator, frame, place)
+        _record(translator, frame, place, utterance(translator, speaker, args, kwargs))
+    except Refusal as refusal:
+        if frame.in_message or frame.arms:
+            raise
+        put_kept(translator, frame, refusal)
+        return call()
+    return torch_private.constant(None)
+
+
+def place_of(translator: Any, frame: Frame) -> Any:
+    """Where the call being traced is; the same whether or not its operands were traced for it."""
+    below = id(translator), len(translator.stack)
+    return frame.speakers.get(below, (translator.f_code, translator.instruction_pointer - 1))
+
+
+def check_frame(translator: Any, frame: Frame, place: Any) -> None:
+    """What can be said before the operands of a call are known.
+
+    Raises:
+        Refusal: the call must stay where it is.
+    """
+    options = frame.options
+    if not options.defer_prints or not options.rule_on("print"):
+        code = Reason.FORCED if not options.defer_prints else Reason.RULE_OFF
+        raise Refusal(code, "options ask to keep calls that write a line")
+    if not torch_private.capture_supported():
+        raise Refusal(Reason.UNSUPPORTED_VERSION, "capture is off on this torch or Python version")
+    kept = torch_private.kept_between_restarts(translator.output, _KEPT, dict)
+    if place in kept:
+        raise Refusal(*kept[place])
+    if any(map(torch_private.is_generator_frame, torch_private.frames_outwards(translator))):
+        raise Refusal(Reason.GENERATOR, "a generator writes the line")
+    if torch_private.is_nested_graph(translator):
+        raise Refusal(
+            Reason.UNTRACEABLE, "a line is written in the body of a higher-order operator"
+        )
+    contexts = map(torch_private.unknown_context, torch_private.frames_outwards(translator))
+    found = next(filter(None, contexts), None)
+    if found is not None:
+        text = f"a with-block around the call may look at what is written ({found})"
+        raise Refusal(Reason.SIDE_EFFECT, text)
+    if len(frame.lines) >= _MAX_LINES:
+        raise Refusal(Reason.LOOP, "the same graph writes thousands of lines")
+
+
+def put_kept(translator: Any, frame: Frame, refusal: Refusal) -> None:
+    """Put a call that stays a graph break on record."""
+    where = location(translator, translator.current_instruction)
+    decision = Decision(
+        Station.CAPTURE, "print", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
+    )
+    log.kept(frame.compiler, decision, position(translator, translator.current_instruction))
+
+
+def leave(root: Any, places: dict[Any, Why]) -> NoReturn:
+    """Start the frame again, the calls at some places left to Dynamo.
+
+    Args:
+        root: translator of the compiled frame.
+        places: where they are, each with the reason.
+    """
+    kept = torch_private.kept_between_restarts(root.output, _KEPT, dict)
+    kept.update(places)
+    torch_private.restart_frame("fusepass: a line has to be written where it stands", root)
+
+
+def leave_all(output_graph: Any, frame: Frame, error: Exception) -> None:
+    """Leave every line of a graph to Dynamo after a fault of ours, with a warning."""
+    if frame.lines:
+        where = next(iter(frame.round_trips.values()))
+        warnings.warn(CaptureFault(f"{where.file}:{where.line}", repr(error)), stacklevel=2)
+        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        leave(output_graph.root_tx, {place: why for place, _ in frame.lines})
+
+
+def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
+    if said.listener is not None:
+        pending = torch_private.pending_changes(translator)
+        if pending is not None:
+            text = f"{said.listener} could see that what eager has done before waits: {pending}"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+    writer = Writer(Reason.UNTRACEABLE)
+    recipe = said.recipe(writer)
+    check_sure(recipe, writer.nodes)
+    when = [(frame.predicates[site].as_proxy(), arm) for site, arm in frame.arms]
+    if frame.due is not None:
+        when.append((frame.due.as_proxy(), True))
+    looks = _looks(translator.output.graph, writer)
+    operands = [torch_private.proxy_of(translator, node) for node in writer.nodes]
+    proxy = translator.output.create_proxy("call_function", line, (tuple(when), *operands), {})
+    where = location(translator, translator.current_instruction)
+    proxy.node.meta["example_value"] = None
+    proxy.node.meta[LINE] = Line(
+        place=place,
+        position=position(translator, translator.current_instruction),
+        recipe=recipe,
+        looks=looks,
+        on_device=frozenset(i for i, look in enumerate(writer.looks) if look == OPERAND),
+        begun_before=frozenset(writer.begun_before),
+        grad_enabled=torch.is_grad_enabled(),
+        autocast=autocast_now(),
+        file=where[0],
+        line=where[1],
+        wanted=said.wanted,
+    )
+    frame.lines.append((place, frozenset(site for site, _ in frame.arms)))
+    text = "the line is written after the graph" + (
+        ", at one read-back per call" if operands else ""
+    )
+    decision = Decision(
+        Station.CAPTURE, "print", Outcome.APPLIED, Reason.AFTER_GRAPH, text, "late", *where
+    )
+    frame.round_trips[proxy.node.meta[LINE].position] = decision
+
+
+def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | None]:
+    """What the texts of the operands show; None where it is not known."""
+    looks: dict[int, Look | None] = {}
+    for i, (node, how) in enumerate(zip(writer.nodes, writer.looks, strict=True)):
+        value = tensor_value(node)
+        if value is None or how not in (WHOLE, OPERAND):
+            continue
+        if how == OPERAND and not value.requires_grad:
+            looks[i] = Look(value.device)
+        elif how == OPERAND:
+            looks[i] = None
+        else:
+            looks[i] = look_of_node(node, value._is_view() and _is_written(graph, node))
+    return looks
+
+
+def _is_written(graph: fx.Graph, node: fx.Node) -> bool:
+    own = set(memories([node]))
+    return any(not own.isdisjoint(memories(written_nodes(n))) for n in graph.nodes)

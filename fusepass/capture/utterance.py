@@ -1,0 +1,167 @@
+"""What a call of print, of a logger or of ``warnings.warn`` writes, as a recipe.
+
+Calls with arguments that look at more than the values they are given (``exc_info``, another file)
+are refused: they stay where they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from fusepass import torch_private
+from fusepass.capture import emit, listeners
+from fusepass.capture.recipe import Known, Made, Recipe, Writer
+from fusepass.capture.refusal import Refusal
+from fusepass.report.decision import Reason
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One call that writes a line.
+
+    Attributes:
+        recipe: writes down the recipe of the line.
+        listener: code of the program that hears the line and could look around, or None.
+        wanted: whether the line is written at all (asked once per call).
+    """
+
+    recipe: Callable[[Writer], Recipe]
+    listener: str | None
+    wanted: Callable[[], bool] = _always
+
+
+def utterance(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+    """What a call writes.
+
+    Args:
+        translator: Dynamo's translator, at the call.
+        speaker: what is called.
+        args: tracked arguments.
+        kwargs: tracked arguments.
+
+    Raises:
+        Refusal: it cannot be written later as it would be now.
+    """
+    kind = {"print": _print, "log": _log, "warn": _warn}[speaker.kind]
+    return kind(translator, speaker, args, kwargs)
+
+
+def _print(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+    stream = kwargs.pop("file", None)
+    name: str | None = None
+    if stream is not None:
+        name = torch_private.standard_stream(translator, stream)
+        if name is None and torch_private.constant_or_class(stream) != (True, None):
+            text = "it prints to a file other than sys.stdout and sys.stderr"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+    given = kwargs | ({} if name is None else {"stream": torch_private.constant(name)})
+
+    def recipe(writer: Writer) -> Recipe:
+        named = tuple((key, writer.value(value)) for key, value in given.items())
+        return Made(emit.printed, tuple(map(writer.value, args)), named)
+
+    return Utterance(recipe, listeners.of_stream(name or "stdout"))
+
+
+def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+    logger, method = speaker.logger, speaker.method
+    root = logger is None
+    logger = logging.getLogger() if root else logger
+    if type(logger) not in (logging.Logger, logging.RootLogger) or method in vars(logger):
+        raise Refusal(Reason.SIDE_EFFECT, "the logger is of a class of its own")
+    if not root and not torch_private.pin_logger(speaker):
+        raise Refusal(Reason.UNTRACEABLE, "it is not known which logger it will be next time")
+    if kwargs:
+        _refuse_argument(kwargs)
+    args = list(args)
+    if method == "log":
+        known, level = _constant(args.pop(0)) if args else (False, None)
+    else:
+        known, level = True, getattr(logging, {"fatal": "critical"}.get(method, method).upper())
+    if not known or type(level) is not int or not args:
+        raise Refusal(Reason.UNTRACEABLE, "the level or the message of a log record is not known")
+    frame, line = _stack(translator)[0]
+    place = (frame.f_code.co_filename, line, torch_private.function_name(frame.f_code))
+    known_parts = (Known(None if root else logger), Known(level), Known(place))
+
+    def recipe(writer: Writer) -> Recipe:
+        return Made(emit.logged, (*known_parts, *map(writer.value, args)))
+
+    wanted = functools.partial(_is_logged, None if root else logger, level)
+    return Utterance(recipe, listeners.of_logger(logger), wanted)
+
+
+def _is_logged(logger: logging.Logger | None, level: int) -> bool:
+    if logger is not None:
+        return logger.isEnabledFor(level)
+    root = logging.getLogger()
+    return not root.handlers or root.isEnabledFor(level)
+
+
+_OF_WARN = ("message", "category", "stacklevel", "source")
+
+
+def _warn(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+    given = dict(zip(_OF_WARN, args, strict=False)) | kwargs
+    if not given.keys() <= set(_OF_WARN) or "message" not in given:
+        _refuse_argument(given)
+    values: dict[str, Any] = {"category": None, "stacklevel": 1, "source": None}
+    for name in values.keys() & given.keys():
+        known, values[name] = _constant(given[name])
+        if not known:
+            _refuse_argument({name: None})
+    category, level = values["category"], values["stacklevel"]
+    message = torch_private.realized(given["message"])
+    parts = torch_private.exception_parts(message)
+    kind = parts[0] if parts is not None else category or UserWarning
+    if not (isinstance(kind, type) and issubclass(kind, Warning)) or values["source"] is not None:
+        _refuse_argument({"category": None})
+    frame, line = _at_level(translator, level)
+    text = _constant(message)[1] if parts is None else None
+    file, module = frame.f_code.co_filename, frame.f_globals
+    if listeners.would_raise(kind, text, module.get("__name__") or "<string>", line):
+        raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
+
+    def recipe(writer: Writer) -> Recipe:
+        said = writer.exception(message) if parts is not None else writer.value(message)
+        return Made(emit.warned, (said, Known(category), Known((file, line)), Known(module)))
+
+    return Utterance(recipe, listeners.of_warnings())
+
+
+def _at_level(translator: Any, level: object) -> tuple[Any, int]:
+    """The frame and line that a warning of this stack level is about."""
+    frames = _stack(translator)
+    if type(level) is not int or level > len(frames):
+        raise Refusal(Reason.UNTRACEABLE, "the warning is about a line outside the compiled code")
+    level = max(level, 1)
+    for inner, outer in itertools.pairwise(frames[:level]):
+        called = outer[0].f_code.co_filename.replace("\\", "/")
+        if inner[0].f_code.co_name == "forward" and not called.endswith("/nn/modules/module.py"):
+            text = "the warning is about a line of torch that calls the module"
+            raise Refusal(Reason.UNTRACEABLE, text)
+    return frames[level - 1]
+
+
+def _stack(translator: Any) -> list[tuple[Any, int]]:
+    frames = list(torch_private.user_frames(translator))
+    if not frames:
+        raise Refusal(Reason.UNTRACEABLE, "no line of the program makes the call")
+    return frames
+
+
+def _constant(tracked: Any) -> tuple[bool, Any]:
+    return torch_private.constant_or_class(torch_private.realized(tracked))
+
+
+def _refuse_argument(given: dict[str, Any]) -> NoReturn:
+    raise Refusal(Reason.SIDE_EFFECT, f"it is called with {', '.join(sorted(given))}=")
