@@ -19,7 +19,7 @@ def hand_off(
 ) -> Callable[..., Any]:
     """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run."""
     if options.codegen == "eager":
-        return gm.forward
+        return torch_private.forward_of(gm)
     if options.codegen == "eager-decomposed":
         compiler = op_by_op_compiler(options, active_rules("after"))
         return torch_private.compile_decomposed_eager(gm, inputs, compiler)

@@ -40,8 +40,8 @@ class Options:
         codegen: ``inductor``; ``eager`` runs the rewritten graph op by op; ``eager-decomposed``
             the same after AOTAutograd and Inductor's decompositions.
         verify: check shapes, dtypes and strides after each rewrite (a fault undoes the rewrite).
-        defer_prints: allow prints of tensors to be emitted after the graph (used by a later
-        station).
+        defer_prints: write what ``print``, loggers and ``warnings.warn`` are given after the graph
+            instead of breaking it there.
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
         allow_fresh_output: a branch may return a fresh tensor where eager returns its input
         itself.

@@ -37,6 +37,7 @@ class Line:
         grad_enabled: grad mode at the call.
         autocast: (device type, whether it is on, dtype) of autocast at the call.
         file, line: of the call.
+        listener: code of the program that hears the line and could look around, or None.
         wanted: whether the line is written at all (asked once per call).
     """
 
@@ -50,6 +51,7 @@ class Line:
     autocast: tuple[tuple[str, bool, Any], ...]
     file: str
     line: int
+    listener: str | None = None
     wanted: Callable[[], bool] = _always
 
 

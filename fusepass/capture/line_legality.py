@@ -26,6 +26,7 @@ from fusepass.graph.memory import memories
 from fusepass.report.decision import Reason
 
 _MAX_KEPT = 1 << 26  # bytes: more would live until the graph has run only to be shown
+_DRAWS = frozenset("rand rand_like randint randint_like randn randn_like randperm".split())
 _SURE_OF_NUMBERS = frozenset("add sub mul neg pos abs item sym_float sym_ite".split())
 Why = tuple[Reason, str]
 
@@ -35,6 +36,12 @@ def leave_unsafe(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
     if not any(map(is_line, gm.graph.nodes)):
         return
     lost = {line.meta[LINE].place: why for line, why in _unsafe(gm.graph).items()}
+    heard = [node.meta[LINE] for node in gm.graph.nodes if is_line(node)]
+    heard = [line for line in heard if line.listener is not None]
+    pending = torch_private.pending_changes(output_graph.root_tx) if heard else None
+    for line in heard if pending is not None else ():  # Dynamo writes it, whatever was done to it
+        text = f"{line.listener} may have a part in {pending}, which is changed after the graph"
+        lost.setdefault(line.place, (Reason.SIDE_EFFECT, text))
     if lost:
         speech.leave(output_graph.root_tx, lost)
 
@@ -82,6 +89,8 @@ def _unsafe(graph: fx.Graph) -> dict[fx.Node, Why]:
 
 def _fails(node: fx.Node) -> str | None:
     if node.op == "output" or is_sink(node) or is_line(node) or left_out(node):
+        return None
+    if op_name(node) in _DRAWS:
         return None
     return may_fail(node)
 

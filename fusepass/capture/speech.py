@@ -51,12 +51,22 @@ def on_speech(
     try:
         check_frame(translator, frame, place)
         _record(translator, frame, place, utterance(translator, speaker, args, kwargs))
+    except torch_private.restart_errors():
+        raise
     except Refusal as refusal:
-        if frame.in_message or frame.arms:
-            raise
-        put_kept(translator, frame, refusal)
-        return call()
-    return torch_private.constant(None)
+        why = refusal
+    except torch_private.unsupported_errors() as error:
+        why = Refusal(Reason.UNTRACEABLE, f"an argument cannot be traced ({error})".split("\n")[0])
+    except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
+        where = location(translator, translator.current_instruction)
+        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
+        why = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+    else:
+        return torch_private.constant(None)
+    if frame.in_message or frame.arms:
+        raise why
+    put_kept(translator, frame, why)
+    return call()
 
 
 def place_of(translator: Any, frame: Frame) -> Any:
@@ -131,6 +141,11 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
         if pending is not None:
             text = f"{said.listener} could see that what eager has done before waits: {pending}"
             raise Refusal(Reason.SIDE_EFFECT, text)
+    changed = torch_private.changed_settings(translator)
+    if changed is not None:
+        raise Refusal(
+            Reason.SIDE_EFFECT, f"{changed} was changed, which may change what is written"
+        )
     writer = Writer(Reason.UNTRACEABLE)
     recipe = said.recipe(writer)
     check_sure(recipe, writer.nodes)
@@ -153,6 +168,7 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
         autocast=autocast_now(),
         file=where[0],
         line=where[1],
+        listener=said.listener,
         wanted=said.wanted,
     )
     frame.lines.append((place, frozenset(site for site, _ in frame.arms)))

@@ -85,6 +85,7 @@ from fusepass.torch_private.inductor import (
     compile_decomposed_eager,
     compile_with_inductor,
     cond_config,
+    forward_of,
     graph_pass,
     inductor_cache_folder,
     inductor_config_value,
@@ -112,6 +113,7 @@ from fusepass.torch_private.lowering import (
 from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
     builtin_class,
+    changed_settings,
     exception_parts,
     frames_outwards,
     is_exporting,
@@ -221,6 +223,7 @@ __all__ = [
     "builtin_class",
     "capture_supported",
     "chained_passes",
+    "changed_settings",
     "checked_inductor_option",
     "clear_compilation_metrics",
     "clear_inductor_caches",
@@ -250,6 +253,7 @@ __all__ = [
     "forget_compiled_for",
     "forget_count",
     "forget_sizes",
+    "forward_of",
     "frames_outwards",
     "function_name",
     "function_of_operator",

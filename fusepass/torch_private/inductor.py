@@ -114,6 +114,14 @@ def run_op_by_op(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     return boxed_nop(gm, inputs)
 
 
+def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:
+    """The graph itself as what runs. Calling the module would print a traceback if that fails."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    _LazyGraphModule.force_recompile(gm)
+    return gm.forward
+
+
 def graph_pass(
     run: Callable[[fx.Graph], None], uuid: Callable[[], Any]
 ) -> Callable[[fx.Graph], None]:

@@ -31,6 +31,7 @@ _OPERATORS = tuple(
         "add sub mul truediv floordiv mod pow neg pos getitem lt le gt ge eq ne and_ or_".split()
     )
 )
+_OF_CONTAINERS = (tuple, list, len, iter, operator.getitem)  # which look at no item
 _ON_LATE = (*_NUMBERS, *_TEXT, *_OPERATORS, len, round, abs, min, max, sum, sorted, list, tuple)
 _MAX_LISTED = 64  # numbers that a list holds one by one
 _READS_BACK = ("item", "tolist", "numpy")
@@ -391,6 +392,8 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
     if isinstance(function, type) and issubclass(function, BaseException):
         return _construct(theirs, function, translator, args, kwargs)
     if function is print:  # a line of its own
+        return theirs(builtin, translator, args, kwargs)
+    if function in _OF_CONTAINERS and args and _items(realized(args[0])):
         return theirs(builtin, translator, args, kwargs)
     if any(map(_is_late, args)) and function is not getattr:
         if function not in _ON_LATE:

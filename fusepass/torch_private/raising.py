@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import logging
+import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch._dynamo.variables import LazyVariableTracker
 
 from fusepass.torch_private.graphs import real_input
@@ -57,6 +61,21 @@ def pending_changes(translator: Any) -> str | None:
             continue
         if not _only_rebinds(output, key, held):
             return f"a change of {_described(held)}"
+    return None
+
+
+def changed_settings(translator: Any) -> str | None:
+    """A change the program has made, and Dynamo makes after the graph, of how lines are written.
+
+    Attributes of modules (``sys.stdout``), options of torch's printing, loggers, filters.
+    """
+    effects = translator.output.side_effects
+    options = torch._tensor_str.PRINT_OPTS
+    kinds = (types.ModuleType, logging.Filterer, type(options))
+    for key, held in effects.id_to_variable.items():
+        about = isinstance(vars(held).get("value"), kinds) or key == id(warnings.filters)
+        if about and held.mutation_type is not None and effects.is_modified(held):
+            return _described(held)
     return None
 
 

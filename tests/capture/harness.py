@@ -238,7 +238,7 @@ def check_report(
     report = fusepass.last_report(compiled).to_dict()
     decided: dict[tuple[str, int], set[tuple[str, str]]] = {}
     for decision in report["decisions"]:
-        if decision["station"] == "capture":
+        if decision["rule"] == "branch":
             assert decision["reason"], f"{program.name}: a decision without a sentence: {decision}"
             applied = decision["outcome"] == "applied"
             assert applied == (decision["treatment"] in {"drop", "where", "cond", "sink"}), decision

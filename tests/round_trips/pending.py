@@ -35,17 +35,10 @@ _BY_FAMILY: dict[str, str] = {
         returns_nothing
     """,
     "prints": """
-        prints_a_tensor prints_a_loss prints_nothing_of_a_tensor prints_in_order
-        written_after_the_print argument_written_after_the_print alias_written_after_the_print
-        base_written_after_the_print writesabuffer with_a_grad_fn f_string
-        f_string_with_a_format percent_and_format number_of_a_tensor list_of_numbers
-        containers_of_tensors list_changed_after_the_print in_a_loop in_a_helper nested
-        logs_a_tensor logs_from_the_root logs_and_prints_in_turn warns_of_a_tensor
-        warns_at_its_caller under_no_grad random_numbers_around returns_what_it_printed flushes
-        long_and_empty
+        logs_from_the_root
     """,
     "prints_kept": """
-        printsanobject around_a_kept_number switched_off
+        around_a_kept_number
     """,
 }
 PENDING = frozenset(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..inputs import B, signs
+from ..opaque import note
 from ..program import FREE, WHERE, Family, keep
 
 FAMILY = Family("inlining")
@@ -263,23 +264,23 @@ def star_and_keywords(x: Tensor, y: Tensor) -> Tensor:
     return joined(x, y * 2, extra=y) + x * y
 
 
-def with_print(h: Tensor) -> Tensor:
+def with_a_note(h: Tensor) -> Tensor:
     if h.sum() > 0:
-        print("positive")
+        note("positive")
         return h * 2
     return h * 3
 
 
 @FAMILY.program(ONE, keep("untraceable"), grad=True)
 def kept_in_helper(x: Tensor) -> Tensor:
-    return with_print(x + 1e-3) - 1
+    return with_a_note(x + 1e-3) - 1
 
 
 @FAMILY.program(PAIR, WHERE, keep("untraceable"), grad=True)
 def captured_then_kept(x: Tensor, y: Tensor) -> Tensor:
     h = x * 2 if x.sum() > 0 else x * 3
     if y.sum() > 0:
-        print("second")
+        note("second")
         h = h + y
     else:
         h = h - y
@@ -289,7 +290,7 @@ def captured_then_kept(x: Tensor, y: Tensor) -> Tensor:
 @FAMILY.program(PAIR, keep("untraceable"), WHERE, grad=True)
 def kept_then_captured(x: Tensor, y: Tensor) -> Tensor:
     if y.sum() > 0:
-        print("first")
+        note("first")
         h = x + y
     else:
         h = x - y

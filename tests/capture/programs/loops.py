@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..inputs import B, rows, signs
+from ..opaque import note
 from ..program import FREE, WHERE, Family, keep
 
 FAMILY = Family("loops")
@@ -163,7 +164,7 @@ def kept_inside_for(x: Tensor) -> Tensor:
     h = x + 1e-3
     for step in range(2):
         if h.sum() > 0:
-            print("step", step)
+            note("step", step)
             h = h * 2
     return h
 
@@ -184,7 +185,7 @@ class KeptInOneOfTheLayers(nn.Module):
 class _Prints(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         if h.sum() > 0:
-            print("layer")
+            note("layer")
             h = h + 1
         return h * 2
 

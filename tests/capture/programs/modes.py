@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..inputs import B, signs
+from ..opaque import note
 from ..program import FREE, WHERE, Family, keep
 
 FAMILY = Family("modes")
@@ -147,7 +148,7 @@ def return_inside_no_grad_block(x: Tensor) -> Tensor:
 def kept_inside_no_grad_block(x: Tensor) -> Tensor:
     with torch.no_grad():
         if x.sum() > 0:
-            print("inside")
+            note("inside")
             y = x * 2
         else:
             y = x * 3

@@ -115,7 +115,7 @@ class NotesAfter(nn.Module):
         return x * 2
 
 
-@FAMILY.program(ONE, FREE | EFFECT | SINK)
+@FAMILY.program(ONE, SINK)
 def prints_before(x: Tensor) -> Tensor:
     print("begin")
     if x.sum() < 0:
@@ -123,7 +123,7 @@ def prints_before(x: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(ONE, SINK | FREE)
+@FAMILY.program(ONE, SINK)
 def prints_after(x: Tensor) -> Tensor:
     if x.sum() < 0:
         raise ValueError("before the print")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..inputs import B, signs
+from ..opaque import note
 from ..program import WHERE, Family, keep
 
 FAMILY = Family("untraceable")
@@ -17,7 +18,7 @@ TWO = signs((B, 4), (B, 4), flips=2)
 UNTRACEABLE = keep("untraceable")
 
 
-@FAMILY.program(ONE, UNTRACEABLE, grad=True, tags="contexts inductor")
+@FAMILY.program(ONE, WHERE, grad=True, tags="contexts inductor")
 def prints(x: Tensor) -> Tensor:
     if x.sum() > 0:
         print("positive")
@@ -27,7 +28,7 @@ def prints(x: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(ONE, UNTRACEABLE)
+@FAMILY.program(ONE, WHERE)
 def prints_a_tensor(x: Tensor) -> Tensor:
     h = x * 2
     if x.sum() > 0:
@@ -35,13 +36,33 @@ def prints_a_tensor(x: Tensor) -> Tensor:
     return h + 1
 
 
-@FAMILY.program(ONE, UNTRACEABLE)
+@FAMILY.program(ONE, WHERE)
 def both_print(x: Tensor) -> Tensor:
     if x.sum() > 0:
         print("yes")
     else:
         print("no")
     return x * 2
+
+
+@FAMILY.program(TWO, WHERE, WHERE)
+def print_in_nested_arm(x: Tensor, y: Tensor) -> Tensor:
+    h = x + y
+    if x.sum() > 0:
+        if y.sum() > 0:
+            print("deep", h.mean())
+        h = h * 2
+    else:
+        print("shallow")
+    return h
+
+
+@FAMILY.program(ONE, WHERE)
+def prints_after_return(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x * 2
+    print("rest", x)
+    return x * 3
 
 
 @FAMILY.program(ONE, UNTRACEABLE)
@@ -92,11 +113,11 @@ def disabled_function_in_arm(x: Tensor) -> Tensor:
 def untraceable_rest_after_return(x: Tensor) -> Tensor:
     if x.sum() > 0:
         return x * 2
-    print("rest")
+    note("rest")
     return x * 3
 
 
-@FAMILY.program(ONE, UNTRACEABLE)
+@FAMILY.program(ONE, WHERE)
 def prints_in_inner_helper(x: Tensor) -> Tensor:
     def note(h: Tensor) -> Tensor:
         print("note")
@@ -105,7 +126,7 @@ def prints_in_inner_helper(x: Tensor) -> Tensor:
     return note(x) if x.sum() > 0 else x * 3
 
 
-@FAMILY.program(ONE, keep("untraceable") | keep("side_effect"))
+@FAMILY.program(ONE, keep("side_effect"))
 def attribute_and_print(x: Tensor) -> Tensor:
     box: dict[str, Any] = {}
     if x.sum() > 0:
@@ -142,19 +163,19 @@ def torch_equal_in_test(x: Tensor) -> Tensor:
 
 
 @FAMILY.program(TWO, WHERE, UNTRACEABLE)
-class CaptureThenPrint(nn.Module):
+class CaptureThenNote(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = x.sin() if x.sum() > 0 else x.cos()
         if y.sum() > 0:
-            print("second")
+            note("second")
         return h + y
 
 
 @FAMILY.program(TWO, UNTRACEABLE, UNTRACEABLE)
-def print_in_nested_arm(x: Tensor, y: Tensor) -> Tensor:
+def note_in_nested_arm(x: Tensor, y: Tensor) -> Tensor:
     h = x + y
     if x.sum() > 0:
         if y.sum() > 0:
-            print("deep")
+            note("deep")
         h = h * 2
     return h

@@ -312,7 +312,7 @@ def argument_list_changed(x: Tensor, parts: list[Tensor]) -> Tensor:
 def print_held_as_a_value(x: Tensor, parts: list[Tensor]) -> Tensor:
     say = print
     say("said", x.sum())  # expect: any
-    for part in map(print, parts):
+    for part in map(print, parts):  # expect: any
         x = x * (2 if part is None else 3)
     return x
 
@@ -347,7 +347,10 @@ class Hooked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = Reports()
-        self.inner.register_forward_hook(lambda m, a, out: print("hook", out.sum().detach()))
+        self.inner.register_forward_hook(self.hook)
+
+    def hook(self, module: Any, args: Any, out: Tensor) -> None:
+        print("hook", out.sum().detach())  # expect: any
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inner(x) + 1
@@ -359,7 +362,7 @@ class Hooked(nn.Module):
 def tensor_hook(x: Tensor) -> Tensor:
     y = x * 2
     if y.requires_grad:
-        y.register_hook(lambda g: print("gradient", g))
+        y.register_hook(lambda g: print("gradient", g))  # expect: any
     print("y", y.detach())  # expect: any
     return y + 1
 
