@@ -19,7 +19,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.frame import Frame
 from fusepass.capture.scalar_predicate import comes_from_items
-from fusepass.capture.sink_message import only_in_messages
+from fusepass.capture.sink_message import only_in_messages, shows
 from fusepass.graph.device_numbers import Kept, Number, replace_numbers
 from fusepass.graph.number import READ_LATE
 from fusepass.report import log
@@ -187,14 +187,8 @@ def _made_of(numbers: list[fx.Node]) -> list[fx.Node]:
 
 
 def _is_message(user: fx.Node) -> bool:
-    """Whether a use of a number is the message of an exception."""
-    return only_in_messages(user) if comes_from_items(user) else _shows(user)
-
-
-def _shows(user: fx.Node) -> bool:
-    from fusepass.capture.sink import is_sink, only_for_message
-
-    return is_sink(user) or only_for_message(user)
+    """Whether a use of a number is the message of an exception, or a line that is written."""
+    return only_in_messages(user) if comes_from_items(user) else shows(user)
 
 
 def _decision(item: Item, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:

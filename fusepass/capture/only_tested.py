@@ -134,11 +134,11 @@ class _Walk:
         uses = [
             (i, inst.opname)
             for i, inst in enumerate(self.instructions)
-            if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL")) and _names(inst.argval, name)
+            if inst.opname.startswith(("LOAD", "DELETE", "MAKE_CELL"))
+            and _names(inst.argval, name)
+            and not self.ignored(i)
         ]
-        return bool(uses) and all(
-            self.ignored(i) or (op in _LOADS_LOCAL and self.follows(i)) for i, op in uses
-        )
+        return bool(uses) and all(op in _LOADS_LOCAL and self.follows(i) for i, op in uses)
 
 
 def _moved(name: str, depth: int, stack: Stack) -> Stack:

@@ -23,7 +23,6 @@ from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
-from fusepass.capture.spoken import spoken
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.number import READ_LATE
 from fusepass.graph.totality import UNREAD
@@ -132,18 +131,9 @@ def _wanted(
     if torch_private.is_generator_frame(translator) or not torch_private.capture_supported():
         return False
     index = translator.instruction_pointer - 1
-    ignored = _in_messages(translator, frame) if messages else _nothing
+    raises = region_of(translator.f_code, translator.instructions).only_raises
+    ignored = raises if messages and frame.options.rule_on("sink") else _nothing
     return _only_tested(translator, index, arithmetic, ignored)
-
-
-def _in_messages(translator: Any, frame: Frame) -> Callable[[int], bool]:
-    """Whether an instruction is only there for an exception, or for a line that is written."""
-    options = frame.options
-    code, instructions = translator.f_code, translator.instructions
-    raises = region_of(code, instructions).only_raises if options.rule_on("sink") else _nothing
-    later = options.defer_prints and options.rule_on("print")
-    lines = spoken(code, instructions) if later else frozenset[int]()
-    return lambda index: index in lines or raises(index)
 
 
 def _only_tested(

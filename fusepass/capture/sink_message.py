@@ -103,12 +103,13 @@ class _Repeatable:
 def only_in_messages(node: fx.Node) -> bool:
     """Whether a number is used in messages and nowhere else."""
     return all(
-        is_sink(user)
-        or is_line(user)
-        or only_for_message(user)
-        or (comes_from_items(user) and only_in_messages(user))
-        for user in node.users
+        shows(user) or (comes_from_items(user) and only_in_messages(user)) for user in node.users
     )
+
+
+def shows(user: fx.Node) -> bool:
+    """Whether a node is a message, or only there for one."""
+    return is_sink(user) or is_line(user) or only_for_message(user)
 
 
 def is_input(node: fx.Node) -> bool:
