@@ -31,14 +31,10 @@ _BY_FAMILY: dict[str, str] = {
         places_of_the_mask nonzero_returned switched_off
     """,
     "print_traps": """
-        write_between_prints_of_an_argument swapped_names one_tensor_under_two_names
-        returns_nothing
+        swapped_names one_tensor_under_two_names returns_nothing
     """,
     "prints": """
         logs_from_the_root
-    """,
-    "prints_kept": """
-        around_a_kept_number
     """,
 }
 PENDING = frozenset(
