@@ -96,7 +96,7 @@ def side_by_side(
             other = call(compiled, _copied(args, grad), mine, context)
             assert_same_call(eager, other, (function, mine), f"call {index}")
         report = fusepass.last_report(compiled).to_dict()
-    captured = [d for d in report["decisions"] if d["rule"] == "branch"]
+    captured = [d for d in report["decisions"] if d["station"] == "capture"]
     return Outcome(captured, seen, report["graph_breaks"])
 
 
