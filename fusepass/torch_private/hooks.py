@@ -148,7 +148,7 @@ def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
     for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
         for opname, wrapped in wrappers.items():
             opcode = dis.opmap.get(opname)
-            if opcode is None or table[opcode] is None:
+            if opcode is None or opcode >= len(table) or table[opcode] is None:
                 continue
             original = table[opcode]
             table[opcode] = wrapped(original)

@@ -254,8 +254,8 @@ def test_gradient_functions(name: str) -> None:
         return x * 2
 
     compiled = assert_same_text(program, graded)
-    kept = {"identity"}
-    assert ("keep" in dict(treatments(compiled))) == (name in kept)
+    if name not in ("identity", "leaf"):  # left out, or a break of its own, in some versions
+        assert_late(compiled)
 
 
 def test_a_view_written_later() -> None:

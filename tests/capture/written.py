@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ def written(target: Callable[..., Any], args: tuple[Any, ...], loggers: Sequence
             seen.result = target(*args)
         except Exception as error:  # noqa: BLE001 - whatever the program raises
             seen.error = (type(error), str(error))
-    seen.out, seen.err = out.getvalue(), err.getvalue()
+    seen.out = out.getvalue()
+    seen.err = re.sub(r"^W\d{4} .*\n", "", err.getvalue(), flags=re.MULTILINE)  # torch's own log
     own = (w for w in warned if _ONCE not in str(w.message))
     seen.warned = [(w.category, str(w.message), w.filename, w.lineno) for w in own]
     outputs = [t for t in tensors(seen.result) if t.requires_grad and t.is_floating_point()]
