@@ -284,8 +284,7 @@ def _writes(name: str) -> bool:
 
 
 def _check_index(index: object) -> None:
-    parts = index if isinstance(index, (tuple, list)) else (index,)
-    for part in parts:
+    for part in index if isinstance(index, tuple) else (index,):
         if tensor_value(part) is not None or isinstance(part, (list, bool)):
             raise Inexact(f"indexing by a tensor: {EXCLUDED['gather']}")
 

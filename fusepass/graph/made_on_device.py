@@ -21,6 +21,7 @@ from fusepass.graph.memory import memory_of
 _ASSUMED_SIZE = 2**20
 _NOT_CARRIED_OVER = ("device", "dtype", "pin_memory", "layout", "requires_grad")
 _DRAWN_ANEW = frozenset("rand randn randint randperm rand_like randn_like randint_like".split())
+_TAKES_A_DEVICE = FACTORIES | _DRAWN_ANEW | {"linspace", "logspace"}
 _DRAWN_IN_PLACE = frozenset("normal_ uniform_ random_ exponential_ bernoulli_".split())
 
 
@@ -127,7 +128,7 @@ def _call_on(node: fx.Node, device: torch.device) -> Call:
     if is_one_number(node) and value is not None:
         number = argument(node, 0, "s" if name == "scalar_tensor" else "data")
         return Call(node, torch.full, ((), number), {"dtype": value.dtype, "device": device})
-    if (name in FACTORIES or name in _DRAWN_ANEW) and value is not None:
+    if name in _TAKES_A_DEVICE and value is not None:
         return Call(node, node.target, node.args, kwargs | {"dtype": value.dtype, "device": device})
     if (name in CASTS or name == "tensor") and value is not None:
         layout = {k: v for k, v in kwargs.items() if k == "memory_format"}

@@ -49,7 +49,8 @@ def these(*members: Number) -> Numbers | None:
 
 def between(low: int, high: int) -> Numbers:
     """The integers from ``low`` to ``high``, both included."""
-    return Numbers(None, low, high)
+    few = frozenset(range(low, high + 1)) if high - low < _FEW else None
+    return Numbers(few, low, high)
 
 
 def union(*sets: Numbers | None) -> Numbers | None:
