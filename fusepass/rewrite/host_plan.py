@@ -19,6 +19,8 @@ from fusepass.rewrite import on_device
 from fusepass.rewrite.graph_rule import Site
 from fusepass.rewrite.reject import Reject
 
+# Whether what could be made on the device is kept as a constant all the same, if it is static.
+CONSTANTS_FIRST = False
 _TOTAL = 4 * LIMIT  # bytes of all constants of a graph
 _NESTED = "the body of another call can hold no constants"
 
@@ -54,6 +56,10 @@ def plan_of(site: Site, crossing: Crossing, operand: fx.Node) -> Plan | Reject:
         reject = _reject_draws(site, crossing, chain, draws[0])
         if reject is not None:
             return reject
+    if CONSTANTS_FIRST and not draws:
+        constant = _constant(site, chain, "")
+        if isinstance(constant, Plan):
+            return constant
     try:
         made_on_device.check_exact(chain, crossing.dtype)
         made = made_on_device.plan(chain, crossing.device, site.fake_mode)

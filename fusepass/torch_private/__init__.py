@@ -74,6 +74,7 @@ from fusepass.torch_private.host_tensors import (
     as_int,
     bounds_up_to,
     is_pinned_input,
+    known_bounds,
     remove_constant,
 )
 from fusepass.torch_private.inductor import (
@@ -288,6 +289,7 @@ __all__ = [
     "keep_device_busy",
     "kept_between_restarts",
     "kind_of",
+    "known_bounds",
     "known_equal",
     "lacks_backward",
     "late_parts",

@@ -41,6 +41,13 @@ def bounds_up_to(size: torch.SymInt, limit: int) -> tuple[int, int] | None:
     return (-limit, limit) if bool(size >= -limit) else None
 
 
+def known_bounds(size: torch.SymInt) -> tuple[int, int] | None:
+    """Bounds of a symbolic size that hold for every input, without a guard, or None."""
+    found = size.node.shape_env.bound_sympy(size.node.expr)
+    bounds = found.lower, found.upper
+    return (int(bounds[0]), int(bounds[1])) if all(b.is_Integer for b in bounds) else None
+
+
 def as_int(size: object) -> int | None:
     """The value of a size that is one number for every input of this compile, else None."""
     if isinstance(size, int):
