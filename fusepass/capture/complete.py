@@ -24,6 +24,7 @@ from fusepass.capture.event_outputs import take_events_out
 from fusepass.capture.events import Events
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.items import settle_items
+from fusepass.capture.masked import settle_masks
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
@@ -46,6 +47,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame is None:
         return compile_graph()
     reading = settle_items(gm, frame, output_graph)
+    settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))
     take_back(
         output_graph,

@@ -14,7 +14,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.masked_update import lower_masked_updates
+from fusepass.graph.selections import lower_selections
 from fusepass.report.decision import Reason
 
 
@@ -45,7 +45,7 @@ def remove_data_sizes(translator: Any, arms: dict[bool, list[fx.Node]]) -> froze
     sizes = sizes_of([node for nodes in arms.values() for node in nodes])
     erased: frozenset[fx.Node] = frozenset()
     for nodes in arms.values():
-        erased |= lower_masked_updates(nodes, translator.fake_mode)
+        erased |= lower_selections(nodes, translator.fake_mode, exact=True).erased
     check_no_sizes([node for nodes in arms.values() for node in nodes], sizes)
     torch_private.forget_sizes(translator, sizes)
     return erased

@@ -49,6 +49,22 @@ class Site:
     leads_to: Any = None
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where something is asked for in the program.
+
+    Attributes:
+        instruction: code object and instruction index, the same when the frame starts again.
+        position: where in the source, the same in resumed functions.
+        file, line: for the report.
+    """
+
+    instruction: tuple[Any, int]
+    position: tuple[Any, ...]
+    file: str
+    line: int
+
+
 @dataclass
 class Frame:
     """State of capture for one attempt to trace one frame (Dynamo makes a new one per restart).
@@ -65,6 +81,8 @@ class Frame:
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
+        selections: masks let select while tracing, and where, by graph node.
+        settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
         due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
         lines: calls that write a line, recorded in this graph: place, and sites they are inside.
@@ -82,6 +100,8 @@ class Frame:
     items: dict[Any, Any] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
+    selections: dict[Any, Place] = field(default_factory=dict)
+    settled: bool = False
     in_message: bool = False
     due: Any = None
     lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)

@@ -17,7 +17,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import asked, calls, items, raising_arm, read_back, speech, statement
+from fusepass.capture import asked, calls, items, masked, raising_arm, read_back, speech, statement
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, frame_of
@@ -56,6 +56,8 @@ def install() -> None:
                     on_number=read_back.on_number,
                     on_read_late=read_back.on_read_late,
                     on_not=read_back.on_not,
+                    on_skip=_on_skip,
+                    on_size=masked.on_size,
                     on_call=calls.on_call,
                     on_asked=asked.on_asked,
                     on_speech=speech.on_speech,
@@ -231,4 +233,14 @@ def _on_error(translator: Any, error: Exception) -> None:
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     take_back(translator.output, frame, lost)
+    text = f"what follows fails when a size is not known ({type(error).__name__})"
+    masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
     items.keep_asked(translator, frame, error, all_others=True)
+
+
+def _on_skip(translator: Any, error: Exception) -> None:
+    """Dynamo gives a frame up at a graph break in a loop, which may be due to a size not known."""
+    frame = frame_of(translator.output)
+    if frame is not None:
+        text = "a graph break in a loop follows"
+        masked.give_all_back(translator, frame, Reason.LOOP, text)

@@ -16,42 +16,88 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.memory import memory_of
+from fusepass.graph.totality import overlaps_itself
 
 
 def lower_masked_stores(nodes: list[fx.Node], fake_mode: Any) -> None:
-    """Replace the masked stores among ``nodes`` (consecutive in their graph), list included."""
-    for position, node in enumerate(nodes):
-        made = _lowered(node, fake_mode)
-        if made:
-            nodes[position : position + 1] = made
-            node.graph.erase_node(node)
-            return lower_masked_stores(nodes, fake_mode)
-    return None
+    """Replace the masked stores among ``nodes`` (consecutive in their graph), list included.
+
+    Sources that require grad are left: their gradient is a sum over what was stored, which comes
+    out in another order.
+    """
+    found: list[fx.Node] = []
+    for node in nodes:
+        made = [] if why_kept(node, exact=True) else lower_store(node, fake_mode)
+        found += made or [node]
+    nodes[:] = found
 
 
-def _lowered(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
+def is_masked_store(node: fx.Node) -> bool:
+    """Whether a call stores through one boolean mask."""
     if node.target is not operator.setitem and node.target != "__setitem__":
-        return []
-    target, index, source = node.args
+        return False
+    target, index, _ = node.args
     value = tensor_value(target)
+    return value is not None and mask_of(value, index) is not None
+
+
+def why_kept(node: fx.Node, *, exact: bool) -> str | None:
+    """Why a store cannot be lowered; None for a masked store that can.
+
+    Args:
+        node: a call.
+        exact: whether gradients must be those of eager to the last bit.
+    """
+    if not is_masked_store(node):
+        return "it is no store through one mask"
+    target, index, source = node.args
+    value, held = tensor_value(target), tensor_value(source)
+    if value is None or overlaps_itself(target):  # type: ignore[arg-type]
+        return "a write to a tensor whose elements share memory raises"
+    found = mask_of(value, index)
+    rest = found[2] if found is not None else 0
+    if found is not None and _fake(found[0]).device != value.device:
+        return "the mask is on another device"
+    if held is None:
+        fits = converted(value.dtype, source) is not None
+        return None if fits else f"what is stored is no number of {value.dtype}"
+    if held.dtype != value.dtype or held.device != value.device:
+        return "what is stored has another dtype, or is on another device"
+    if exact and held.requires_grad and torch.is_grad_enabled():
+        return "what is stored requires grad, which is summed in another order"
+    one = torch_private.known_equal(held.numel(), 1)  # which eager fills with
+    if not one and memory_of(target) == memory_of(source):
+        return "what is stored shares memory with where it is stored"
+    fits = held.dim() <= rest and all(
+        torch_private.known_equal(a, b) or torch_private.known_equal(a, 1)
+        for a, b in zip(held.shape, value.shape[value.dim() - held.dim() :], strict=True)
+    )
+    return None if fits else "what is stored may be as many values as the mask selects"
+
+
+def lower_store(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
+    """Replace a masked store for which :func:`why_kept` says nothing; the calls made instead."""
+    target, index, source = node.args
+    value, held = tensor_value(target), tensor_value(source)
     found = mask_of(value, index) if value is not None else None
     if value is None or found is None:
         return []
-    mask, shape, rest = found
-    if not _independent(value, rest, source):
-        return []
+    mask, shape, after = found
     made: list[fx.Node] = []
     with node.graph.inserting_before(node):
-        if value.requires_grad and torch.is_grad_enabled():
+        trained = value.requires_grad or (held is not None and held.requires_grad)
+        if trained and torch.is_grad_enabled():
             mask = add_call(made, node, fake_mode, "clone", (mask,))  # backward reads it again
-        if len(shape) != len(_fake(mask).shape):
-            mask = add_call(made, node, fake_mode, "reshape", (mask, shape))
-        held = tensor_value(source)
-        if held is None or held.dim() == 0:
-            add_call(made, node, fake_mode, "masked_fill_", (target, mask, source))
+        for _ in range(after if shape else 0):
+            mask = add_call(made, node, fake_mode, "unsqueeze", (mask, -1))
+        if held is None:
+            number = converted(value.dtype, source)
+            add_call(made, node, fake_mode, "masked_fill_", (target, mask, number))
         else:
             chosen = add_call(made, node, fake_mode, torch.where, (mask, source, target))
             add_call(made, node, fake_mode, "copy_", (target, chosen))
+    node.graph.erase_node(node)
     return made
 
 
@@ -141,32 +187,16 @@ def is_whole(part: Any) -> bool:
     return isinstance(part, slice) and (part.start, part.stop, part.step) == (None, None, None)
 
 
-def _independent(value: torch.Tensor, rest: int, source: Any) -> bool:
-    """Whether the source fits however many elements of the mask are true."""
-    held = tensor_value(source)
-    if held is None:
-        return _representable(value.dtype, source)
-    if held.dtype != value.dtype or held.device != value.device:
-        return False
-    if held.requires_grad and torch.is_grad_enabled():
-        return False  # its gradient is a sum over the true elements, in another order
-    if held.dim() > rest:
-        return False
-    tail = value.shape[value.dim() - held.dim() :]
-    return all(
-        torch_private.known_equal(a, b) or torch_private.known_equal(a, 1)
-        for a, b in zip(held.shape, tail, strict=True)
-    )
-
-
-def _representable(dtype: torch.dtype, number: Any) -> bool:
+def converted(dtype: torch.dtype, number: Any) -> Any:
+    """The Python number that a store of a number leaves in a dtype; None where that may raise."""
+    if not isinstance(number, (bool, int, float)) or dtype.is_complex:
+        return None
     if dtype is torch.bool:
-        return isinstance(number, bool)
+        return bool(number)
     if dtype.is_floating_point:
-        if not isinstance(number, (int, float)):
-            return False
-        return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
-    if dtype.is_complex or isinstance(number, bool) or not isinstance(number, int):
-        return False
+        fits = not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+        return number if fits else None
+    if not math.isfinite(number):
+        return None
     limits = torch.iinfo(dtype)
-    return limits.min <= number <= limits.max
+    return int(number) if limits.min <= number <= limits.max else None

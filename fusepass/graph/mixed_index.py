@@ -20,7 +20,7 @@ _INDEXING = ("getitem", "__getitem__", "setitem", "__setitem__")
 def split_mixed_indices(nodes: list[fx.Node], fake_mode: Any) -> None:
     """Split the mixed indices among ``nodes`` (consecutive in their graph), list included."""
     for node in list(nodes):
-        found = _split(node) if op_name(node) in _INDEXING else None
+        found = split_index(node) if op_name(node) in _INDEXING else None
         if found is None:
             continue
         made: list[fx.Node] = []
@@ -31,7 +31,7 @@ def split_mixed_indices(nodes: list[fx.Node], fake_mode: Any) -> None:
         nodes[at:at] = made
 
 
-def _split(node: fx.Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+def split_index(node: fx.Node) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """The index without its mask, and the mask's index into what that gives; None if not mixed."""
     index = node.args[1]
     if tensor_value(node.args[0]) is None or not isinstance(index, (tuple, list)):

@@ -116,7 +116,7 @@ def partial_reason(node: fx.Node) -> str | None:
     pure = getattr(node.target, "fusepass_pure", False) or KNOWN_TOTAL in node.meta
     if pure or _is_unread(node):
         return None
-    if any(map(_overlaps_itself, written_nodes(node))):
+    if any(map(overlaps_itself, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"
     name = op_name(node)
     if name not in _ANY_NUMBER and any(_overflows(n, node) for n in _numbers(node)):
@@ -172,7 +172,7 @@ def _overflows(number: float, node: fx.Node) -> bool:
     return number == number and not limits.min <= number <= limits.max
 
 
-def _overlaps_itself(node: fx.Node) -> bool:
+def overlaps_itself(node: fx.Node) -> bool:
     """As torch tells it: an expanded dimension."""
     value = tensor_value(node)
     if value is None:

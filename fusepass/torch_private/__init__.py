@@ -22,6 +22,7 @@ from fusepass.torch_private.data_sizes import (
     forget_count,
     forget_sizes,
     sizes_bound,
+    sizes_from_data,
     unknown_sizes,
 )
 from fusepass.torch_private.dynamo import (
@@ -337,6 +338,7 @@ __all__ = [
     "size_hint",
     "size_or_scalar",
     "sizes_bound",
+    "sizes_from_data",
     "source_of",
     "source_of_kernel",
     "standard_stream",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,6 +22,48 @@ def data_sizes(translator: Any) -> Iterator[None]:
         shapes.settings = settings
 
 
+SizeHandler = Callable[[Any, Any], bool]
+
+
+def hook_sizes(on_size: SizeHandler) -> Callable[[], None]:
+    """Put a handler in front of operations whose result has a size that only the data know.
+
+    Args:
+        on_size: called as ``(translator, node)`` with the translator of the function being traced
+            and the call just recorded; says whether it may give such a tensor instead of a graph
+            break.
+
+    Returns:
+        The function that takes it out again.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    original: Any = ShapeEnv.allow_dynamic_output_shape_ops
+
+    def allowed(self: Any) -> bool:
+        if original.fget(self):
+            return True
+        try:
+            root = InstructionTranslator.current_tx()
+        except AttributeError:  # nothing is being traced
+            return False
+        output = getattr(root, "output", None)
+        if output is None or output.shape_env is not self:
+            return False
+        if output.current_tracer is not output.root_tracer:
+            return False  # the body of a higher-order operator
+        node = next(iter(reversed(output.graph.nodes)), None)
+        return node is not None and on_size(output.current_tx, node)
+
+    ShapeEnv.allow_dynamic_output_shape_ops = property(allowed)  # type: ignore[method-assign,assignment]
+
+    def undo() -> None:
+        ShapeEnv.allow_dynamic_output_shape_ops = original  # type: ignore[method-assign]
+
+    return undo
+
+
 def sizes_bound(meta: dict[str, Any]) -> frozenset[Any]:
     """The unknown sizes that a node introduces, by the meta data Dynamo gave it."""
     if isinstance(meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -36,6 +78,13 @@ def unknown_sizes(value: Any) -> frozenset[Any]:
     if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return frozenset(free_unbacked_symbols(value))
     return frozenset()
+
+
+def sizes_from_data(fake: torch.Tensor) -> list[int]:
+    """The dimensions of a fake tensor whose size depends on data."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return [dim for dim, size in enumerate(fake.shape) if free_unbacked_symbols(size)]
 
 
 def forget_count(mask: torch.Tensor, sizes: frozenset[Any]) -> None:

@@ -18,6 +18,7 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
+from fusepass.torch_private.data_sizes import SizeHandler, hook_sizes
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -84,6 +85,8 @@ class Handlers:
         on_read_late: called as ``(node,)`` for a tensor made of a number to be read behind the
             graph.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
+        on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
+        on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
         on_call: see :func:`~fusepass.torch_private.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.calls.hook_questions`.
         on_speech: see :func:`~fusepass.torch_private.speech.hook_speech`.
@@ -102,6 +105,8 @@ class Handlers:
     on_number: Callable[[Any, fx.Node], bool]
     on_read_late: Callable[[fx.Node], None]
     on_not: TruthHandler
+    on_skip: Callable[[Any, Exception], None]
+    on_size: SizeHandler
     on_call: CallHandler
     on_asked: AskedHandler
     on_speech: SpeechHandler
@@ -117,9 +122,10 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         hook_calls(handlers.on_call),
         hook_questions(handlers.on_asked),
         hook_speech(handlers.on_speech),
+        hook_sizes(handlers.on_size),
         _hook_graphs(handlers.on_graph),
         _hook_breaks(handlers.on_break),
-        _hook_errors(handlers.on_error),
+        _hook_errors(handlers.on_error, handlers.on_skip),
     ]
 
     def uninstall() -> None:
@@ -187,7 +193,9 @@ def _hook_breaks(on_break: BreakHandler) -> Callable[[], None]:
     return lambda: setattr(base, "log_graph_break", log_graph_break)
 
 
-def _hook_errors(on_error: Callable[[Any, Exception], None]) -> Callable[[], None]:
+def _hook_errors(
+    on_error: Callable[[Any, Exception], None], on_skip: Callable[[Any, Exception], None]
+) -> Callable[[], None]:
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -201,6 +209,9 @@ def _hook_errors(on_error: Callable[[Any, Exception], None]) -> Callable[[], Non
             run(self)
         except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
             on_error(self, error)
+            raise
+        except (exc.Unsupported, exc.SkipFrame) as error:
+            on_skip(self, error)
             raise
 
     InstructionTranslator.run = with_error  # type: ignore[method-assign]

@@ -315,3 +315,10 @@ def mask_of_a_store_written_afterwards(x: Tensor, mask: Tensor, v: Tensor, y: Te
         h[mask] = 0.0
     mask.logical_not_()
     return h + mask
+
+
+@update(MASKED, DROP, **GRAD)
+def without_gradient(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        h[m] = h[m] * 2
+    return h

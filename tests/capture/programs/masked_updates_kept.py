@@ -29,12 +29,6 @@ def mask_written_in_between(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Te
 
 
 @update(MASKED, KEPT, grad=True, family=FAMILY)
-def reduced(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
-    h[m] -= h[m].mean()
-    return h
-
-
-@update(MASKED, KEPT, grad=True, family=FAMILY)
 def turned_around(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
     h[m] = h[m].flip(0) + 1
     return h
@@ -59,7 +53,7 @@ def size_used(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
     return h
 
 
-@update(MASKED, KEPT, grad=True, family=FAMILY)
+@update(MASKED, KEPT | keep("alias"), grad=True, family=FAMILY)
 def selection_used_too(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
     part = h[m] * 2
     h[m] = part
@@ -91,13 +85,6 @@ def divided_integers(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
     return h
 
 
-@update(MASKED, KEPT, grad=True, family=FAMILY)
-def without_gradient(h: Tensor, m: Tensor, v: Tensor, y: Tensor) -> Tensor:
-    with torch.no_grad():
-        h[m] = h[m] * 2
-    return h
-
-
 @FAMILY.program(MASKED, DROP, expect_grad=(KEPT,), grad=True)
 def gradient_of_a_scalar(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Tensor:
     # A sum over the selected elements, which rounds in their order.
@@ -108,13 +95,13 @@ def gradient_of_a_scalar(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Tenso
 
 
 @FAMILY.program(MASKED, KEPT | keep("shape_mismatch"), grad=True, frozen=(2,))
-def selection_left(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Tensor:
+def selection_left(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     h = x + y
     part = h
     if mask.any():
         part = h[mask]
         h[mask] = part * 2
-    return h.sum() + part.sum()
+    return h, part * 2
 
 
 @FAMILY.program(MASKED, KEPT, grad=True, frozen=(2,))
@@ -122,7 +109,7 @@ def selected(x: Tensor, mask: Tensor, v: Tensor, y: Tensor) -> Tensor:
     h = x + y
     if mask.any():
         h = h[mask]
-    return h.sum()
+    return h * 2
 
 
 @FAMILY.program(MASKED, KEPT | keep("python_value"), grad=True, frozen=(2,))

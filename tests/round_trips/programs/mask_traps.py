@@ -190,7 +190,7 @@ def counts_as_numbers(x: Tensor, mask: Tensor) -> Tensor:
     return x / max(n, 1) + (n > 0) + n // 2
 
 
-@FAMILY.program(plain, hosted=(1,))
+@FAMILY.program(plain, hosted=(1,), rounded=True)
 def mask_of_the_host(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
     y[mask] = 0  # expect: any

@@ -65,7 +65,7 @@ def stores_into_an_argument(x: Tensor, mask: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(of_floats(3, 4), grad=True)
+@FAMILY.program(of_floats(3, 4), grad=True, rounded=True)
 def stores_a_scalar_tensor(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
     y[mask] = x.sum()  # expect: masked device on_device
@@ -89,45 +89,46 @@ def stores_a_row(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(of_floats(3, 4), grad=True)
 def stores_selected_of_another(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
-    y[mask] = (x + 1)[mask]  # expect: masked device on_device
+    y[mask] = (x + 1)[mask]  # expect: masked device on_device; empty: any
     return y
 
 
 @FAMILY.program(of_floats(3, 4), grad=True)
 def stores_a_function_of_the_selected(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
-    y[mask] = y[mask].exp() + 1  # expect: masked device on_device
+    y[mask] = y[mask].exp() + 1  # expect: masked device on_device; empty: any
     return y
 
 
 @FAMILY.program(several(3, 4), grad=True, tags="inductor")
 def scales_selected(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
-    y[mask] *= 3  # expect: masked device on_device
+    y[mask] *= 3  # expect: masked device on_device; empty: any
     return y
 
 
 @FAMILY.program(of_floats(3, 4), grad=True)
 def adds_to_selected(x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
-    y[mask] += 0.5  # expect: masked device on_device
-    y[~mask] /= 2  # expect: masked device on_device
+    y[mask] += 0.5  # expect: masked device on_device; empty: any
+    y[~mask] /= 2  # expect: masked device on_device; empty: any
     return y
 
 
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True, tags="inductor")
 def sum_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].sum()  # expect: masked device on_device
+    return x[mask].sum()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(several(3, 4), rounded=True)
 def sums_of_every_kind(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].sum(), (x * 2)[mask].sum(), x[~mask].sum()  # expect: masked device on_device
+    total = x[mask].sum(), (x * 2)[mask].sum()  # expect: masked device on_device; empty: any
+    return *total, x[~mask].sum()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True, tags="inductor")
 def mean_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].mean()  # expect: masked device on_device
+    return x[mask].mean()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(calls(lambda: masked(3, 4)), grad=True, rounded=True)
@@ -137,38 +138,39 @@ def mean_of_a_mask_made_here(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program({**several(3, 4), "rows": lambda: masked(3, 4, axes=1)})
 def any_and_all_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return (x > 0)[mask].any(), (x > 0)[mask].all()  # expect: masked device on_device
+    return (x > 0)[mask].any(), (x > 0)[mask].all()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program({**several(3, 4), "rows": lambda: masked(3, 4, axes=1)})
 def how_many_are_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x * x[mask].numel()  # expect: masked device on_device
+    return x * x[mask].numel()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True)
 def divides_by_how_many(x: Tensor, mask: Tensor) -> Tensor:
-    return x / (x[mask].numel() + 1)  # expect: masked device on_device
+    return x / (x[mask].numel() + 1)  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True)
 def counts_by_where(x: Tensor, mask: Tensor) -> Tensor:
-    return x * torch.where(mask)[0].numel()  # expect: masked device on_device
+    return x * torch.where(mask)[0].numel()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True)
 def counts_by_nonzero(x: Tensor, mask: Tensor) -> Tensor:
-    return x * mask.nonzero().numel(), x + x.nonzero().shape[0]  # expect: masked device on_device
+    y = x * mask.nonzero().numel()  # expect: masked device on_device; empty: any
+    return y, x + x.nonzero().shape[0]  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True, tags="inductor")
 def masked_loss(x: Tensor, mask: Tensor) -> Tensor:
     error = (x - 1) ** 2
-    return error[mask].mean() + error.sum()  # expect: masked device on_device
+    return error[mask].mean() + error.sum()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True)
 def difference_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return (x[mask] - (x * 2)[mask]).abs().sum()  # expect: masked device on_device
+    return (x[mask] - (x * 2)[mask]).abs().sum()  # expect: masked device on_device; empty: any
 
 
 @FAMILY.program(calls(lambda: masked(3, 4)), grad=True, rounded=True)
@@ -178,7 +180,7 @@ def loss_of_selected(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True)
 def mask_written_between(x: Tensor, mask: Tensor) -> Tensor:
-    selected = x[mask]  # expect: masked device on_device
+    selected = x[mask]  # expect: masked device on_device; empty: any
     mask.logical_not_()
     return selected.sum()
 
@@ -186,7 +188,7 @@ def mask_written_between(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(of_floats(3, 4), grad=True, rounded=True)
 def tensor_written_between(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
-    selected = y[mask]  # expect: masked device on_device
+    selected = y[mask]  # expect: masked device on_device; empty: any
     y.add_(100)
     return selected.sum() + y.sum()
 
@@ -199,8 +201,8 @@ class Pools(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         h = x * self.linear.weight[0].to(x.dtype)
-        total = h[mask].sum()  # expect: masked device on_device
-        h[~mask] = 0  # expect: masked device on_device
+        total = h[mask].sum()  # expect: masked device on_device; empty: any
+        h[~mask] = 0  # expect: masked device on_device; empty: any
         return h * total
 
 

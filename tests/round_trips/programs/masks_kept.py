@@ -130,7 +130,7 @@ def store_into_an_expanded(x: Tensor, mask: Tensor) -> Tensor:
     return x * 2
 
 
-@FAMILY.program(calls(lambda: [(normal(3, 4), normal(3, 5, dtype=torch.bool))]))
+@FAMILY.program(calls(lambda: [(normal(3, 4), normal(3, 5, dtype=torch.bool))]), dynamo=True)
 def mask_of_a_wrong_shape(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
     y[mask] = 0  # expect: any
@@ -197,7 +197,7 @@ def dropout_of_the_selected(x: Tensor, mask: Tensor) -> Tensor:
     return F.dropout(x[mask], 0.5).sum(), torch.rand(2)  # expect: any
 
 
-@FAMILY.program(plain)
+@FAMILY.program(plain, rounded=True)
 def written_selection(x: Tensor, mask: Tensor) -> Tensor:
     y = x[mask]  # expect: any
     y.add_(1)
@@ -209,7 +209,7 @@ def gradient_of_infinite_logarithm(x: Tensor, mask: Tensor) -> Tensor:
     return x[x > 0].log().sum()  # expect: any
 
 
-@FAMILY.program(plain, grad=True)
+@FAMILY.program(plain, grad=True, rounded=True)
 def gradient_of_infinite_root(x: Tensor, mask: Tensor) -> Tensor:
     return x[mask].sqrt().sum(), (1 / x)[mask].sum()  # expect: any
 
@@ -245,7 +245,7 @@ def mask_and_slice(x: Tensor, mask: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(plain, grad=True)
+@FAMILY.program(plain, grad=True, rounded=True)
 def put_into_place(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 1
     y.index_put_((mask,), x.sum())  # expect: any

@@ -1,0 +1,157 @@
+"""Boolean masks that select: let in while a frame is traced, and taken out of its graph again.
+
+``x[mask]`` has a size that only the data know, for which Dynamo breaks the graph. Here it is traced
+with a symbol for the size. Once the graph is complete, what was selected is computed for all
+elements (graph/selections.py). A selection for which that cannot be done is given back: the frame
+starts again and meets the ordinary graph break there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.frame import Frame, Place, frame_of
+from fusepass.capture.position import location, position
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.masked_store import is_masked_store, lower_store, mask_of, why_kept
+from fusepass.graph.mixed_index import split_index, split_mixed_indices
+from fusepass.graph.modes import modes_of_graph
+from fusepass.graph.selections import lower_selections
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+_GIVEN_BACK = "fusepass_masks_given_back"  # places whose selections stay
+_PLACES = ("argwhere", "nonzero", "where")
+_RESUMED = "torch_dynamo_resume_in_"
+_PLACE = "fusepass_selects"  # meta key of a selection: its Place
+
+
+def on_size(translator: Any, node: fx.Node) -> bool:
+    """Whether a call may give a tensor of a size that only the data know."""
+    frame = frame_of(translator.output)
+    if frame is None or frame.settled or frame.in_message or not _selects(node):
+        return False
+    if not torch_private.capture_supported():
+        return False
+    instruction = translator.f_code, translator.instruction_pointer
+    if instruction in _given_back(translator.output):
+        return False
+    where = translator.current_instruction
+    place = Place(instruction, position(translator, where), *location(translator, where))
+    if not frame.options.rule_on("masked"):
+        why = Reason.RULE_OFF, "switched off in options"
+        decision = _decision(Outcome.REJECTED, *why, "keep", place)
+        log.kept(frame.compiler, decision, place.position)
+        return False
+    resumed = translator.output.root_tx.f_code.co_name.startswith(_RESUMED)
+    if resumed and place.position in log.log_of(frame.compiler).kept:
+        return False  # met, and given back, before the graph break
+    frame.selections[node] = place
+    node.meta[_PLACE] = place
+    return True
+
+
+def _selects(node: fx.Node) -> bool:
+    """Whether a call selects by one mask of a shape that fits; else its error is eager's."""
+    name = op_name(node)
+    if name in ("getitem", "__getitem__"):
+        value = tensor_value(node.args[0])
+        fits = value is not None and mask_of(value, node.args[1]) is not None
+        return fits or split_index(node) is not None
+    if name == "masked_select":
+        value = tensor_value(argument(node, 0, "input"))
+        return value is not None and mask_of(value, argument(node, 1, "mask")) is not None
+    return name in _PLACES
+
+
+def _given_back(frame: Any) -> set[Any]:
+    return torch_private.kept_between_restarts(frame, _GIVEN_BACK, set)  # type: ignore[no-any-return]
+
+
+def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> None:
+    """Take the sizes that only the data know out of a complete graph, or start the frame again."""
+    frame.settled = True
+    fake_mode = torch_private.fake_mode_of(gm)
+    if fake_mode is None or not frame.options.rule_on("masked"):
+        return
+    nodes = list(gm.graph.nodes)
+    split_mixed_indices(nodes, fake_mode)
+    _settle_selections(nodes, frame, output_graph, fake_mode)
+    with modes_of_graph() as follow:
+        for node in nodes:
+            follow(node)
+            if is_masked_store(node):
+                _settle_store(node, frame, fake_mode)
+
+
+def _settle_selections(
+    nodes: list[fx.Node], frame: Frame, output_graph: Any, fake_mode: Any
+) -> None:
+    sizes = [torch_private.sizes_bound(node.meta) for node in nodes]
+    if not any(sizes):
+        return
+    graph = nodes[0].graph
+    result = lower_selections(nodes, fake_mode)
+    lost = {root: why for root, why in result.kept.items() if _PLACE in root.meta}
+    if lost:
+        _give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})
+    for root in result.lowered:
+        place = root.meta.get(_PLACE) or _place_of(root)
+        text = "what the mask selects is computed for all elements: nothing waits for its size"
+        frame.round_trips[place.position] = _decision(
+            Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place
+        )
+    gone = frozenset().union(*sizes) - _bound(graph)
+    torch_private.forget_sizes(output_graph.root_tx, gone)
+
+
+def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
+    """Make a store through a mask one that counts nothing, or say why not."""
+    place = _place_of(node)
+    why = why_kept(node, exact=False)
+    if why is None:
+        lower_store(node, fake_mode)
+        text = "stored where the mask holds, element by element: nothing is counted"
+        decision = _decision(Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place)
+    else:
+        decision = _decision(Outcome.REJECTED, Reason.SIZE, why, "keep", place)
+    frame.round_trips[place.position] = decision
+
+
+def _bound(graph: fx.Graph) -> frozenset[Any]:
+    return frozenset().union(*(torch_private.sizes_bound(node.meta) for node in graph.nodes))
+
+
+def _place_of(node: fx.Node) -> Place:
+    """Of a selection that Dynamo let in by itself, as it does with ``fullgraph=True``."""
+    file, line = torch_private.source_of(node)
+    return Place((None, 0), (file, line, node.name), file, line)
+
+
+def _decision(outcome: Outcome, code: Reason, text: str, treatment: str, place: Place) -> Decision:
+    where = place.file, place.line
+    return Decision(Station.CAPTURE, "masked", outcome, code, text, treatment, *where)
+
+
+def give_all_back(translator: Any, frame: Frame, code: Reason, text: str) -> None:
+    """Start the frame again without the selections let in, if there are any.
+
+    Args:
+        translator: of the frame; its output graph may have been emptied.
+        frame: capture's state for it.
+        code: why.
+        text: for the report.
+    """
+    if frame.selections:
+        _give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
+
+
+def _give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:
+    places = _given_back(output_graph)
+    for place, why in lost.items():
+        places.add(place.instruction)
+        log.kept(frame.compiler, _decision(Outcome.REJECTED, *why, "keep", place), place.position)
+    torch_private.restart_frame("fusepass: a size that only the data know is needed")

@@ -1,0 +1,38 @@
+"""Grad mode and autocast as they are at a place in a graph, for fake values made there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import fx
+
+
+@contextlib.contextmanager
+def modes_of_graph() -> Iterator[Callable[[fx.Node], None]]:
+    """Inside, handing over each node of a graph in order switches the modes as it would.
+
+    The graph begins in the modes that are on outside, which are on again afterwards.
+    """
+    before = torch.is_grad_enabled()
+    open_regions: dict[fx.Node, torch.autocast] = {}
+
+    def follow(node: fx.Node) -> None:
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name == "_set_grad_enabled":
+            torch._C._set_grad_enabled(bool(node.args[0]))
+        elif name == "_enter_autocast":
+            device_type, dtype, enabled, _ = node.args
+            region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=False)  # type: ignore[arg-type]
+            region.__enter__()
+            open_regions[node] = region
+        elif name == "_exit_autocast" and node.args[0] in open_regions:
+            open_regions.pop(node.args[0]).__exit__(None, None, None)  # type: ignore[arg-type]
+
+    try:
+        yield follow
+    finally:
+        for region in reversed(open_regions.values()):
+            region.__exit__(None, None, None)
+        torch._C._set_grad_enabled(before)

@@ -1,0 +1,146 @@
+"""Reductions of what a mask selected, over the elements selected: of all, the others neutral.
+
+``x[mask].sum()`` is ``where(mask, x, 0).sum()``; a mean divides by how many are selected, and is
+NaN where none is. Sums are taken in another order than eager's, so their last bits may differ;
+integers, and whether any or all hold, are the same.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.calls import call_of
+from fusepass.graph.selected import Kept, Lowering, Whole, filled, total_size
+from fusepass.graph.selected_calls import reduced_dims
+from fusepass.report.decision import Reason
+
+# What an element that does not count may be: of these a reduction hands on what the others give.
+_NEUTRAL: dict[str, Any] = {
+    "all": 1,
+    "any": 0,
+    "count_nonzero": 0,
+    "linalg_norm": 0,
+    "linalg_vector_norm": 0,
+    "nansum": 0,
+    "norm": 0,
+    "prod": 1,
+    "sum": 0,
+}
+_ORDERS = {"norm": "p", "linalg_norm": "ord", "linalg_vector_norm": "ord"}
+_ARGUMENTS = frozenset("correction dim dtype keepdim ord p self unbiased".split())
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
+    """A reduction over what was selected, made of all elements; None for another call.
+
+    Raises:
+        Kept: it has no such form.
+    """
+    call = call_of(node)
+    given = dict(call.args) if call is not None else {}
+    source = given.get("self")
+    if call is None or call.inplace or source not in low.whole or set(given) - _ARGUMENTS:
+        return None
+    whole, name = low.whole[source], call.op
+    dims = reduced_dims(call, whole)
+    if dims is None or whole.front not in dims:
+        return None
+    if whole.value.dtype.is_complex:
+        raise Kept(Reason.SIZE, "complex numbers that a mask selected are reduced")
+    if name == "mean":
+        dtype = given.get("dtype")
+        if dtype is not None:
+            cast = low.add(node, "to", whole.node, dtype)
+            whole = replace(whole, node=cast)
+        return total(low, node, whole, dims, keepdim=bool(given.get("keepdim")), mean=True)
+    if name in ("var", "std"):
+        return _spread(low, node, whole, dims, given)
+    if name not in _NEUTRAL or not _has_neutral(name, given):
+        return None
+    return _same(low, node, source, filled(low, node, whole, _neutral(name, whole)))
+
+
+def _has_neutral(name: str, given: dict[str, Any]) -> bool:
+    """Whether a norm is of an order to which zero adds nothing."""
+    if name == "linalg_norm" and set(given) != {"self"}:
+        return False  # may be one of matrices
+    order = given.get(_ORDERS[name], 2) if name in _ORDERS else 2
+    order = 2 if order == "fro" else order
+    return isinstance(order, (int, float)) and 0 <= order < float("inf")
+
+
+def _neutral(name: str, whole: Whole) -> Any:
+    number = _NEUTRAL[name]
+    return bool(number) if whole.value.dtype is torch.bool else number
+
+
+def _same(low: Lowering, node: fx.Node, source: fx.Node, instead: fx.Node) -> fx.Node:
+    """The call of the program on another operand."""
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: instead if n is source else n)
+    return low.add(node, node.target, *args, **kwargs)
+
+
+def total(
+    low: Lowering, node: fx.Node, whole: Whole, dims: list[int], *, keepdim: bool, mean: bool
+) -> fx.Node:
+    """Sum or mean of what was selected; that of 16-bit numbers adds up 32 bits, as eager does.
+
+    Args:
+        low: the state of lowering.
+        node: the call it is made for.
+        whole: what was selected.
+        dims: over which dimensions, the one selected along among them.
+        keepdim: whether they stay, of size one.
+        mean: divide by how many there are.
+    """
+    dtype = whole.value.dtype
+    if mean and not dtype.is_floating_point:
+        raise Kept(Reason.SIZE, "the mean of integers raises")
+    masked = filled(low, node, whole, False if dtype is torch.bool else 0)
+    wide = {"dtype": torch.float32} if mean and dtype in _HALF else {}
+    added = low.add(node, "sum", masked, dims, keepdim, **wide)
+    if not mean:
+        return added
+    result = low.add(node, operator.truediv, added, total_size(low, node, whole, dims))
+    return low.add(node, "to", result, dtype) if wide else result
+
+
+def _spread(
+    low: Lowering, node: fx.Node, whole: Whole, dims: list[int], given: dict[str, Any]
+) -> fx.Node:
+    """Variance or standard deviation: the squares of what is left without the mean."""
+    correction = given.get("correction", int(given.get("unbiased", True) is not False))
+    dtype = whole.value.dtype
+    if not isinstance(correction, (int, float)) or not dtype.is_floating_point:
+        raise Kept(Reason.SIZE, "the variance of what a mask selected has no form of its own")
+    if dtype in _HALF:
+        wide = low.add(node, "to", whole.node, torch.float32)
+        whole = replace(whole, node=wide)
+    mean = total(low, node, whole, dims, keepdim=True, mean=True)
+    off = low.add(node, operator.sub, whole.node, mean)
+    # Masked in front of the square too: else 0 · NaN goes back through the mean to every element.
+    off = filled(low, node, replace(whole, node=off), 0)
+    keepdim = bool(given.get("keepdim"))
+    added = low.add(node, "sum", low.add(node, operator.mul, off, off), dims, keepdim)
+    free = low.add(node, operator.sub, total_size(low, node, whole, dims), correction)
+    result = low.add(node, operator.truediv, added, low.add(node, "clamp", free, 0))
+    call = call_of(node)
+    if call is not None and call.op == "std":
+        result = _root(low, node, result)
+    return low.add(node, "to", result, dtype) if dtype in _HALF else result
+
+
+def _root(low: Lowering, node: fx.Node, variance: fx.Node) -> fx.Node:
+    """The square root, whose gradient at zero is zero, as that of a standard deviation is."""
+    value = variance.meta["example_value"]
+    if not (value.requires_grad and torch.is_grad_enabled()):
+        return low.add(node, "sqrt", variance)
+    none = low.add(node, operator.eq, variance, 0)
+    root = low.add(node, "sqrt", low.add(node, torch.where, none, 1.0, variance))
+    return low.add(node, torch.where, none, 0.0, root)
