@@ -29,10 +29,11 @@ from fusepass.graph import (
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.crossing import Crossing, crossing_of
 from fusepass.graph.host_chain import still_needed
+from fusepass.graph.memory import memories
 from fusepass.report.decision import Reason
 from fusepass.rewrite import host_plan, on_device
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.host_plan import Plan, plan_of
+from fusepass.rewrite.host_plan import Plan, places_of, plan_of
 from fusepass.rewrite.reject import Accept, Reject
 
 
@@ -86,13 +87,13 @@ def _replace(site: Site) -> None:
 
 def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
     """What stands for the copy: fresh memory where the program could tell."""
-    fake, private = tensor_value(found.node), on_device.is_private(found.node)
+    fake, private = tensor_value(found.node), places_of(site).is_private(found.node)
     assert fake is not None
     if plan.made is None:
         assert plan.value is not None
         node = on_device.put_constant(site.gm, plan.value, fake, found.node)
         return node if private else on_device.put_copy(site.gm.graph, node, found.node, {})
-    node = on_device.put_calls(site.gm, plan.chain, plan.made, found.node)
+    node = _put_calls(site, found, plan)
     if found.kind == "literal":
         return node
     made = tensor_value(node)
@@ -103,13 +104,20 @@ def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
 
 def _put_operand(site: Site, found: Crossing, operand: fx.Node, plan: Plan) -> fx.Node:
     if plan.made is not None:
-        return on_device.put_calls(site.gm, plan.chain, plan.made, found.node)
+        return _put_calls(site, found, plan)
     assert plan.value is not None
     with site.fake_mode, torch.no_grad():
         fake = torch.empty_strided(
             tuple(plan.value.shape), plan.value.stride(), dtype=found.dtype, device=found.device
         )
     return on_device.put_constant(site.gm, plan.value, fake, found.node)
+
+
+def _put_calls(site: Site, found: Crossing, plan: Plan) -> fx.Node:
+    assert plan.made is not None
+    places = places_of(site)
+    shared = not any(key in places.writers for key in memories(plan.chain.nodes))
+    return on_device.put_calls(site.gm, plan.chain, plan.made, found.node, shared=shared)
 
 
 def _erase_unneeded(plan: Plan, found: Crossing) -> None:

@@ -51,14 +51,36 @@ class Chain:
     written: frozenset[int]
 
 
-def chain_of(wanted: fx.Node, reader: fx.Node) -> Chain:
+class Places:
+    """Where the nodes of a graph stand, and who writes which memory.
+
+    Calls inserted later that only write memory of their own, and erased ones that nobody needs,
+    leave it right for everything else.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.position: dict[fx.Node, int] = {}
+        self.writers: dict[int, list[fx.Node]] = {}
+        for place, node in enumerate(graph.nodes):
+            self.position[node] = place
+            for key in memories(written_nodes(node)):
+                self.writers.setdefault(key, []).append(node)
+        output = next(node for node in reversed(graph.nodes) if node.op == "output")
+        self.handed_out = frozenset(memories(output.all_input_nodes))
+
+    def is_private(self, node: fx.Node) -> bool:
+        """Whether a tensor is neither written nor handed out, nor a view of such a one."""
+        return all(k not in self.writers and k not in self.handed_out for k in memories([node]))
+
+
+def chain_of(wanted: fx.Node, reader: fx.Node, places: Places) -> Chain:
     """The chain of a CPU tensor as ``reader`` reads it.
 
     Raises:
         NotMadeHere: it depends on an input, on a tensor of another device, or on a call that is
             not one of torch's.
     """
-    position, writers = _writers(wanted.graph, reader)
+    position, writers = places.position, places.writers
     moments: dict[fx.Node, int] = {}
     sizes: set[fx.Node] = set()
     shapes: set[fx.Node] = set()
@@ -115,21 +137,6 @@ def still_needed(chain: Chain) -> set[fx.Node]:
         for key in memories([node]):
             todo += writers.get(key, ())
     return needed
-
-
-def _writers(
-    graph: fx.Graph, reader: fx.Node
-) -> tuple[dict[fx.Node, int], dict[int, list[fx.Node]]]:
-    """Positions of the nodes up to the reader, and who writes which memory before it."""
-    position: dict[fx.Node, int] = {}
-    writers: dict[int, list[fx.Node]] = {}
-    for place, node in enumerate(graph.nodes):
-        position[node] = place
-        if node is reader:
-            break
-        for key in memories(written_nodes(node)):
-            writers.setdefault(key, []).append(node)
-    return position, writers
 
 
 def _holds_no_tensor(node: fx.Node) -> bool:

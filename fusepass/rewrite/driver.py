@@ -7,6 +7,7 @@ a warning, never the program.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from torch import fx
 
@@ -62,9 +63,10 @@ class _Attempt:
         facts: Facts | None = None
         changed = False
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
+        shared: dict[str, Any] = {}
         for node in anchors:
             self.site = node
-            match = Site(gm, node, options, fake_mode, self.nested)
+            match = Site(gm, node, options, fake_mode, self.nested, shared)
             verdict = self._verdict(match)
             # Capture has reported its own branches; and where a node came from is slow to read.
             place = ("", 0) if rule.settled_by_capture else torch_private.source_of(node)

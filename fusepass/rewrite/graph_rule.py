@@ -30,6 +30,7 @@ class Site:
         options: the options in force.
         fake_mode: the mode under which fake tensors of this graph compute, or None.
         nested: whether the graph is the body of a call of another graph, as that of a checkpoint.
+        shared: what the rule found out about this graph, for all of its sites.
         notes: what ``check`` found out, for the ``replace`` that follows it.
     """
 
@@ -38,6 +39,7 @@ class Site:
     options: Options
     fake_mode: Any = None
     nested: bool = False
+    shared: dict[str, Any] = field(default_factory=dict, compare=False)
     notes: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import fx
 
 from fusepass.graph import host_constant, made_on_device
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.crossing import Crossing, crossing_of
 from fusepass.graph.exact_ops import Inexact
-from fusepass.graph.host_chain import Chain, NotMadeHere, chain_of
+from fusepass.graph.host_chain import Chain, NotMadeHere, Places, chain_of
 from fusepass.graph.host_constant import LIMIT, NoValue, TooLarge
 from fusepass.graph.made_on_device import Made
 from fusepass.report.decision import Reason
@@ -47,7 +47,7 @@ def plan_of(site: Site, crossing: Crossing, operand: fx.Node) -> Plan | Reject:
     if crossing.kind == "literal":
         return _plan_of_literal(site, crossing)
     try:
-        chain = chain_of(operand, crossing.node)
+        chain = chain_of(operand, crossing.node, places_of(site))
     except NotMadeHere as reason:
         text = f"{reason}; move that to {crossing.device} before the call"
         return Reject(Reason.NOT_CONSTANT, text, reason.node)
@@ -72,8 +72,18 @@ def plan_of(site: Site, crossing: Crossing, operand: fx.Node) -> Plan | Reject:
     return Plan(chain, made, drawn=bool(draws))
 
 
+def places_of(site: Site) -> Places:
+    """Where the nodes of the site's graph stood before the rule changed anything."""
+    if "places" not in site.shared:
+        site.shared["places"] = Places(site.gm.graph)
+    places: Places = site.shared["places"]
+    return places
+
+
 def _plan_of_literal(site: Site, crossing: Crossing) -> Plan | Reject:
-    node = crossing.node
+    node, value = crossing.node, tensor_value(crossing.node)
+    if value is None or value.requires_grad:
+        return Reject(Reason.NOT_CONSTANT, "it requires grad")
     chain = Chain(node, (node,), frozenset(), frozenset(), frozenset())
     if made_on_device.is_one_number(node):
         try:

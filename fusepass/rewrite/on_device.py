@@ -10,10 +10,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.select import ARM
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.effects import written_nodes
 from fusepass.graph.host_chain import Chain
 from fusepass.graph.made_on_device import Made
-from fusepass.graph.memory import memories, memory_of
 
 _VALUE = "fusepass_constant"  # meta key of the node of a constant, as graph/constants.py reads it
 _TWINS = "fusepass_on_device"  # meta key on a CPU node: device to the node that stands for it there
@@ -21,9 +19,13 @@ _NAME = "host_constant_"
 _NOT_COPIED = ("example_value", _VALUE, _TWINS, ARM)
 
 
-def put_calls(gm: fx.GraphModule, chain: Chain, made: Made, reader: fx.Node) -> fx.Node:
-    """Insert what a plan says in front of the reader; what stands there already serves again."""
-    shared = not (_written_memory(gm.graph) & set(memories(chain.nodes)))
+def put_calls(
+    gm: fx.GraphModule, chain: Chain, made: Made, reader: fx.Node, *, shared: bool
+) -> fx.Node:
+    """Insert what a plan says in front of the reader.
+
+    With ``shared``, what stands on the device for one of the nodes already serves again.
+    """
     calls = {call.stands_for: call for call in made.calls}
     env: dict[fx.Node, fx.Node] = {}
 
@@ -94,17 +96,6 @@ def constant_bytes(graph: fx.Graph) -> int:
         for n in graph.find_nodes(op="get_attr")
         if _VALUE in n.meta
     )
-
-
-def is_private(node: fx.Node) -> bool:
-    """Whether a tensor is neither written in this graph nor handed out by it, nor a view of it."""
-    key = memory_of(node)
-    output = next(n for n in reversed(node.graph.nodes) if n.op == "output")
-    return key not in _written_memory(node.graph) and key not in memories(output.all_input_nodes)
-
-
-def _written_memory(graph: fx.Graph) -> set[int]:
-    return {key for node in graph.nodes for key in memories(written_nodes(node))}
 
 
 def _laid_out(value: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from fusepass.graph.exact_ops import EXCLUDED, Inexact
 from fusepass.graph.held_numbers import Held
-from fusepass.graph.host_chain import Chain, chain_of
+from fusepass.graph.host_chain import Chain, Places, chain_of
 from fusepass.graph.host_constant import value_of
 from fusepass.graph.made_on_device import check_exact
 from fusepass.graph.number_sets import Numbers
@@ -31,7 +31,7 @@ def chain(program: Program, *, dynamic: bool = False) -> Chain:
     torch.compiler.reset()
     torch.compile(program, backend=keep, dynamic=dynamic)(torch.ones(5))
     output = next(node for node in reversed(graphs[-1].nodes) if node.op == "output")
-    return chain_of(output.all_input_nodes[-1], output)
+    return chain_of(output.all_input_nodes[-1], output, Places(graphs[-1]))
 
 
 def written(kind: torch.dtype) -> Tensor:

@@ -199,6 +199,13 @@ def of_a_cpu_tensor(x: Tensor, device: str) -> Tensor:
 
 @made
 @dynamic("on_device")
+def like_a_tensor_of_the_device(x: Tensor, device: str) -> Any:
+    row = torch.arange(x.shape[-1]).expand_as(x)
+    return torch.ones_like(x, device="cpu").to(device), row.to(device)
+
+
+@made
+@dynamic("on_device")
 def into_a_buffer(x: Tensor, device: str) -> Tensor:
     x = x.clone()
     x[0].copy_(torch.arange(x.shape[-1]))

@@ -36,6 +36,8 @@ class OnCpu(TorchFunctionMode):
             there = _is_there(given[1])
         elif func is Tensor.cpu:
             there = False
+        elif func.__name__.endswith("_as"):
+            there = _is_there(given[0])
         moves = func in (Tensor.to, Tensor.cpu, Tensor.type_as) and there != _is_there(source)
         args = tuple("cpu" if _is_device(value) else value for value in args)
         kwargs = {k: "cpu" if _is_device(value) else value for k, value in kwargs.items()}

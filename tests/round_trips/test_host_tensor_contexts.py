@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import fusepass
@@ -268,6 +269,29 @@ def test_what_a_branch_decides_is_not_known(pretended: Graphs) -> None:
     for x in (torch.ones(3), -torch.ones(3)):
         assert torch.equal(compiled(x), in_eager(selected, x))
     assert decided(compiled) in ([("rejected", "inexact")], [("rejected", "not_constant")], [])
+
+
+def causal_through_an_index(q: Tensor) -> Tensor:
+    there = q.to(THERE)
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    rows, columns = torch.tril_indices(4, 4)
+    mask[rows, columns] = True
+    return scaled_dot_product_attention(there, there, there, attn_mask=mask.to(THERE))
+
+
+def causal_made(q: Tensor) -> Tensor:
+    there = q.to(THERE)
+    mask = torch.ones(4, 4, dtype=torch.bool).tril().to(THERE)
+    return scaled_dot_product_attention(there, there, there, attn_mask=mask)
+
+
+@pytest.mark.parametrize("program", [causal_through_an_index, causal_made])
+def test_other_rules_still_know_the_value(program: Callable[..., Any], pretended: Graphs) -> None:
+    q = torch.randn(1, 1, 4, 8)
+    compiled = torch.compile(program, backend="fusepass")
+    torch.testing.assert_close(compiled(q), in_eager(program, q))
+    found = [d for d in fusepass.last_report(compiled).decisions if "attention" in d.rule]
+    assert [(d.outcome.value, d.reason_code.value) for d in found] == [("applied", "proved")]
 
 
 def test_off(pretended: Graphs) -> None:
