@@ -81,8 +81,7 @@ def _replace(site: Site) -> None:
         leaves, spec = torch_private.tree_flatten((found.node.args, found.node.kwargs))
         leaves = [twins.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
         found.node.args, found.node.kwargs = torch_private.tree_unflatten(leaves, spec)
-    for plan in plans:
-        _erase_unneeded(plan, found)
+    _erase_unneeded(site, found, plans)
 
 
 def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
@@ -120,13 +119,11 @@ def _put_calls(site: Site, found: Crossing, plan: Plan) -> fx.Node:
     return on_device.put_calls(site.gm, plan.chain, plan.made, found.node, shared=shared)
 
 
-def _erase_unneeded(plan: Plan, found: Crossing) -> None:
-    if plan.chain.wanted is found.node:
-        return
-    needed = still_needed(plan.chain)
-    for node in reversed(plan.chain.nodes):
-        if node not in needed:
-            node.graph.erase_node(node)
+def _erase_unneeded(site: Site, found: Crossing, plans: list[Plan]) -> None:
+    calls = {node for plan in plans for node in plan.chain.nodes if node is not found.node}
+    needed, position = still_needed(calls), places_of(site).position
+    for node in sorted(calls - needed, key=position.__getitem__, reverse=True):
+        site.gm.graph.erase_node(node)
 
 
 def _keeps_layout(site: Site, found: Crossing, plan: Plan) -> bool:

@@ -6,6 +6,7 @@ write that comes later is not among them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -119,14 +120,14 @@ def for_their_kind(node: fx.Node) -> list[fx.Node]:
     return []
 
 
-def still_needed(chain: Chain) -> set[fx.Node]:
-    """Those calls of a chain that something outside it reads, directly or not."""
-    inside = set(chain.nodes)
+def still_needed(calls: Iterable[fx.Node]) -> set[fx.Node]:
+    """Those of the calls of one or several chains that something else reads, directly or not."""
+    inside = set(calls)
     writers: dict[int, list[fx.Node]] = {}
-    for node in chain.nodes:
+    for node in inside:
         for key in memories(written_nodes(node)):
             writers.setdefault(key, []).append(node)
-    todo = [node for node in chain.nodes if any(user not in inside for user in node.users)]
+    todo = [node for node in inside if any(user not in inside for user in node.users)]
     needed: set[fx.Node] = set()
     while todo:
         node = todo.pop()

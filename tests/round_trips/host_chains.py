@@ -222,6 +222,14 @@ def as_an_index(x: Tensor, device: str) -> Any:
 
 
 @made
+def indices_of_one(x: Tensor, device: str) -> Any:
+    i = torch.arange(4)
+    y = x.clone()
+    y[i[:2], i[2:]] = 3.0
+    return y, x[i.view(2, 2), i[:2]]
+
+
+@made
 def meshgrid_of_positions(x: Tensor, device: str) -> Any:
     rows, columns = torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij")
     return torch.stack([rows, columns]).flatten(1).to(device), rows.to(device)
