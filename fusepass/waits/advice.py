@@ -40,7 +40,7 @@ _OF_KIND = {
         "stream.wait_event or wait_stream, which do not stop the host."
     ),
     Kind.ALLOCATION: (
-        "Memory is taken from or given back to the driver: reuse buffers, and do not call "
+        "Memory is given back to the driver: reuse buffers, and do not call "
         "torch.cuda.empty_cache in the loop."
     ),
     Kind.READ_BACK: (

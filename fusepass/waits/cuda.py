@@ -49,7 +49,7 @@ def measure(
             times = trace.host_waits(_profiled(plain))
     made = []
     for wait, spent in zip(found, undisturbed(found, times), strict=True):
-        noted = watch.noted.get(wait.mark or 0)
+        noted = _noted(watch, wait)
         place = Place() if noted is None else noted.place
         operation = (noted.operation if noted is not None else "") or _shown(wait)
         kind = kind_of(wait, noted)
@@ -58,12 +58,20 @@ def measure(
     return made
 
 
+def _noted(watch: MarkedWatch, wait: trace.HostWait) -> Noted | None:
+    """What stands at the mark of a wait; near it, if the mark is that of the next operation."""
+    noted = watch.noted.get(wait.mark or 0)
+    if noted is None or wait.inside or not noted.operation:
+        return noted
+    return Noted("", noted.place, only_near=True)
+
+
 def kind_of(wait: trace.HostWait, noted: Noted | None) -> Kind:
     """Why the host waits, from what the trace shows and what stood at the mark."""
     kinds = () if noted is None else noted.kinds
-    if wait.allocates:
+    if wait.frees:
         return Kind.ALLOCATION
-    if noted is None:
+    if noted is None or noted.only_near:
         return Kind.OPERATION if wait.operation.startswith("aten::") else Kind.UNKNOWN
     if noted.place.text:
         return Kind.PRINT

@@ -36,12 +36,14 @@ class Noted:
         place: where in the program.
         kinds: why it makes the host wait, as far as it is known to; empty for most operations.
         warned: how often torch warned of a synchronising call in it.
+        only_near: whether the place is that of what came next.
     """
 
     operation: str
     place: Place
     kinds: tuple[Kind, ...] = ()
     warned: int = 0
+    only_near: bool = False
 
 
 class MarkedWatch(Watch):

@@ -46,6 +46,8 @@ _LOOKS = {
 }
 _INDEXED = ("index", "_unsafe_index")
 _INDEX_WRITTEN = ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+# Arguments that may come by keyword, in the order of the schemas that have them.
+_POSITIONAL = ("self", "src", "indices", "values", "dst")
 _READ = ("_local_scalar_dense", "item", "is_nonzero")
 
 
@@ -70,9 +72,10 @@ def waits_of(
         out: the result.
         on_device: whether a tensor is in the device's memory.
     """
+    args = [*args, *(kwargs[key] for key in _POSITIONAL if key in kwargs)]
     tensors = [value for value in args if isinstance(value, Tensor)]
     if name in _READ:
-        return [(Kind.ITEM, 1)] if on_device(tensors[0]) else []
+        return [(Kind.ITEM, 1)] if any(map(on_device, tensors)) else []
     if name in ("copy_", "_copy_from", "_copy_from_and_resize"):
         pair = (args[1], args[0]) if name == "copy_" else (args[0], args[1])
         return _copy(*pair, _flag(args, kwargs, 2), on_device)

@@ -22,9 +22,7 @@ _SYNCHRONISES = frozenset(
     cuEventSynchronize cuMemcpyDtoH_v2 cuMemcpyHtoD_v2
     """.split()
 )
-_ALLOCATES = frozenset(
-    "cudaMalloc cudaFree cudaMallocHost cudaHostAlloc cudaFreeHost cudaMallocManaged".split()
-)
+_FREES = frozenset(("cudaFree", "cudaFreeHost"))
 _COPIES = ("cudaMemcpyAsync", "cuMemcpyDtoHAsync_v2")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver")
@@ -41,7 +39,7 @@ class HostWait:
             stands in none; None if there is none either.
         inside: whether it stands in that mark's range.
         direction: ``DtoH`` or ``HtoD`` where a copy is waited for, else ``""``.
-        allocates: whether the call is about memory, not about work.
+        frees: whether the call gives memory back, for which the driver waits.
         start: when it began, in microseconds on the trace's clock.
         wait_us: how long the host was in it.
         idle_us: how long the device then stood idle, until what it was given next; None when
@@ -53,7 +51,7 @@ class HostWait:
     mark: int | None
     inside: bool
     direction: str
-    allocates: bool
+    frees: bool
     start: float
     wait_us: float
     idle_us: float | None
@@ -120,7 +118,7 @@ class _Lane:
     def called(self, event: dict[str, Any], direction: str) -> list[tuple[_Call, _Call]]:
         """Waits that are known with this call: the first and the last call of each."""
         name = _name(event)
-        if name not in _COPIES and name not in _SYNCHRONISES and name not in _ALLOCATES:
+        if name not in _COPIES and name not in _SYNCHRONISES and name not in _FREES:
             return []
         call = self._call(event, direction)
         before, self.copy = self.copy, None
@@ -189,7 +187,7 @@ def _wait(first: _Call, last: _Call, timeline: _Timeline) -> HostWait:
         mark,
         last.inside,
         first.direction or last.direction,
-        name in _ALLOCATES,
+        name in _FREES,
         float(first.event["ts"]),
         spent,
         timeline.idle_after(_end(last.event)),

@@ -227,6 +227,16 @@ def test_masked_fill_through_a_mask_does_not_wait() -> None:
     assert kinds(fill, x()) == []
 
 
+def test_arguments_by_keyword() -> None:
+    def called(t: Tensor) -> None:
+        put = torch.ops.aten.index_put_
+        put(t.clone(), indices=[t > 0], values=t[t > 0])
+        torch.ops.aten.copy_(self=t.clone(), src=torch.zeros(4))
+        torch.ops.aten.nonzero(self=t)
+
+    assert kinds(called, x()) == [("nonzero", 1), ("nonzero", 1), ("copy_in", 1), ("nonzero", 1)]
+
+
 def helper(t: Tensor) -> float:
     return t.sum().item()
 

@@ -162,3 +162,32 @@ def test_explicit_waits_are_marked(device: None, monkeypatch: pytest.MonkeyPatch
     (row,) = listing.listed(waits, (torch.ones(3),), {}, with_fusepass=False)
     assert (row.kind.value, row.operations) == ("operation", ("aten.neg",))
     assert torch._C._cuda_synchronize is before
+
+
+def test_a_wait_between_operations_stands_near_the_next(
+    device: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An extension that calls CUDA itself: no operation, no warning."""
+    play = cuda._profiled
+
+    def with_another(call: Callable[[], Any]) -> list[dict[str, Any]]:
+        events = play(call)
+        (nonzero,) = (e for e in events if e["name"] == "PythonDispatchMode")
+        begin = {"ts": nonzero["ts"] + nonzero["dur"] * 1e-3, "dur": nonzero["dur"] * 1e-3}
+        base = {"ph": "X", "tid": nonzero["tid"], "args": {}, "cat": "cuda_runtime"}
+        return [*events, {**base, **begin, "name": "cudaDeviceSynchronize"}]
+
+    monkeypatch.setattr(cuda, "_profiled", with_another)
+
+    def program(t: Tensor) -> Tensor:
+        return t * 2
+
+    watch = MarkedWatch()
+    found = cuda.measure(
+        watch,
+        lambda: watch.call(program, (torch.ones(3),), {}, eager=True),
+        contextlib.nullcontext,
+    )
+    (wait,) = found
+    assert wait.kind.value in ("operation", "unknown")
+    assert wait.place.line == program.__code__.co_firstlineno + 1

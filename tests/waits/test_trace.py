@@ -131,10 +131,11 @@ def test_next_mark_is_that_of_its_own_thread() -> None:
     assert wait.mark == 5
 
 
-def test_allocations_are_told_apart() -> None:
-    (wait,) = host_waits([op("aten::empty", 0, 50), call("cudaMalloc", 1, 40)])
-    assert wait.allocates
-    assert wait.operation == "aten::empty"
+def test_memory_given_back_is_told_apart_and_memory_taken_is_no_wait() -> None:
+    taken = [op("aten::empty", 0, 50), call("cudaMalloc", 1, 40)]
+    (wait,) = host_waits([*taken, op("aten::resize_", 60, 50), call("cudaFree", 61, 40)])
+    assert wait.frees
+    assert wait.operation == "aten::resize_"
 
 
 def test_only_the_call_counts() -> None:
