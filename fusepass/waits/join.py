@@ -19,11 +19,13 @@ Key = tuple[str, int, Kind]
 _RULES = {
     Kind.BRANCH: ("branch", "sink", "item"),
     Kind.ITEM: ("item", "branch", "sink"),
-    Kind.PRINT: ("print", "sink"),
+    Kind.PRINT: ("print", "item", "sink"),
     Kind.COPY_IN: ("host_tensor",),
+    Kind.COPY_OUT: ("item", "print"),
     Kind.NONZERO: ("masked", "branch"),
     Kind.SIZE: ("masked",),
 }
+EXITS = "exits.py"  # of fusepass.capture: reads whether an exception is due
 LATE = "late"  # done after the graph, where the host waits all the same
 
 
@@ -52,12 +54,24 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
         return tuple(row_of(key, row, everything, ()) for key, row in rows.items())
     left = _left(compiled)
     decisions = compiled.decisions
+    _place_reads(left, rows, decisions)
     made = [row_of(key, row, left, decisions) for key, row in rows.items()]
-    emitted = grouped(replace(w, kind=Kind.READ_BACK) for w in compiled.waits if w.place.emitted)
+    late = any(d.treatment == LATE for d in decisions)
+    # What is read late has a row of its own already.
+    emitted = grouped(
+        read_back(wait)
+        for wait in compiled.waits
+        if wait.place.emitted == EXITS or (wait.place.emitted and not late)
+    )
     for key, row in emitted.items():
         counts = {key: row.count}
         made.append(row_of(key, Row(0, row.operations, row.caller), counts, ()))
     return tuple(made)
+
+
+def read_back(wait: Wait) -> Wait:
+    """A wait of code that fusepass puts around a graph, as such; any other as it is."""
+    return replace(wait, kind=Kind.READ_BACK) if wait.place.emitted else wait
 
 
 def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:
@@ -88,6 +102,23 @@ def _left(compiled: CompiledCall) -> Counter[Key]:
     for inside in compiled.in_graphs:
         left[inside.file, inside.line, inside.kind] += inside.times
     return left
+
+
+def _place_reads(left: Counter[Key], rows: dict[Key, Row], decisions: Iterable[Decision]) -> None:
+    """Numbers read where the program reads none: Dynamo reads them behind a graph.
+
+    They may stand for any place that seems to be gone and that nothing of ours took away.
+    """
+    places = {(file, line) for file, line, _ in rows}
+    unplaced = sum(n for (f, k, kind), n in left.items() if kind in READ and (f, k) not in places)
+    for key, row in rows.items():
+        file, line, kind = key
+        here = [d for d in decisions if (d.file, d.line) == (file, line)]
+        seen = any(left.get((file, line, one)) for one in READ)
+        if kind in READ and not seen and _decision(here, kind, acted=True) is None:
+            taken = min(unplaced, row.count - row.hidden)
+            left[key] += taken
+            unplaced -= taken
 
 
 def row_of(key: Key, row: Row, left: Mapping[Key, int], decisions: Iterable[Decision]) -> Sync:

@@ -10,8 +10,7 @@ from fusepass.report.decision import Decision, Outcome
 from fusepass.report.log import GraphRecord
 from fusepass.waits import residence
 from fusepass.waits.compiled import ENTERED
-from fusepass.waits.join import LATE, grouped, row_of
-from fusepass.waits.kinds import Kind
+from fusepass.waits.join import EXITS, LATE, grouped, read_back, row_of
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.place import Place
 from fusepass.waits.result import Sync
@@ -45,12 +44,11 @@ def _placed(wait: Wait, late: list[Decision]) -> Wait:
     Such code has the first line of its function, or none of the program's at all.
     """
     place = wait.place
-    if place.emitted:
-        return replace(wait, kind=Kind.READ_BACK)
-    if place.code is None or place.line != place.code.co_firstlineno:
-        return wait
+    first = place.code is not None and place.line == place.code.co_firstlineno
+    if place.emitted == EXITS or not (place.emitted or first):
+        return read_back(wait)
     for decision in late:
-        if decision.file == place.file and decision.line > place.line:
+        if decision.file == place.file and decision.line >= place.line:
             late.remove(decision)
-            return replace(wait, place=replace(place, line=decision.line))
-    return wait
+            return replace(wait, place=replace(place, line=decision.line, emitted=""))
+    return read_back(wait)

@@ -38,7 +38,8 @@ class Place:
         code, offset: the code object, and where in it.
         caller_file, caller_line: the outermost user's line below the call that is looked at.
         graph: the record of the compiled graph that was running, or None.
-        emitted: whether code that fusepass puts around a graph was running.
+        emitted: name of the file of fusepass's whose code around a graph was running, ``""`` for
+            none.
         text: whether text is being made: ``logging``, ``warnings`` or ``repr`` of a tensor.
         library: the file of torch that the user's line called into, ``""`` when there is none.
     """
@@ -50,7 +51,7 @@ class Place:
     caller_file: str = ""
     caller_line: int = 0
     graph: Any = None
-    emitted: bool = False
+    emitted: str = ""
     text: bool = False
     library: str = ""
 
@@ -83,7 +84,7 @@ def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> P
 def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ...]) -> Place:
     inner: FrameType | None = None
     outer: FrameType | None = None
-    graph, emitted, text, library = None, False, False, ""
+    graph, emitted, text, library = None, "", False, ""
     while frame is not None and frame.f_code is not bottom:
         code = frame.f_code
         home = _home(code.co_filename)
@@ -93,9 +94,8 @@ def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ..
             if any(code is one for one in entered):
                 graph = graph or frame.f_locals.get("record")
             text = text or code.co_filename.startswith(_TEXT_MAKERS)
-            emitted = emitted or (
-                home == "ours" and os.sep + "capture" + os.sep in code.co_filename
-            )
+            if home == "ours" and f"{os.sep}capture{os.sep}" in code.co_filename:
+                emitted = emitted or Path(code.co_filename).name
             library = code.co_filename if home == "torch" else library
         frame = frame.f_back
     if inner is None or outer is None:
