@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
@@ -18,12 +18,13 @@ from fusepass.report.explain import as_if_first, compiled_once, found_for
 from fusepass.report.report import report_of
 from fusepass.report.restore import everything_restored
 from fusepass.waits import cuda
-from fusepass.waits.graph import GraphWait, waits_in_graph
-from fusepass.waits.kinds import READ
+from fusepass.waits.graph import GraphWait, read_back, waits_in_graph
+from fusepass.waits.kinds import READ, Kind
 from fusepass.waits.marked import MarkedWatch
 from fusepass.waits.observe import Wait, Watch
 
 ENTERED: tuple[CodeType, ...] = (log.run_counted.__code__,)
+_READS_NUMBERS = "items.py"  # of fusepass.capture
 _WARM_UPS = 3  # CUDA graphs are recorded by the second call and replayed from the third
 
 
@@ -33,7 +34,7 @@ class CompiledCall:
 
     Attributes:
         waits: in Python code around and between the graphs; on CUDA in the graphs, too.
-        in_graphs: elsewhere: calls in the graphs that wait, each time their graph was entered.
+        in_graphs: elsewhere: what waits in the graphs, each time their graph was entered.
         decisions: fusepass's; none for another backend.
     """
 
@@ -100,13 +101,34 @@ def _watched(
             for _ in range(_WARM_UPS):
                 with fresh():
                     plain()
-            return [_in_program(w) for w in cuda.measure(watch, watched, fresh)], []
+            measured = cuda.measure(watch, watched, fresh)
+            return [_in_program(as_read_back(wait)) for wait in measured], []
         with fresh():
             plain()
         entries.clear()
         with fresh():
             watched()
-    return watch.waits, [wait for entry in entries for wait in entry.waits]
+    return outside(watch.waits), inside(entries)
+
+
+def inside(entries: Iterable[log.GraphRecord]) -> list[GraphWait]:
+    """What waits in graphs that were entered, and behind them."""
+    return [wait for entry in entries for wait in [*entry.waits, *read_back(entry)]]
+
+
+def outside(waits: Iterable[Wait]) -> list[Wait]:
+    """Waits of the program's own code, without what :func:`inside` has."""
+    return [
+        wait
+        for wait in waits
+        if wait.place.graph is None and as_read_back(wait).kind is not Kind.READ_BACK
+    ]
+
+
+def as_read_back(wait: Wait) -> Wait:
+    """A wait of the code behind a graph, as such; a number read there is the program's own."""
+    ours = wait.place.emitted not in ("", _READS_NUMBERS)
+    return replace(wait, kind=Kind.READ_BACK) if ours else wait
 
 
 def _in_program(wait: Wait) -> Wait:
@@ -126,5 +148,5 @@ def _in_program(wait: Wait) -> Wait:
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
     """What the program prints is printed once, by its first call."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield

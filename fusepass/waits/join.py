@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from fusepass.report.decision import Decision, Outcome
 from fusepass.waits.advice import advice
@@ -25,8 +25,6 @@ _RULES = {
     Kind.NONZERO: ("masked", "branch"),
     Kind.SIZE: ("masked",),
 }
-EXITS = "exits.py"  # of fusepass.capture: reads whether an exception is due
-LATE = "late"  # done after the graph, where the host waits all the same
 
 
 @dataclass
@@ -56,22 +54,25 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
     decisions = compiled.decisions
     _place_reads(left, rows, decisions)
     made = [row_of(key, row, left, decisions) for key, row in rows.items()]
-    late = any(d.treatment == LATE for d in decisions)
-    # What is read late has a row of its own already.
-    emitted = grouped(
-        read_back(wait)
-        for wait in compiled.waits
-        if wait.place.emitted == EXITS or (wait.place.emitted and not late)
-    )
-    for key, row in emitted.items():
-        counts = {key: row.count}
-        made.append(row_of(key, Row(0, row.operations, row.caller), counts, ()))
+    for key, row in grouped(_read_backs(compiled, rows)).items():
+        made.append(row_of(key, Row(0, row.operations, row.caller), {key: row.count}, ()))
     return tuple(made)
 
 
-def read_back(wait: Wait) -> Wait:
-    """A wait of code that fusepass puts around a graph, as such; any other as it is."""
-    return replace(wait, kind=Kind.READ_BACK) if wait.place.emitted else wait
+def _read_backs(compiled: CompiledCall, rows: Iterable[Key]) -> list[Wait]:
+    """Waits for what is raised and written behind graphs, where that is made of tensors."""
+    places = {(file, line) for file, line, _ in rows}
+    assumed = [
+        Wait(wait.kind, wait.operation, Place(wait.file, wait.line))
+        for wait in compiled.in_graphs
+        if wait.kind is Kind.READ_BACK and wait.sites & places
+    ]
+    return [*(w for w in compiled.waits if w.kind is Kind.READ_BACK), *assumed]
+
+
+def is_read_late(decision: Decision) -> bool:
+    """Whether a number is read behind the graph, where the host waits for it all the same."""
+    return decision.rule == "item" and decision.treatment == "late"
 
 
 def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:
@@ -97,10 +98,11 @@ def _left(compiled: CompiledCall) -> Counter[Key]:
     """How often the host still waits, by place and kind."""
     left: Counter[Key] = Counter()
     for wait in compiled.waits:
-        if not wait.place.emitted and wait.place.graph is None:
+        if wait.kind is not Kind.READ_BACK:
             left[wait.place.file, wait.place.line, wait.kind] += wait.times
     for inside in compiled.in_graphs:
-        left[inside.file, inside.line, inside.kind] += inside.times
+        if inside.kind is not Kind.READ_BACK:
+            left[inside.file, inside.line, inside.kind] += inside.times
     return left
 
 
@@ -166,7 +168,7 @@ def _remaining(key: Key, row: Row, left: Mapping[Key, int], applied: Decision | 
     file, line, kind = key
     if kind is Kind.READ_BACK:
         return left.get(key, 0)
-    if applied is not None and applied.treatment == LATE:
+    if applied is not None and is_read_late(applied):
         return row.count
     kinds = READ if kind in READ else (kind,)
     seen = sum(left.get((file, line, one), 0) for one in kinds)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from fusepass.report.decision import Decision, Outcome
 from fusepass.report.log import GraphRecord
 from fusepass.waits import residence
-from fusepass.waits.compiled import ENTERED
-from fusepass.waits.join import EXITS, LATE, grouped, read_back, row_of
+from fusepass.waits.compiled import ENTERED, inside, outside
+from fusepass.waits.join import grouped, is_read_late, row_of
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.place import Place
 from fusepass.waits.result import Sync
@@ -26,29 +26,26 @@ def left(
     waits: Iterable[Wait], entries: Iterable[GraphRecord], decisions: Iterable[Decision]
 ) -> tuple[Sync, ...]:
     """Rows for what was seen between the graphs, and for what waits in those that were entered."""
-    late = [d for d in decisions if d.treatment == LATE and d.outcome is Outcome.APPLIED]
-    outside = [_placed(wait, late) for wait in waits if wait.place.graph is None]
-    inside = [
+    late = [d for d in decisions if d.outcome is Outcome.APPLIED and is_read_late(d)]
+    seen = [_placed(wait, late) for wait in outside(waits)]
+    seen += [
         Wait(wait.kind, wait.operation, Place(wait.file, wait.line), wait.times)
-        for entry in entries
-        for wait in entry.waits
+        for wait in inside(entries)
     ]
-    rows = grouped([*outside, *inside])
+    rows = grouped(seen)
     counts = Counter({key: row.count for key, row in rows.items()})
     return tuple(row_of(key, row, counts, decisions) for key, row in rows.items())
 
 
 def _placed(wait: Wait, late: list[Decision]) -> Wait:
-    """A wait of code that fusepass or Dynamo put behind a graph, at the line it was put there for.
+    """A number read behind a graph, at the line it is read for.
 
-    Such code has the first line of its function, or none of the program's at all.
+    Code that Dynamo puts there has the first line of its function, fusepass's none of the program.
     """
     place = wait.place
     first = place.code is not None and place.line == place.code.co_firstlineno
-    if place.emitted == EXITS or not (place.emitted or first):
-        return read_back(wait)
-    for decision in late:
+    for decision in late if place.emitted or first else ():
         if decision.file == place.file and decision.line >= place.line:
             late.remove(decision)
-            return replace(wait, place=replace(place, line=decision.line, emitted=""))
-    return read_back(wait)
+            return replace(wait, place=replace(place, line=decision.line))
+    return wait

@@ -105,7 +105,7 @@ class Syncs:
         if not self.rows:
             return f"host synchronisations of {self.program}: none ({self.device})"
         count, left = sum(r.count for r in self.rows), sum(r.remaining for r in self.rows)
-        places = len({(row.file, row.line) for row in self.rows})
+        places = len({(row.file, row.line) for row in self.rows if row.count})
         head = (
             f"host synchronisations of {self.program}: {count} {self.before} in {places} "
             f"place(s), {left} with fusepass ({self.device})"

@@ -148,9 +148,49 @@ def test_print_is_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
         print("sum", t.sum())  # noqa: T201
         return t * 2
 
-    (row,) = fusepass.syncs(says, x())
-    assert row.kind is Kind.PRINT
+    first, *others = fusepass.syncs(says, x())
+    assert first.kind is Kind.PRINT
+    assert all(row.kind is Kind.READ_BACK for row in others)
     assert capsys.readouterr().out == "sum tensor(2.5000)\n"
+
+
+def test_prints_are_read_back_once() -> None:
+    def says(t: Tensor) -> Tensor:
+        t = t * 2
+        print(t.sum())  # noqa: T201
+        print(f"{t.mean().item():.3f}")  # noqa: T201
+        return t
+
+    assert rows(says, x()) == [
+        ("print", 1, 0, True, "late"),
+        ("print", 1, 0, True, "late"),
+        ("read_back", 0, 1, False, ""),
+    ]
+
+
+def test_text_without_tensors_is_not_read_back() -> None:
+    def says(t: Tensor) -> Tensor:
+        print("shape", t.shape)  # noqa: T201
+        return t * 2
+
+    assert rows(says, x()) == []
+
+
+def test_number_handed_out_is_read_late_and_left() -> None:
+    def hands_out(t: Tensor) -> tuple[Tensor, float]:
+        return t * 2, t.sum().item()
+
+    ((kind, count, left, removed, _),) = rows(hands_out, x())
+    assert (kind, count, left, removed) == ("item", 1, 1, False)
+
+
+def test_number_in_tensor_work_is_removed() -> None:
+    def scaled(t: Tensor) -> Tensor:
+        for _ in range(3):
+            t = t / t.norm().item()
+        return t
+
+    assert rows(scaled, x()) == [("item", 3, 0, True, "device")]
 
 
 def test_state_is_put_back() -> None:
