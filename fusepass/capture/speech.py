@@ -6,6 +6,7 @@ between must not be able to tell: see the table in docs/design.md.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -47,6 +48,9 @@ def on_speech(
     frame = frame_of(translator.output)
     if frame is None or torch_private.is_exporting(translator):
         return call()
+    if speaker.kind in ("logger", "enabled"):
+        known = _about_logger(translator, frame, speaker, args) if not kwargs else None
+        return call() if known is None else known
     place = place_of(translator, frame)
     try:
         check_frame(translator, frame, place)
@@ -67,6 +71,26 @@ def on_speech(
         raise why
     put_kept(translator, frame, why)
     return call()
+
+
+def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> Any:
+    """What ``getLogger`` and ``isEnabledFor`` say, as it is now; None if it might change.
+
+    Python code of the program may stand behind both, in classes of its own.
+    """
+    options = frame.options
+    given = [torch_private.constant_of(torch_private.realized(arg)) for arg in args]
+    known = all(constant for constant, _ in given) and len(given) <= 1
+    if not known or not options.defer_prints or not options.rule_on("print"):
+        return None
+    if speaker.kind == "logger":
+        logger = logging.getLogger(*(value for _, value in given))
+        return torch_private.known_logger(translator, logger)
+    plain = type(speaker.logger) in (logging.Logger, logging.RootLogger)
+    changed = torch_private.changed_settings(translator) is not None
+    if changed or not plain or not torch_private.pin_level(speaker.logger, speaker.source):
+        return None
+    return torch_private.constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
 
 
 def place_of(translator: Any, frame: Frame) -> Any:
@@ -155,11 +179,12 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
     looks = _looks(translator.output.graph, writer)
     operands = [torch_private.proxy_of(translator, node) for node in writer.nodes]
     proxy = translator.output.create_proxy("call_function", line, (tuple(when), *operands), {})
-    where = location(translator, translator.current_instruction)
+    calling = said.frame or translator
+    where = location(calling, calling.current_instruction)
     proxy.node.meta["example_value"] = None
     proxy.node.meta[LINE] = Line(
         place=place,
-        position=position(translator, translator.current_instruction),
+        position=position(calling, calling.current_instruction),
         recipe=recipe,
         looks=looks,
         on_device=frozenset(i for i, look in enumerate(writer.looks) if look == OPERAND),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -32,11 +33,13 @@ class Utterance:
         recipe: writes down the recipe of the line.
         listener: code of the program that hears the line and could look around, or None.
         wanted: whether the line is written at all (asked once per call).
+        frame: the frame of the program that makes the call, where it is not the innermost.
     """
 
     recipe: Callable[[Writer], Recipe]
     listener: str | None
     wanted: Callable[[], bool] = _always
+    frame: Any = None
 
 
 def utterance(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
@@ -78,7 +81,7 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
     logger = logging.getLogger() if root else logger
     if type(logger) not in (logging.Logger, logging.RootLogger) or method in vars(logger):
         raise Refusal(Reason.SIDE_EFFECT, "the logger is of a class of its own")
-    if not root and not torch_private.pin_logger(speaker):
+    if not root and not torch_private.pin_logger(speaker.source):
         raise Refusal(Reason.UNTRACEABLE, "it is not known which logger it will be next time")
     if kwargs:
         _refuse_argument(kwargs)
@@ -89,7 +92,10 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
         known, level = True, getattr(logging, {"fatal": "critical"}.get(method, method).upper())
     if not known or type(level) is not int or not args:
         raise Refusal(Reason.UNTRACEABLE, "the level or the message of a log record is not known")
-    frame, line = _stack(translator)[0]
+    calling = [each for each in _stack(translator) if not _is_of_logging(each[0].f_code)]
+    if not calling:
+        raise Refusal(Reason.UNTRACEABLE, "the record is about a line outside the compiled code")
+    frame, line = calling[0]
     place = (frame.f_code.co_filename, line, torch_private.function_name(frame.f_code))
     known_parts = (Known(None if root else logger), Known(level), Known(place))
 
@@ -97,7 +103,11 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
         return Made(emit.logged, (*known_parts, *map(writer.value, args)))
 
     wanted = functools.partial(_is_logged, None if root else logger, level)
-    return Utterance(recipe, listeners.of_logger(logger), wanted)
+    return Utterance(recipe, listeners.of_logger(logger), wanted, frame)
+
+
+def _is_of_logging(code: Any) -> bool:
+    return os.path.normcase(code.co_filename) == os.path.normcase(logging.__file__)
 
 
 def _is_logged(logger: logging.Logger | None, level: int) -> bool:

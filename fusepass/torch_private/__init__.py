@@ -105,6 +105,7 @@ from fusepass.torch_private.late import (
     message_tracing,
     size_or_scalar,
 )
+from fusepass.torch_private.loggers import known_logger, pin_level, pin_logger
 from fusepass.torch_private.lowering import (
     addmm_activation,
     compile_region,
@@ -138,7 +139,6 @@ from fusepass.torch_private.speech import (
     METHODS,
     Speaker,
     function_name,
-    pin_logger,
     standard_stream,
     user_frames,
 )
@@ -292,6 +292,7 @@ __all__ = [
     "kind_of",
     "known_bounds",
     "known_equal",
+    "known_logger",
     "lacks_backward",
     "late_parts",
     "lower_to_addmm_activation",
@@ -308,6 +309,7 @@ __all__ = [
     "operator_name",
     "original_callable",
     "pending_changes",
+    "pin_level",
     "pin_logger",
     "plain_asserts",
     "plain_fake_mode",

@@ -38,8 +38,9 @@ class Speaker:
     """What is called to write a line.
 
     Attributes:
-        kind: ``print``, ``log`` or ``warn``.
-        logger: for ``log``, the logger; None for the functions of the module ``logging``.
+        kind: ``print``, ``log`` or ``warn``; ``logger`` for ``logging.getLogger``, ``enabled`` for
+            the method ``isEnabledFor``, which write nothing.
+        logger: of the method; None for the functions of the module ``logging``.
         method: for ``log``, the name of the method or function.
         source: where the program got the logger from, None if Dynamo does not know.
     """
@@ -105,6 +106,8 @@ def _of_object(function: Any) -> Speaker | None:
         return Speaker("print")
     if function is warnings.warn:
         return Speaker("warn")
+    if function is logging.getLogger:
+        return Speaker("logger")
     with contextlib.suppress(TypeError):  # not hashable
         if function in _FUNCTIONS:
             return Speaker("log", None, _FUNCTIONS[function])
@@ -112,17 +115,9 @@ def _of_object(function: Any) -> Speaker | None:
 
 
 def _of_method(called: Any, name: str) -> Speaker | None:
+    if name == "isEnabledFor":
+        return Speaker("enabled", called.value, name, called.source)
     return Speaker("log", called.value, name, called.source) if name in METHODS else None
-
-
-def pin_logger(speaker: Speaker) -> bool:
-    """Guard on the logger being this one; says whether that could be done."""
-    from torch._dynamo.guards import GuardBuilder, install_guard
-
-    if speaker.source is None:
-        return False
-    install_guard(speaker.source.make_guard(GuardBuilder.ID_MATCH))
-    return True
 
 
 def speaker_on_top(translator: Any) -> int | None:
@@ -147,7 +142,7 @@ def _speaks(value: Any) -> bool:
 
     if isinstance(value, variables.LazyVariableTracker):
         if not value.is_realized():
-            return _of_object(getattr(getattr(value, "_cache", None), "value", None)) is not None
+            return _writes(_of_object(getattr(getattr(value, "_cache", None), "value", None)))
         value = value.realize()
     kinds: Any = (
         variables.BuiltinVariable,
@@ -155,10 +150,14 @@ def _speaks(value: Any) -> bool:
         variables.UserFunctionVariable,
     )
     if isinstance(value, kinds):
-        return _of_function(value) is not None
+        return _writes(_of_function(value))
     owner = getattr(value, "obj", None)  # of a method not yet called
     name = getattr(value, "name", None)
     return isinstance(realized(owner), LoggingLoggerVariable) and name in METHODS
+
+
+def _writes(speaker: Speaker | None) -> bool:
+    return speaker is not None and speaker.kind in ("print", "log", "warn")
 
 
 def standard_stream(translator: Any, tracked: Any) -> str | None:

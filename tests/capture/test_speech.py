@@ -369,6 +369,50 @@ def test_other_loggers_are_told_apart() -> None:
         assert written(compiled, make(), names).records == written(program, make(), names).records
 
 
+def asks_before(x: Tensor) -> Tensor:
+    log = logging.getLogger("fusepass_tests.asked.below")
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("debug %s", x.sum())
+    if log.isEnabledFor(logging.INFO):
+        log.info("info %s", x.max())
+    return x * 2
+
+
+def test_a_logger_that_is_asked_first() -> None:
+    name = "fusepass_tests.asked"
+    log = logging.getLogger(name)
+    compiled = torch.compile(asks_before, backend="fusepass", options={"codegen": "eager"})
+    for level in (logging.INFO, logging.DEBUG, logging.ERROR, logging.INFO):
+        log.setLevel(level)
+        for _ in range(2):
+            ours, eager = (
+                written(compiled, inputs(), [name]),
+                written(asks_before, inputs(), [name]),
+            )
+            assert ours.records == eager.records
+    assert_late(compiled, graphs=3)
+    log.setLevel(logging.DEBUG)
+    logging.disable(logging.DEBUG)
+    try:
+        assert len(written(compiled, inputs(), [name]).records) == 1
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_an_adapter() -> None:
+    adapter = logging.LoggerAdapter(logger, {"rank": 0})
+
+    def program(x: Tensor) -> Tensor:
+        adapter.info("x %s", x.sum())
+        return x * 2
+
+    logger.setLevel(logging.INFO)
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for _ in range(2):
+        ours = written(compiled, inputs(), [logger.name])
+        assert ours.records == written(program, inputs(), [logger.name]).records
+
+
 class Own(logging.Logger):
     def info(self, msg: object, *args: object, **kwargs: Any) -> None:
         super().info(f"own {msg}", *args, **kwargs)

@@ -18,12 +18,6 @@ _BY_FAMILY: dict[str, str] = {
     "masks": """
         how_many_are_selected divides_by_how_many counts_by_where counts_by_nonzero
     """,
-    "print_traps": """
-        swapped_names one_tensor_under_two_names returns_nothing
-    """,
-    "prints": """
-        logs_from_the_root
-    """,
 }
 PENDING = frozenset(
     f"{family}.{name}" for family, names in _BY_FAMILY.items() for name in names.split()

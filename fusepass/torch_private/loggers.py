@@ -1,0 +1,43 @@
+"""Dynamo: which logger it is, and whether it is enabled. Run on 2.11, 2.13, 2.15."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+
+def known_logger(translator: Any, logger: logging.Logger) -> Any:
+    """The tracked value of a logger that the program got while it was traced."""
+    from torch._dynamo.source import GlobalSource
+    from torch._dynamo.variables.misc import LoggingLoggerVariable
+
+    name = translator.output.install_global_by_id("fusepass_logger", logger)
+    return LoggingLoggerVariable(logger, source=GlobalSource(name))
+
+
+def pin_logger(source: Any) -> bool:
+    """Guard on the logger from a source being the one traced; says whether that could be done."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+
+    if source is None:
+        return False
+    install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+    return True
+
+
+def pin_level(logger: logging.Logger, source: Any) -> bool:
+    """Guard on all that decides for which levels a logger is enabled; says whether it could."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import AttrSource
+
+    if not pin_logger(source):
+        return False
+    asked = [AttrSource(source, "disabled"), AttrSource(AttrSource(source, "manager"), "disable")]
+    current: logging.Logger | None = logger
+    while current is not None:
+        asked.append(AttrSource(source, "level"))
+        if current.level:
+            break
+        current, source = current.parent, AttrSource(source, "parent")
+    install_guard(*(each.make_guard(GuardBuilder.EQUALS_MATCH) for each in asked))
+    return True
