@@ -107,7 +107,7 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
 
 
 def _is_of_logging(code: Any) -> bool:
-    return os.path.normcase(code.co_filename) == os.path.normcase(logging.__file__)
+    return bool(os.path.normcase(code.co_filename) == os.path.normcase(logging.__file__))
 
 
 def _is_logged(logger: logging.Logger | None, level: int) -> bool:
