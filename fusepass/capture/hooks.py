@@ -53,8 +53,6 @@ def install() -> None:
                     on_break=_on_break,
                     on_raise=_on_raise,
                     on_error=_on_error,
-                    on_number=read_back.on_number,
-                    on_read_late=read_back.on_read_late,
                     on_not=read_back.on_not,
                     on_skip=_on_skip,
                     on_size=masked.on_size,
@@ -62,6 +60,8 @@ def install() -> None:
                     on_asked=asked.on_asked,
                     on_speech=speech.on_speech,
                     on_speaker=statement.on_speaker,
+                    on_list=read_back.on_list,
+                    numbers=read_back.NUMBERS,
                 )
             )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,7 +21,9 @@ from fusepass import torch_private
 from fusepass.capture.frame import Frame
 from fusepass.capture.scalar_predicate import comes_from_items
 from fusepass.capture.sink_message import only_in_messages, shows
-from fusepass.graph.device_numbers import Kept, Number, replace_numbers
+from fusepass.errors import CaptureFault
+from fusepass.graph.canonical import op_name
+from fusepass.graph.device_numbers import Kept, Number, read_in_time, replace_numbers
 from fusepass.graph.number import READ_LATE
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -77,9 +80,14 @@ def keep(output_graph: Any, frame: Frame, kept: dict[fx.Node, Kept]) -> NoReturn
     for node, why in kept.items():
         item = frame.items[node]
         log.log_of(frame.compiler).settled.add((item.position, item.dtype))
-        decision = _decision(item, Outcome.REJECTED, why.code, why.text + _place(why, item), "keep")
-        log.kept(frame.compiler, decision, item.position)
+        record_kept(frame, item, why.code, why.text + _place(why, item))
     give_back(output_graph, frame, kept)
+
+
+def record_kept(frame: Frame, item: Item, code: Reason, text: str) -> None:
+    """Put on record that a number is read where the program reads it."""
+    decision = _decision(item, Outcome.REJECTED, code, text, "keep")
+    log.kept(frame.compiler, decision, item.position)
 
 
 def keep_asked(
@@ -96,11 +104,7 @@ def keep_asked(
     live = [n for n in frame.items if not n._erased]
     if not live:
         return
-    asked = torch_private.asked_symbols(error)
-    named = _made_of([n for node in live for n in _reached(node) if _symbols(n) & asked])
-    if not named and torch_private.asks_for_data(error):
-        last = next(iter(reversed(translator.output.graph.nodes)))
-        named = _made_of([n for n in last.all_input_nodes if FROM_ITEM in n.meta])
+    named = _asked(translator.output.graph, live, error)
     if not named and not all_others:
         return
     whole = all(not frame.items[node].dtype.is_floating_point for node in named)
@@ -119,6 +123,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around 
     if not frame.items:
         return None
     graph = gm.graph
+    read_in_time(graph, torch_private.fake_mode_of(gm))
     for node in reversed(graph.nodes):
         if FROM_ITEM in node.meta and not node.users:
             graph.erase_node(node)
@@ -127,7 +132,13 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around 
     numbers = [Number(node, node.args[0]) for node in used]
     late: list[int] = []
     given_out = _given_out(graph)
-    kept = replace_numbers(graph, numbers, torch_private.fake_mode_of(gm), _is_message, late)
+    fake_mode = torch_private.fake_mode_of(gm)
+    try:
+        kept = replace_numbers(graph, numbers, fake_mode, _is_message, late)
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
+        first = frame.items[used[0]]
+        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+        kept = dict.fromkeys(used, Kept(Reason.INTERNAL, f"{type(error).__name__}: {error}"))
     if kept:
         keep(output_graph, frame, kept)
     for node in used:
@@ -135,6 +146,16 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around 
         treatment, code, text = _AFTER if node in given_out else _ON_DEVICE
         frame.round_trips[item.position] = _decision(item, Outcome.APPLIED, code, text, treatment)
     return functools.partial(_reading, positions=frozenset(late)) if late else None
+
+
+def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[fx.Node]:
+    """The numbers that an error is about, or that the call took which failed."""
+    symbols = torch_private.asked_symbols(error)
+    asked = [n for node in live for n in _reached(node) if _symbols(n) & symbols]
+    last = next(iter(reversed(graph.nodes)))
+    if "example_value" not in last.meta and op_name(last) != "setitem":
+        asked += [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
+    return _made_of(asked)
 
 
 def _given_out(graph: fx.Graph) -> set[fx.Node]:

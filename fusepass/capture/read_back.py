@@ -16,7 +16,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.caller import caller_of
 from fusepass.capture.frame import Frame, frame_of
-from fusepass.capture.items import FROM_ITEM, Item, was_given_back
+from fusepass.capture.items import FROM_ITEM, Item, record_kept, was_given_back
 from fusepass.capture.only_tested import only_tested
 from fusepass.capture.position import location, position
 from fusepass.capture.predicate import as_bool_scalar
@@ -25,8 +25,12 @@ from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.number import READ_LATE
+from fusepass.graph.number_use import SUPPORTED
+from fusepass.graph.number_uses import takes_any_number
 from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
+
+_MOST_OF_A_LIST = 32  # numbers that ``tolist`` may read
 
 
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
@@ -34,35 +38,95 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     frame = frame_of(translator.output)
     if frame is None or frame.in_message:
         return read()
-    everywhere = _wanted_everywhere(translator, frame)
-    if not everywhere and not _wanted(translator, frame, messages=True):
-        return read()
     held = tensor_value(torch_private.node_of(tensor))
     if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
         return read()
-    if held.dtype.is_complex or held.dtype is torch.uint64 or held.dtype.itemsize == 0:
-        return read()
+    forbidden = _forbidden(translator, frame, held)
+    if forbidden is not None and not _wanted(translator, frame, messages=True):
+        return _read(translator, frame, held, forbidden, read)
     if held.dtype is torch.bool and (
         _is_method_call(translator) and _wanted(translator, frame, arithmetic=False)
     ):
         proxy = tensor.as_proxy()
         return torch_private.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
-    if held.dtype is torch.bool and not everywhere:
+    if forbidden is not None and (held.dtype is torch.bool or not is_number(held.dtype)):
+        return _read(translator, frame, held, forbidden, read)
+    item = _item(translator, held.dtype)
+    if was_given_back(translator, frame, item):
         return read()
+    return _number(translator, frame, tensor.as_proxy(), item)
+
+
+def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
+    """``tensor.tolist()`` of few elements: a list of numbers, each a symbol."""
+    frame = frame_of(translator.output)
+    held = tensor_value(torch_private.node_of(tensor))
+    if frame is None or frame.in_message or held is None:
+        return read()
+    forbidden = _forbidden(translator, frame, held)
+    count = held.numel()
+    if forbidden is None and not (type(count) is int and count <= _MOST_OF_A_LIST):
+        text = f"tolist reads more than {_MOST_OF_A_LIST} numbers, or an unknown number of them"
+        forbidden = Refusal(Reason.PYTHON_VALUE, text)
+    if forbidden is not None:
+        return _read(translator, frame, held, forbidden, read)
+    item = _item(translator, held.dtype)
+    if was_given_back(translator, frame, item):
+        return read()
+
+    def listed(proxy: fx.Proxy, shape: tuple[int, ...]) -> Any:
+        if not shape:
+            return _number(translator, frame, proxy, item)
+        rows = []
+        for index in range(shape[0]):
+            args = (proxy, 0, index)
+            row = torch_private.wrap_call(translator, "call_method", "select", args, {})
+            rows.append(listed(row.as_proxy(), shape[1:]))
+        return rows
+
+    found = listed(tensor.as_proxy(), tuple(held.shape))
+    return torch_private.tracked_list(translator, found) if held.dim() else found
+
+
+def is_number(dtype: torch.dtype) -> bool:
+    """Whether ``item`` of a tensor of this dtype is a number that other dtypes hold as well."""
+    return dtype in SUPPORTED
+
+
+def _forbidden(translator: Any, frame: Frame, held: torch.Tensor) -> Refusal | None:
+    """Why numbers stay on the device only where they are no more than tested, or None."""
+    options = frame.options
+    if options.treatment == "keep":
+        return Refusal(Reason.FORCED, "options ask to keep host round trips")
+    if not options.rule_on("item"):
+        return Refusal(Reason.RULE_OFF, 'the options switch the rule "item" off')
+    if not torch_private.capture_supported() or torch_private.is_nested_graph(translator):
+        return Refusal(Reason.UNTRACEABLE, "it is read inside a higher-order operator")
+    if not is_number(held.dtype):
+        return Refusal(Reason.PYTHON_VALUE, f"a number of {held.dtype} has no form on the device")
+    return None
+
+
+def _read(
+    translator: Any, frame: Frame, held: torch.Tensor, why: Refusal, read: Callable[[], Any]
+) -> Any:
+    """Leave a number to Dynamo, with the reason on record if that breaks the graph."""
+    if torch_private.capture_supported():
+        record_kept(frame, _item(translator, held.dtype), why.code, why.text)
+    return read()
+
+
+def _item(translator: Any, dtype: torch.dtype) -> Item:
     instruction = translator.current_instruction
     place = (translator.f_code, translator.instruction_pointer)
     where = location(translator, instruction)
-    item = Item(place, position(translator, instruction), held.dtype, *where)
-    return (
-        read()
-        if was_given_back(translator, frame, item)
-        else _number(translator, frame, tensor, item)
-    )
+    return Item(place, position(translator, instruction), dtype, *where)
 
 
-def _number(translator: Any, frame: Frame, tensor: Any, item: Item) -> Any:
-    """The number at a place, unknown."""
-    proxy = translator.output.create_proxy("call_method", "item", (tensor.as_proxy(),), {})
+def _number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Item) -> Any:
+    """The number that a tensor of one element holds, unknown."""
+    held = torch_private.wrap_call(translator, "call_method", "detach", (tensor,), {}).as_proxy()
+    proxy = translator.output.create_proxy("call_method", "item", (held,), {})
     kind = "float" if item.dtype.is_floating_point else "int"
     kind = "bool" if item.dtype is torch.bool else kind
     frame.items[proxy.node] = item
@@ -70,28 +134,35 @@ def _number(translator: Any, frame: Frame, tensor: Any, item: Item) -> Any:
     return torch_private.unknown_number(translator, proxy, kind)
 
 
-def on_number(translator: Any, node: fx.Node) -> bool:
+def _is_unknown(translator: Any, node: fx.Node) -> bool:
     """Whether a number is computed from one that was not read."""
     frame = frame_of(translator.output)
     if frame is None or not frame.items or node in frame.items:
         return False
-    found = any(FROM_ITEM in source.meta for source in node.all_input_nodes)
+    found = any(map(_is_marked, node.all_input_nodes))
     if found:
         node.meta[FROM_ITEM] = True
     return found
 
 
-def on_read_late(node: fx.Node) -> None:
+def _is_marked(node: fx.Node) -> bool:
+    return FROM_ITEM in node.meta
+
+
+def _read_late(node: fx.Node) -> None:
     """Mark a tensor that Dynamo makes of a number to hand it out."""
-    if any(FROM_ITEM in source.meta for source in node.all_input_nodes):
+    if any(map(_is_marked, node.all_input_nodes)):
         node.meta[READ_LATE] = True
+
+
+NUMBERS = torch_private.NumberHandlers(_is_unknown, _is_marked, takes_any_number, _read_late)
 
 
 def on_not(translator: Any, number: Any) -> Any:
     """``not`` of a number that was not read; None for anything else."""
     node = torch_private.number_node(number)
     frame = frame_of(translator.output)
-    if frame is None or node is None or FROM_ITEM not in node.meta:
+    if frame is None or node is None or not _is_marked(node):
         return None
     proxy = translator.output.create_proxy("call_function", torch.sym_not, (number.as_proxy(),), {})
     proxy.node.meta[FROM_ITEM] = True
@@ -112,14 +183,6 @@ def on_truth(translator: Any, tensor: Any) -> Any:
 def is_only_tested(translator: Any, frame: Frame) -> bool:
     """Whether the truth value that the call being traced gives goes into jumps and nowhere else."""
     return _wanted(translator, frame, arithmetic=False)
-
-
-def _wanted_everywhere(translator: Any, frame: Frame) -> bool:
-    """Whether numbers are kept on the device also where they are more than tested."""
-    options = frame.options
-    if options.treatment == "keep" or not options.rule_on("item"):
-        return False
-    return torch_private.capture_supported() and not torch_private.is_nested_graph(translator)
 
 
 def _wanted(

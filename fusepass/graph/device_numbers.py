@@ -25,6 +25,7 @@ from fusepass.graph.number_range import Range, read_from
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
 
+READ_FOR = "fusepass_read_for"  # meta key of a tensor read later than the number it stands for
 _COPIES = ("clone", "cpu", "cuda", "detach", "to")
 
 
@@ -150,7 +151,9 @@ def _read(number: Number, history: History, recorder: Recorder) -> Held:
         if found is None:
             return None
         tensor, place = found
-        made = recorder.before(place, "detach", tensor)
+        made = tensor
+        if node.prev is not tensor:  # else nothing can happen in between
+            made = recorder.before(place, "detach", tensor)
         if tensor_value(tensor).dim():  # type: ignore[union-attr]
             made = recorder.before(place, "reshape", made, ())
         if history.is_written(tensor, history.moments[place], last):
@@ -159,6 +162,46 @@ def _read(number: Number, history: History, recorder: Recorder) -> Held:
 
     device = tensor_value(source).device  # type: ignore[union-attr]
     return Held(node, kind, known, (node,), device, home, recorder)
+
+
+def read_now(number: Number, recorder: Recorder) -> Held:
+    """A number as the tensor it was read from holds it now, at the end of a graph.
+
+    Args:
+        number: the number; its tensor was made where it was read.
+        recorder: adds to the end of the graph.
+    """
+    node, source = number.node, number.source
+    kind, value = kind_of(node), tensor_value(source)
+    assert kind is not None
+    assert value is not None
+
+    def home(_: torch.device) -> fx.Node:
+        made = recorder.before(node, "detach", source)
+        made.meta[READ_FOR] = source
+        return recorder.before(node, "reshape", made, ()) if value.dim() else made
+
+    known = number.range or read_from(source, lambda _: False)
+    return Held(node, kind, known, (node,), value.device, home, recorder)
+
+
+def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:
+    """Copy what :func:`read_now` read where the number was read, if it was written in between.
+
+    Args:
+        graph: the complete graph of a frame, still as Dynamo recorded it.
+        fake_mode: the mode its fake tensors compute under.
+    """
+    nodes = list(graph.nodes)
+    late = [node for node in nodes if READ_FOR in node.meta]
+    if not late:
+        return
+    history, recorder = History(graph, nodes[-1]), Recorder(graph, fake_mode)
+    for node in late:
+        source: fx.Node = node.meta[READ_FOR]
+        start, end = history.moments[source], history.moments[node]
+        if node.args[0] is not source or history.is_written(source, start, end):
+            node.args = (recorder.after(source, "clone", source),)
 
 
 def _on_device(

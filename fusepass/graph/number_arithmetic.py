@@ -59,6 +59,11 @@ _WHOLE: dict[Any, Callable[..., Any]] = {
     "__ceil__": torch.ceil,
     "__trunc__": torch.trunc,
 }
+_QUESTIONS: dict[Any, Callable[..., Any]] = {
+    math.isnan: torch.isnan,
+    math.isinf: torch.isinf,
+    math.isfinite: torch.isfinite,
+}
 _NEGATION = (operator.not_, torch.sym_not)
 
 
@@ -302,6 +307,9 @@ def _of_one(node: fx.Node, side: Held, recorder: Recorder) -> Held | None:
             raise Unfit(Reason.OVERFLOW, "integer arithmetic with it may leave 64 bits")
         made = result.made(number, found, lambda a: result.record(call, a))
         return replace(made, mixed=side.mixed)
+    if target in _QUESTIONS:
+        call = _QUESTIONS[target]
+        return result.made("bool", BOOL, lambda a: result.record(call, a), work="float")
     if target in _NEGATION:
         return result.made("bool", BOOL, lambda a: result.record(torch.logical_not, a), work=kind)
     if target is torch.sym_float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -104,10 +104,21 @@ def arithmetic(operation: Callable[..., float], a: Range, b: Range) -> Range:
                 ends.append(operation(float(x), float(y)))
             except ArithmeticError:
                 return ANY_FLOAT
+    largest = _largest(operation, a, b)
     if any(map(math.isnan, ends)):
-        return _at_infinity(operation, a, b)
+        return replace(_at_infinity(operation, a, b), largest=largest)
     finite = a.is_finite() and b.is_finite()
-    return Range(min(ends), max(ends), nan=not finite)
+    return Range(min(ends), max(ends), nan=not finite, largest=largest)
+
+
+def _largest(operation: Callable[..., float], a: Range, b: Range) -> float:
+    """Bound of the magnitude of what finite operands give, if it is finite."""
+    if operation is operator.truediv:
+        least = min(abs(b.least), abs(b.most))
+        found = a.largest / least if least else math.inf
+    else:
+        found = (operator.mul if operation is operator.mul else operator.add)(a.largest, b.largest)
+    return min(found, _LARGEST)
 
 
 def _at_infinity(operation: Callable[..., float], a: Range, b: Range) -> Range:

@@ -19,23 +19,29 @@ class Recorder:
     Args:
         graph: the complete graph of a frame.
         fake_mode: the mode its fake tensors compute under.
+        at_end: whether calls go to the end of the graph, which is still being recorded.
 
     Attributes:
         grad: whether autograd is on where the next calls stand.
     """
 
-    def __init__(self, graph: fx.Graph, fake_mode: Any) -> None:
+    def __init__(self, graph: fx.Graph, fake_mode: Any, *, at_end: bool = False) -> None:
         self.graph = graph
         self.grad = False
         self._fake_mode = fake_mode
+        self._at_end = at_end
 
     def before(self, place: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A call in front of ``place``: of a function, or of a method if ``target`` is a text."""
+        if self._at_end:
+            return self._made(place, target, args, kwargs)
         with self.graph.inserting_before(place):
             return self._made(place, target, args, kwargs)
 
     def after(self, place: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """The same behind ``place``."""
+        if self._at_end:
+            return self._made(place, target, args, kwargs)
         with self.graph.inserting_after(place):
             return self._made(place, target, args, kwargs)
 
@@ -50,7 +56,7 @@ class Recorder:
         """What the fake values of its arguments make of a call."""
         args = fx.map_arg(node.args, lambda n: n.meta["example_value"])
         kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["example_value"])
-        with self._fake_mode, torch.set_grad_enabled(self.grad):
+        with torch_private.faking(self._fake_mode), torch.set_grad_enabled(self.grad):
             if node.op == "call_method":
                 return getattr(args[0], str(node.target))(*args[1:], **kwargs)
             return node.target(*args, **kwargs)  # type: ignore[operator]

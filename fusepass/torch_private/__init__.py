@@ -17,7 +17,6 @@ from fusepass.torch_private.containers import (
 from fusepass.torch_private.data_sizes import (
     asked_by_operation,
     asked_symbols,
-    asks_for_data,
     data_sizes,
     forget_count,
     forget_sizes,
@@ -163,7 +162,6 @@ from fusepass.torch_private.stack import (
     restart_errors,
     same_symbol,
     tensor_on_top,
-    unknown_number,
     unsupported_errors,
     with_node,
     wrap_call,
@@ -171,6 +169,7 @@ from fusepass.torch_private.stack import (
 )
 from fusepass.torch_private.tracing import (
     evaluated_size,
+    faking,
     guards_not_timed,
     has_own_backward,
     lacks_backward,
@@ -185,6 +184,7 @@ from fusepass.torch_private.tracing import (
     traced_to_aten,
     tracing_a_rule,
 )
+from fusepass.torch_private.unknown_numbers import NumberHandlers, tracked_list, unknown_number
 from fusepass.torch_private.versions import (
     TESTED_PYTHON,
     TESTED_TORCH,
@@ -207,6 +207,7 @@ __all__ = [
     "TESTED_TORCH",
     "Container",
     "Handlers",
+    "NumberHandlers",
     "Speaker",
     "Watching",
     "add_constant",
@@ -214,7 +215,6 @@ __all__ = [
     "as_int",
     "asked_by_operation",
     "asked_symbols",
-    "asks_for_data",
     "backend_as_given",
     "backend_name",
     "backend_of",
@@ -251,6 +251,7 @@ __all__ = [
     "exception_parts",
     "explicit_waits",
     "fake_mode_of",
+    "faking",
     "fill_object",
     "forget_compiled_for",
     "forget_count",
@@ -356,6 +357,7 @@ __all__ = [
     "traced_assert",
     "traced_to_aten",
     "tracing_a_rule",
+    "tracked_list",
     "transparent",
     "tree_flatten",
     "tree_map",

@@ -123,13 +123,6 @@ def asked_symbols(error: BaseException) -> frozenset[Any]:
     return frozenset()
 
 
-def asks_for_data(error: BaseException) -> bool:
-    """Whether an operation on fake tensors asked for a value that is not known."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException
-
-    return any(isinstance(link, DataDependentOutputException) for link in _causes(error))
-
-
 def asked_by_operation(error: BaseException) -> bool:
     """Whether it was an operation on tensors, or ``range``, that asked for a value."""
     found = []

@@ -26,13 +26,8 @@ from fusepass.torch_private.speech import (
     hook_speech,
     speaker_on_top,
 )
-from fusepass.torch_private.stack import (
-    hook_numbers,
-    is_any_tensor,
-    realized,
-    unsupported_errors,
-    wrap_call,
-)
+from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
+from fusepass.torch_private.unknown_numbers import NumberHandlers, hook_numbers
 
 _JUMPS = {
     "POP_JUMP_IF_TRUE": True,
@@ -80,10 +75,6 @@ class Handlers:
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
-        on_number: called as ``(translator, node)`` for each number about to be tracked; says
-            whether it is computed from an unknown one, and so unknown itself.
-        on_read_late: called as ``(node,)`` for a tensor made of a number to be read behind the
-            graph.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
         on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
@@ -92,6 +83,8 @@ class Handlers:
         on_speech: see :func:`~fusepass.torch_private.speech.hook_speech`.
         on_speaker: called as ``(translator, height)`` when print or the like was loaded to be
             called; ``height`` is that of the stack below it.
+        on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
+        numbers: see :class:`~fusepass.torch_private.unknown_numbers.NumberHandlers`.
     """
 
     on_item: ItemHandler
@@ -102,8 +95,6 @@ class Handlers:
     on_break: BreakHandler
     on_raise: RaiseHandler
     on_error: Callable[[Any, Exception], None]
-    on_number: Callable[[Any, fx.Node], bool]
-    on_read_late: Callable[[fx.Node], None]
     on_not: TruthHandler
     on_skip: Callable[[Any, Exception], None]
     on_size: SizeHandler
@@ -111,14 +102,16 @@ class Handlers:
     on_asked: AskedHandler
     on_speech: SpeechHandler
     on_speaker: SpeakerHandler
+    on_list: ItemHandler
+    numbers: NumberHandlers
 
 
 def install_hooks(handlers: Handlers) -> Callable[[], None]:
     """Put our handlers in front of Dynamo's; returns the function that takes them out again."""
     undo = [
         *_hook_instructions(handlers),
-        _hook_items(handlers.on_item),
-        hook_numbers(handlers.on_number, handlers.on_read_late),
+        _hook_items(handlers.on_item, handlers.on_list),
+        hook_numbers(handlers.numbers),
         hook_calls(handlers.on_call),
         hook_questions(handlers.on_asked),
         hook_speech(handlers.on_speech),
@@ -225,16 +218,17 @@ def _all_subclasses(kind: type) -> list[Any]:
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
 
 
-def _hook_items(on_item: ItemHandler) -> Callable[[], None]:
+def _hook_items(on_item: ItemHandler, on_list: ItemHandler) -> Callable[[], None]:
     from torch._dynamo.variables import TensorVariable
 
     original = TensorVariable.call_method
+    readers = {"item": on_item, "tolist": on_list}
 
     @functools.wraps(original)
     def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name != "item" or args or kwargs:
+        if name not in readers or args or kwargs:
             return original(self, tx, name, args, kwargs)
-        return on_item(tx, self, lambda: original(self, tx, name, args, kwargs))
+        return readers[name](tx, self, lambda: original(self, tx, name, args, kwargs))
 
     TensorVariable.call_method = call_method  # type: ignore[method-assign]
 

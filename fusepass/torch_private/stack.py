@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -130,85 +129,6 @@ def number_on_top(translator: Any) -> fx.Node | None:
 
     value = translator.stack[-1]
     return None if isinstance(value, LazyVariableTracker) else number_node(value)
-
-
-def unknown_number(translator: Any, proxy: fx.Proxy, kind: str) -> Any:
-    """A tracked Python number of which nothing is known but its kind, for the node of a proxy.
-
-    Args:
-        translator: Dynamo's translator.
-        proxy: of the node.
-        kind: ``bool``, ``int`` or ``float``.
-    """
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
-    return SymNodeVariable.create(translator, proxy, _unknown(translator, kind))
-
-
-def _unknown(translator: Any, kind: str) -> Any:
-    shapes = translator.fake_mode.shape_env
-    with shapes.ignore_fresh_unbacked_symbols():
-        if kind == "bool":
-            return shapes.create_unbacked_symbool()
-        return (
-            shapes.create_unbacked_symint() if kind == "int" else shapes.create_unbacked_symfloat()
-        )
-
-
-def hook_numbers(
-    is_unknown: Callable[[Any, fx.Node], bool], read_late: Callable[[fx.Node], None]
-) -> Callable[[], None]:
-    """Make a number that is computed from unknown ones unknown itself.
-
-    Dynamo computes it symbolically, by the algebra of real numbers, in which ``s - s`` is zero and
-    ``s + 1e20 - 1e20`` is ``s``: not so for Python's floats.
-
-    Args:
-        is_unknown: called as ``(translator, node)`` for each number about to be tracked.
-        read_late: called with the node of a tensor made of a number to be read behind the graph.
-
-    Returns:
-        The function that takes it out again.
-    """
-    from torch._dynamo.utils import get_fake_value
-    from torch._dynamo.variables.tensor import SymNodeVariable
-
-    own = vars(SymNodeVariable)["create"]
-    original = own.__func__
-
-    @functools.wraps(original)
-    def create(cls: Any, tx: Any, proxy: Any, sym_num: Any = None, **options: Any) -> Any:
-        if is_unknown(tx, proxy.node):
-            found = get_fake_value(proxy.node, tx) if sym_num is None else sym_num
-            proxy.node.meta.pop("example_value", None)
-            sym_num = _unknown(tx, _KINDS.get(type(found), "int"))
-        return original(cls, tx, proxy, sym_num, **options)
-
-    of_number = SymNodeVariable.as_tensor
-
-    @functools.wraps(of_number)
-    def as_tensor(self: Any, tx: Any, dtype: Any) -> Any:
-        made = of_number(self, tx, dtype)
-        read_late(made.as_proxy().node)
-        return made
-
-    unknown: Any = create
-    SymNodeVariable.create = classmethod(unknown)  # type: ignore[method-assign,assignment]
-    SymNodeVariable.as_tensor = as_tensor  # type: ignore[method-assign]
-
-    def undo() -> None:
-        setattr(SymNodeVariable, "create", own)  # noqa: B010
-        SymNodeVariable.as_tensor = of_number  # type: ignore[method-assign]
-
-    return undo
-
-
-_KINDS: dict[type, str] = {
-    bool: "bool",
-    torch.SymBool: "bool",
-    float: "float",
-    torch.SymFloat: "float",
-}
 
 
 def number_node(value: Any) -> fx.Node | None:

@@ -183,3 +183,12 @@ def guards_not_timed() -> Iterator[None]:
         yield
     finally:
         guards.profile_guard_manager = timed
+
+
+@contextlib.contextmanager
+def faking(fake_mode: Any) -> Iterator[None]:
+    """Inside, operations on fake tensors of a mode compute, symbolic sizes included."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with fake_mode, enable_python_dispatcher():
+        yield

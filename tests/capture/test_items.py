@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import fusepass.capture.items
+import fusepass.graph.number_uses
+from fusepass.errors import CaptureFault
 
 from .side_by_side import Outcome, side_by_side, signed
 
@@ -123,6 +125,17 @@ def new_tensor(x: Tensor) -> Tensor:
     return x.new_tensor([x.sum().item()])
 
 
+def listed(x: Tensor) -> Tensor:
+    a, b = x[:2].tolist()
+    ((c,),) = (x[:1] > 0).reshape(1, 1).tolist()
+    return x * a + b + x * c + x[2].tolist()
+
+
+def asked_for_its_kind(x: Tensor) -> Tensor:
+    s = x.sum().item()
+    return x * math.isfinite(s) + math.isnan(s) + (not math.isinf(s))
+
+
 def copied_to_the_host(x: Tensor) -> Tensor:
     return x * x.sum().detach().cpu().item()
 
@@ -159,6 +172,8 @@ DEVICE = [
     at_the_call,
     its_own_memory,
     made,
+    listed,
+    asked_for_its_kind,
     copied_to_the_host,
     of_one_element,
     of_a_helper,
@@ -282,6 +297,23 @@ def fills_an_integer(x: Tensor) -> Tensor:
     return torch.zeros(3, dtype=torch.int8).fill_(x.long().sum().item()) + x[:3]
 
 
+def one_of_a_list(x: Tensor) -> Tensor:
+    sizes = (x > 0).long().tolist()
+    return x[: sizes[0]] * sizes[1]
+
+
+def a_long_list(x: Tensor) -> Tensor:
+    return x * x.repeat(7).tolist()[3]
+
+
+def a_power_of_two(x: Tensor) -> Tensor:
+    return x * 2 ** (x > 0).sum().item()
+
+
+def complex_number(x: Tensor) -> Tensor:
+    return x * (x.sum() * 1j).item()
+
+
 def compared_in_a_loop(x: Tensor) -> Tensor:
     while x.sum().item() < 10:
         x = x.abs() + 1
@@ -299,6 +331,10 @@ def compared_in_a_loop(x: Tensor) -> Tensor:
         (may_divide_by_zero, "partial_op"),
         (may_overflow, "overflow"),
         (fills_an_integer, "overflow"),
+        (one_of_a_list, "size"),
+        (a_long_list, "python_value"),
+        (a_power_of_two, "python_value"),
+        (complex_number, "python_value"),
     ],
 )
 def test_read(program: Callable[[Tensor], Any], reason: str) -> None:
@@ -358,11 +394,65 @@ def test_read_behind_the_graph_unless_it_raises() -> None:
     assert len(outcome.graphs) == 1
 
 
-@pytest.mark.parametrize("options", [{"rules": {"item": False}}, {"treatment": "keep"}])
-def test_switched_off(options: dict[str, Any]) -> None:
-    outcome = side_by_side(normalised, *TURNS, **options)
-    assert items(outcome) == []
-    assert outcome.breaks
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"rules": {"item": False}}, "rule_off"), ({"treatment": "keep"}, "forced")],
+)
+def test_switched_off(options: dict[str, Any], reason: str) -> None:
+    is_read(side_by_side(normalised, *TURNS, **options), reason)
+
+
+def test_a_fault_of_ours_costs_the_number_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(fusepass.graph.number_uses, "replace", fail)
+    with pytest.warns(CaptureFault, match="a fault"):
+        is_read(side_by_side(normalised, *TURNS), "internal")
+
+
+def branched_after_a_write(x: Tensor) -> Tensor:
+    y = x * 2
+    s = y[0].item()
+    y.fill_(-5.0)
+    return y * 2 if s > 0 else y - 1
+
+
+def branched_after_a_write_in_an_arm(x: Tensor) -> Tensor:
+    y = x.double()
+    s = y[0].item()
+    if x.max() > 1.5:
+        y.fill_(-5.0)
+        z = y * 2 if s > 0 else y * 3
+    else:
+        z = y + 1
+    return z - 1
+
+
+@pytest.mark.parametrize("program", [branched_after_a_write, branched_after_a_write_in_an_arm])
+def test_the_number_tested_is_that_of_the_call(program: Callable[[Tensor], Any]) -> None:
+    outcome = side_by_side(program, *TURNS, grad=True)
+    assert len(outcome.graphs) == 1
+
+
+def stopped_if_not_a_number(x: Tensor) -> Tensor:
+    s = x.sum().item()
+    if math.isnan(s):
+        raise ValueError(f"not a number: {s}")
+    return x * s
+
+
+def test_a_check_for_nan() -> None:
+    nan = torch.tensor([1.0, math.nan, 2.0, 3.0, 4.0])
+    outcome = side_by_side(stopped_if_not_a_number, *TURNS, (nan,), *TURNS)
+    stays(outcome)
+    assert "sink" in {used for used, _ in outcome.treatments}
+
+
+@pytest.mark.parametrize("program", [normalised, cancelled, in_place, scaled, largest_of, made])
+def test_dynamic_shapes(program: Callable[[Tensor], Any]) -> None:
+    turns = [(torch.randn(n, generator=torch.Generator().manual_seed(n)),) for n in (5, 7, 9)]
+    stays(side_by_side(program, *turns, dynamic=True))
 
 
 def test_only_tested_items_need_branches_alone() -> None:

@@ -6,12 +6,6 @@ _BY_FAMILY: dict[str, str] = {
     "item_traps": """
         loop_over_a_list sorted_list view_written_through_its_base
     """,
-    "items": """
-        adds_number multiplies_by_number list_of_three nested_list
-    """,
-    "items_kept": """
-        held_as_a_list complex_number switched_off
-    """,
     "mask_traps": """
         two_axes_of_three other_ways_to_count
     """,

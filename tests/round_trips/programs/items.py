@@ -99,7 +99,7 @@ def arguments_of_operations(x: Tensor) -> Tensor:
 
 @FAMILY.program(every_float(3, 4), grad=True)
 def alpha_of_a_sum(x: Tensor) -> Tensor:
-    a = x.abs().mean().item()  # expect: item device on_device
+    a = x.abs().mean().item()  # expect: item device on_device; f16: any; bf16: any
     return torch.add(x, x, alpha=a), x.add(x * 2, alpha=a)
 
 

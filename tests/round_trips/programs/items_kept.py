@@ -121,7 +121,7 @@ def summed_in_a_global(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(counts, state=held)
 def held_as_a_list(x: Tensor, n: Tensor) -> Tensor:
-    HELD.append(x[0, :2].tolist())  # expect: item keep python_value
+    HELD.append(x[0, :2].tolist())  # expect: item late after_graph
     return x * 2
 
 

@@ -1,0 +1,107 @@
+"""Calls that store a Python number or bound by it: torch converts it with a check for overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.number import READ_LATE, Held, Unfit, operand
+from fusepass.graph.number_use import HALVES, Use, inside, name_of, takes
+from fusepass.report.decision import Reason
+
+
+def clamp(use: Use) -> None:
+    """``clamp`` between numbers: a known one beside it becomes a tensor, too."""
+    x = use.tensor("input")
+    dtype = x.dtype if use.in_place else use.value.dtype
+    names = [name for name in ("min", "max") if use.given.get(name) is not None]
+    bounds = {}
+    for name in names:
+        if use.number(name) is not None:
+            bounds[name] = use.checked(name, dtype)
+            continue
+        side = operand(use.given[name], use.held)
+        if isinstance(side, Held) or not takes(dtype, side):
+            raise use.unfit()
+        bounds[name] = use.record(torch.full, (), side, dtype=dtype, device=x.device)
+    target = "clamp_" if use.in_place else "clamp"
+    use.finish(use.record(target, use.given["input"], **bounds))
+
+
+def fill(argument: str) -> Callable[[Use], None]:
+    """Calls that store the number: converted to the dtype of what is filled, with a check."""
+
+    def handler(use: Use) -> None:
+        use.put(**{argument: use.checked(argument, use.value.dtype)})
+
+    return handler
+
+
+def setitem(use: Use) -> None:
+    """``x[index] = number``."""
+    if use.number("value") is None or any(n in use.held for n in inside(use.given["index"])):
+        raise Unfit(Reason.SIZE, "it is an index")
+    tensor = use.checked("value", use.tensor("input").dtype, lenient=True)
+    use.node.args = (*use.node.args[:2], tensor)
+
+
+def where(use: Use) -> None:
+    """``torch.where`` with the number on one side, or on both."""
+    dtype = use.value.dtype
+    numbers = [name for name in ("input", "other") if use.number(name) is not None]
+    if not numbers:
+        raise use.unfit()
+    use.put(**{name: use.checked(name, dtype, lenient=True) for name in numbers})
+
+
+def full(use: Use) -> None:
+    """A new tensor full of the number."""
+    if use.number("fill_value") is None or any(n in use.held for n in use.others("fill_value")):
+        raise Unfit(Reason.SIZE, f"{use.name} takes it as a size")
+    if any(n in use.held for n in inside(use.given.get("size"))) or use.given.get("requires_grad"):
+        raise Unfit(Reason.SIZE, f"{use.name} takes it as a size")
+    tensor = use.checked("fill_value", use.value.dtype)
+    kwargs = {k: v for k, v in use.given.items() if k not in ("size", "input", "fill_value")}
+    kwargs |= {"dtype": use.value.dtype, "device": use.value.device}
+    if use.name == "full":
+        made = use.record(torch.empty, use.given["size"], **kwargs)
+    elif use.name == "full_like":
+        made = use.record(torch.empty_like, use.given["input"], **kwargs)
+    else:
+        made = use.record("new_empty", use.given["input"], use.given["size"], **kwargs)
+    use.become(use.record("fill_", made, tensor))
+
+
+def tensor(use: Use) -> None:
+    """``torch.tensor`` of a number, or of lists of numbers."""
+    number = use.number("data")
+    if READ_LATE in use.node.meta and number is not None:
+        made = number.out()
+        use.node.replace_all_uses_with(made)
+        use.node.graph.erase_node(use.node)
+        return
+    allowed = {"data", "dtype", "device"}
+    if use.given.keys() - allowed:
+        raise use.unfit()
+    use.become(use.record("clone", _stacked(use, use.given["data"])))
+
+
+def _stacked(use: Use, data: Any) -> fx.Node:
+    if isinstance(data, (list, tuple)):
+        if not data:
+            raise use.unfit()
+        return use.record(torch.stack, [_stacked(use, item) for item in data])
+    side = operand(data, use.held)
+    dtype, device = use.value.dtype, use.value.device
+    if not isinstance(side, Held):
+        if not takes(dtype, side):
+            raise use.unfit()
+        return use.record(torch.full, (), side, dtype=dtype, device=device)
+    use.settled(side, dtype)
+    whole = not dtype.is_floating_point or use.name == "scalar_tensor"
+    if whole and not side.range.fits(dtype) and not (dtype in HALVES and device.type == "cpu"):
+        raise Unfit(Reason.OVERFLOW, f"a tensor of {name_of(dtype)} cannot be made of every number")
+    return side.on(device, dtype)

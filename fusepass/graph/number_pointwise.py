@@ -1,0 +1,171 @@
+"""Pointwise calls on a tensor and a Python number, in either order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.number import Held, Unfit
+from fusepass.graph.number_use import HALVES, Use, category, common_dtype, computed_in, name_of
+from fusepass.report.decision import Reason
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_DIVISIONS = ("floor_divide", "remainder", "fmod")
+REVERSED = {
+    "__radd__": "add",
+    "__rsub__": "sub",
+    "__rmul__": "mul",
+    "__rtruediv__": "div",
+    "__rdiv__": "div",
+    "__rfloordiv__": "floor_divide",
+    "__rmod__": "remainder",
+    "__rpow__": "pow",
+    "__rand__": "bitwise_and",
+    "__ror__": "bitwise_or",
+    "__rxor__": "bitwise_xor",
+    "rsub": "sub",
+}
+FUNCTIONS: dict[str, Any] = {
+    name: getattr(torch, name)
+    for name in (
+        """
+        add sub mul div floor_divide remainder fmod eq ne lt le gt ge bitwise_and bitwise_or
+        bitwise_xor bitwise_left_shift bitwise_right_shift pow
+        """
+    ).split()
+}
+
+
+def pointwise(use: Use) -> None:
+    """Arithmetic, comparisons and bitwise operations of a tensor and a number, in either order."""
+    name = REVERSED.get(use.name, use.name)
+    other = "input" if use.number("input") is not None else "other"
+    number, x_name = use.number(other), "other" if other == "input" else "input"
+    if number is None or any(n in use.held for n in use.others(other)):
+        raise use.unfit()
+    x = use.tensor(x_name)
+    reverse = (other == "input") != (use.name in REVERSED)
+    common = common_dtype(x, number)
+    use.settled(number, x.dtype)
+    _check_division(use, name, number, x, common, reverse=reverse)
+    if name == "div" and reverse and use.given.get("rounding_mode") is None:
+        _quotient(use, number, x_name)
+        return
+    dtype = common if name in _COMPARISONS else computed_in(common)
+    if name == "div" and use.given.get("rounding_mode") is None and not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    tensor = number.on(x.device, dtype)
+    on_cpu = x.device.type == "cpu"
+    wider = x.dtype != dtype and category(x.dtype) == 2  # float16 beside float32
+    if not wider or (on_cpu and x.dim()):
+        # On the CPU eager hands a number to its kernels as a 0-d tensor, too.
+        _put_operand(use, name, other, tensor, reverse=reverse)
+        return
+    given = use.given[x_name]
+    wide = use.record("reshape", given, 1) if on_cpu else use.record("to", given, dtype)
+    kwargs = {k: v for k, v in use.given.items() if k not in ("input", "other")}
+    if on_cpu and use.in_place:
+        use.record(f"{name}_", wide, tensor, **kwargs)
+        use.node.replace_all_uses_with(given)
+        use.node.graph.erase_node(use.node)
+        return
+    sides = (tensor, wide) if reverse and name not in ("add", "mul") else (wide, tensor)
+    made = use.record(FUNCTIONS[name], *sides, **kwargs)
+    if use.in_place:
+        use.finish(use.record("copy_", given, made))
+    elif on_cpu:
+        use.become(use.record("reshape", made, ()))
+    else:
+        use.become(use.record("to", made, use.value.dtype))
+
+
+def _put_operand(use: Use, name: str, other: str, tensor: fx.Node, *, reverse: bool) -> None:
+    if use.name in REVERSED:
+        if use.given.keys() != {"input", "other"}:
+            raise use.unfit()
+        x = use.given["input"]
+        sides = (x, tensor) if name in ("add", "mul") else (tensor, x)
+        use.become(use.record(FUNCTIONS[name], *sides))
+    elif reverse and name in ("add", "mul"):  # as ``x.__radd__`` has it
+        use.become(use.record(FUNCTIONS[name], use.given["other"], tensor))
+    else:
+        use.put(**{other: tensor})
+
+
+def _check_division(
+    use: Use, name: str, number: Held, x: torch.Tensor, common: torch.dtype, *, reverse: bool
+) -> None:
+    """Integers divided by a number that may be zero, or wraps to zero, raise."""
+    rounded = name in _DIVISIONS or (name == "div" and use.given.get("rounding_mode") is not None)
+    if common.is_floating_point:
+        return
+    if rounded and not reverse:
+        if not number.range.excludes_zero():
+            raise Unfit(Reason.PARTIAL_OP, "a division of integers by zero raises, and it may be")
+        if not number.range.fits(common):
+            raise Unfit(Reason.OVERFLOW, f"it may wrap to zero as {name_of(common)}, which raises")
+
+
+def _quotient(use: Use, number: Held, x_name: str) -> None:
+    """``number / x`` is ``x.reciprocal() * number`` in eager."""
+    inverse = use.record("reciprocal", use.given[x_name])
+    value = tensor_value(inverse)
+    assert value is not None
+    dtype = computed_in(value.dtype)
+    tensor = number.on(value.device, dtype)
+    if dtype == value.dtype or (value.device.type == "cpu" and value.dim()):
+        use.become(use.record(torch.mul, inverse, tensor))
+    elif value.device.type == "cpu":
+        product = use.record(torch.mul, use.record("reshape", inverse, 1), tensor)
+        use.become(use.record("reshape", product, ()))
+    else:
+        product = use.record(torch.mul, use.record("to", inverse, dtype), tensor)
+        use.become(use.record("to", product, value.dtype))
+
+
+def power(use: Use) -> None:
+    """``number ** x``, and ``x ** number`` with eager's own cases for some exponents."""
+    number = use.number("exponent")
+    if use.number("input") is not None:
+        use.given["other"] = use.given.pop("exponent")
+        pointwise(use)
+        return
+    if number is None:
+        raise use.unfit()
+    x, given = use.tensor("input"), use.given["input"]
+    common = common_dtype(x, number)
+    use.settled(number, common)
+    if not common.is_floating_point:
+        if number.range.least < 0:
+            raise Unfit(Reason.PARTIAL_OP, "an integer to a negative power raises, and it may be")
+        if common is torch.bool:
+            raise use.unfit()
+        use.narrowed(use.record(torch.pow, given, use.checked("exponent", common)))
+        return
+    if use.value.requires_grad:
+        raise Unfit(Reason.INEXACT, "the gradient of a power depends on its exponent otherwise")
+    if common in HALVES:
+        raise Unfit(Reason.INEXACT, f"a power of {name_of(common)} is rounded in between or not")
+    base = given if x.dtype == common else use.record("to", given, common)
+    use.narrowed(_power(use, base, number.on(x.device, common)))
+
+
+def _power(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:
+    """As eager's kernels have it: a square is a product, a power of a half is a square root."""
+    made = use.record(torch.pow, base, exponent)
+    square = use.record(torch.mul, base, base)
+    cases = {
+        2.0: square,
+        3.0: use.record(torch.mul, square, base),
+        -2.0: use.record("reciprocal", square),
+        0.5: use.record("sqrt", base),
+        -0.5: use.record("rsqrt", base),
+        -1.0: use.record("reciprocal", base),
+    }
+    for case, value in cases.items():
+        chosen = use.record(torch.eq, exponent, case)
+        made = use.record(torch.where, chosen, value, made)
+    return made
