@@ -85,7 +85,7 @@ def python_over_a_list(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(4))
 def sorted_list(x: Tensor) -> Tensor:
-    low, *_, high = sorted(x.tolist())  # expect: item keep python_value
+    low, *_, high = sorted(x.tolist())  # expect: item late after_graph
     return x.clamp(low * 0.5, high + 1)
 
 

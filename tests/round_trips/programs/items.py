@@ -57,7 +57,7 @@ def number_beyond_half(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(pairs(FRACTIONS, 0.5, -2.25, 1e5), grad=True)
 def comparisons_in_doubles(x: Tensor, t: Tensor) -> Tensor:
-    a = t.item()  # expect: item device on_device; f16_f64: item keep overflow; f16_f32: item keep overflow; bf16_f32: item keep overflow
+    a = t.item()  # expect: item device on_device; cuda: any
     return x > a, x <= a, a == x, x.ne(a), torch.where(x > a, x, a)
 
 
