@@ -87,9 +87,9 @@ def test_finds_what_torch_and_the_profiler_find(name: str) -> None:
     found = fusepass.syncs(fn, *args, **kwargs)
     assert compared(name, found, lines, functions) == []
     for row in found:
-        if row.count and row.kind not in NOT_WARNED_OF:
-            assert (row.file, row.line) in lines, f"torch does not warn there: {row}"
-            assert row.count >= lines[row.file, row.line] / 2
+        if row.count and row.kind not in NOT_WARNED_OF and (row.file, row.line) not in lines:
+            own = sync_truth.function_of((row.file, row.line))
+            assert any(sync_truth.same(own, one) for one in functions), f"nobody sees {row}"
         assert row.kind is not Kind.UNKNOWN
         assert row.remaining == 0 or row.instead
     assert any(row.wait_us for row in found)
