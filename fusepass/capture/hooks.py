@@ -232,7 +232,7 @@ def _on_error(translator: Any, error: Exception) -> None:
     text = "a Python number differs between the arms, and its value is asked for afterwards"
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
-    take_back(translator.output, frame, lost)
+    take_back(translator, frame, lost)
     text = f"what follows fails when a size is not known ({type(error).__name__})"
     masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
     items.keep_asked(translator, frame, error, all_others=True)

@@ -145,7 +145,8 @@ def leave(root: Any, places: dict[Any, Why]) -> NoReturn:
         root: translator of the compiled frame.
         places: where they are, each with the reason.
     """
-    kept = torch_private.kept_between_restarts(root.output, _KEPT, dict)
+    # Not by its output graph: an error may have emptied that.
+    kept = torch_private.kept_between_restarts(root, _KEPT, dict)
     kept.update(places)
     torch_private.restart_frame("fusepass: a line has to be written where it stands", root)
 

@@ -11,8 +11,14 @@ from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 
-def take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Give the first of the sites in ``lost`` back to Dynamo, which starts the frame again."""
+def take_back(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
+    """Give the first of the sites in ``lost`` back to Dynamo, which starts the frame again.
+
+    Args:
+        attempt: the output graph of the frame or, after an error has emptied that, its translator.
+        frame: ours.
+        lost: sites, each with the reason.
+    """
     lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
     for site in frame.sites:
         branch = site.branch
@@ -24,7 +30,7 @@ def take_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str
             log.kept(frame.compiler, decision, site.position)
             keep_tests(frame, decision, frame.tests_before(site.jump, site))
             if site.items:
-                give_back(output_graph, frame, site.items)
+                give_back(attempt, frame, site.items)
             site.speculation.fail_and_restart_analysis(False)
 
 

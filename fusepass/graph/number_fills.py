@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph.number import READ_LATE, Held, Unfit, operand
 from fusepass.graph.number_use import HALVES, Use, inside, name_of, takes
 from fusepass.report.decision import Reason
@@ -27,8 +28,23 @@ def clamp(use: Use) -> None:
         if isinstance(side, Held) or not takes(dtype, side):
             raise use.unfit()
         bounds[name] = use.record(torch.full, (), side, dtype=dtype, device=x.device)
+    alone = len(bounds) == 1 and use.name == "clamp"
+    if alone and dtype.is_floating_point and not torch_private.clamps_to_nan():
+        _clamp_but_by_nan(use, bounds)
+        return
     target = "clamp_" if use.in_place else "clamp"
     use.finish(use.record(target, use.given["input"], **bounds))
+
+
+def _clamp_but_by_nan(use: Use, bounds: dict[str, fx.Node]) -> None:
+    """Torch before 2.13 takes a number that is NaN for no bound, and gives it no gradient."""
+    if use.in_place and use.value.requires_grad:  # the backward would read what is written here
+        raise use.unfit()
+    given = use.given["input"]
+    clamped = use.record("clamp", given, **bounds)
+    (bound,) = bounds.values()
+    as_it_is = use.record("detach", given)
+    use.narrowed(use.record(torch.where, use.record(torch.isnan, bound), as_it_is, clamped))
 
 
 def fill(argument: str) -> Callable[[Use], None]:

@@ -189,6 +189,7 @@ from fusepass.torch_private.versions import (
     TESTED_PYTHON,
     TESTED_TORCH,
     capture_supported,
+    clamps_to_nan,
     torch_version,
     version_text,
 )
@@ -227,6 +228,7 @@ __all__ = [
     "chained_passes",
     "changed_settings",
     "checked_inductor_option",
+    "clamps_to_nan",
     "clear_compilation_metrics",
     "clear_inductor_caches",
     "code_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import torch
@@ -23,6 +24,13 @@ def capture_supported() -> bool:
     low, high = TESTED_TORCH
     py_low, py_high = TESTED_PYTHON
     return low <= torch_version() <= high and py_low <= sys.version_info[:2] <= py_high
+
+
+@functools.cache
+def clamps_to_nan() -> bool:
+    """Whether ``x.clamp(max=nan)`` is NaN, which it is from torch 2.13 at the latest."""
+    with torch.inference_mode():
+        return bool(torch.zeros((), device="cpu").clamp(max=float("nan")).isnan())
 
 
 def version_text() -> tuple[str, str, str]:
