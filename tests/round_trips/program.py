@@ -46,6 +46,7 @@ class Program:
         dynamic: as for torch.compile.
         device: the only one it may run on, or "" for any: on CUDA some errors end the process.
         hosted: positions of arguments that stay on the CPU.
+        breaks: something else than a round trip breaks its graph.
         dynamo: ``backend="eager"`` gets it wrong as well, at least on some version of torch.
         tags: which further tests use it: ``inductor``, ``contexts``, ``float64``.
     """
@@ -62,6 +63,7 @@ class Program:
     dynamic: bool | None = None
     device: str = ""
     hosted: tuple[int, ...] = ()
+    breaks: bool = False
     dynamo: bool = False
     tags: frozenset[str] = frozenset()
 

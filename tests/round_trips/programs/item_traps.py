@@ -276,3 +276,14 @@ def only_looked_at(x: Tensor) -> Tensor:
     x.sum().item()  # expect: any
     float(x.max())  # expect: any
     return x * 2
+
+
+@FAMILY.program(beside(3.0, -0.5, 0.0, NAN), grad=True)
+def exponent_of_a_tensor(x: Tensor, t: Tensor) -> Tensor:
+    a = t.item()  # expect: item device on_device
+    return x.abs() ** a, x.pow(a)
+
+
+@FAMILY.program(beside(3.0, 0.5, 0.0), grad=True)
+def tensor_of_exponents(x: Tensor, t: Tensor) -> Tensor:
+    return t.item() ** x  # expect: item device on_device

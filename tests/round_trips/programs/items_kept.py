@@ -127,7 +127,7 @@ def held_as_a_list(x: Tensor, n: Tensor) -> Tensor:
 
 @FAMILY.program(beside(4.0, 0.25, 0.0, 1e300, dtype=torch.float64, like=torch.float32))
 def to_math(x: Tensor, t: Tensor) -> Tensor:
-    return x * math.sqrt(t.item())  # expect: any
+    return x * math.sqrt(t.item())  # expect: item keep partial_op
 
 
 @FAMILY.program(beside(4.0, -1.0, NAN), dynamo=True)
@@ -185,13 +185,13 @@ def rounded(x: Tensor, t: Tensor) -> Tensor:
 @FAMILY.program(calls(lambda: [(normal(3, 4), torch.ones(2)), (normal(3, 4), torch.ones(3))]))
 def float_of_two(x: Tensor, t: Tensor) -> Tensor:
     y = x * 2
-    return y * float(t)  # expect: any
+    return y * float(t)  # expect: item keep partial_op|python_value
 
 
 @FAMILY.program(calls(lambda: [(normal(3, 4), torch.ones(0)), (normal(3, 4), torch.ones(2))]))
 def truth_of_none_and_two(x: Tensor, t: Tensor) -> Tensor:
     y = x * 2
-    return y * bool(t)  # expect: any
+    return y * bool(t)  # expect: item keep partial_op|python_value
 
 
 @FAMILY.program(
@@ -209,12 +209,12 @@ def through_numpy(x: Tensor, n: Tensor) -> tuple[Tensor, Any]:
 
 @FAMILY.program(counts)
 def as_a_numpy_number(x: Tensor, n: Tensor) -> Tensor:
-    return x * np.float32(n.item())  # expect: any
+    return x * np.float32(n.item())  # expect: item keep python_value
 
 
 @FAMILY.program(beside(0.5, 2.0, NAN))
 def minimum_of_numbers(x: Tensor, t: Tensor) -> Tensor:
-    return x * min(t.item(), 1.0), x * max(0.0, t.item(), 0.75)  # expect: any
+    return x * min(t.item(), 1.0), x * max(0.0, t.item(), 0.75)  # expect: item device on_device
 
 
 @FAMILY.program(beside(3, -2, dtype=torch.int64, like=torch.float32), dynamo=True)
@@ -224,7 +224,7 @@ def minimum_of_two_kinds(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(beside(0.5, -0.5, NAN), grad=True)
 def python_branch_that_stays(x: Tensor, t: Tensor) -> Tensor:
-    a = t.item()  # expect: any
+    a = t.item()  # expect: item keep python_value|side_effect
     if a > 0:
         HELD.append(1)
         HELD.clear()
@@ -282,7 +282,7 @@ def handed_to_a_foreign_call(x: Tensor) -> Tensor:
 
 @FAMILY.program(calls(lambda: [(normal(3, 4).abs(),), (-normal(3, 4).abs(),)]))
 def raises_with_the_number(x: Tensor) -> Tensor:
-    a = x.sum().item()  # expect: any
+    a = x.sum().item()  # expect: item device on_device
     if a < 0:
         raise ValueError(f"sum {a}")
     return x * a
@@ -290,19 +290,19 @@ def raises_with_the_number(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), grad=True)
 def leaf_made_of_a_number(x: Tensor) -> Tensor:
-    return x * torch.tensor(x.sum().item())  # expect: any
+    return x * torch.tensor(x.sum().item())  # expect: item device on_device
 
 
 @FAMILY.program(beside(3, 1000, dtype=torch.int64, like=torch.int8))
 def stored_into_small_integers(x: Tensor, t: Tensor) -> Tensor:
     y = x.clone()
-    y[0] = t.item()  # expect: any
+    y[0] = t.item()  # expect: item keep overflow
     return y
 
 
 @FAMILY.program(beside(3.0, 1e6, dtype=torch.float32, like=torch.float16))
 def fill_that_overflows(x: Tensor, t: Tensor) -> Tensor:
-    return torch.full_like(x, t.item())  # expect: any
+    return torch.full_like(x, t.item())  # expect: item keep overflow
 
 
 @FAMILY.program(beside(3.0, -0.5, dtype=torch.float32, like=torch.float32))
@@ -323,14 +323,14 @@ def negative_integer_exponents(x: Tensor, t: Tensor) -> Tensor:
 
 @FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64), device="cpu")
 def remainder_of_integers(x: Tensor, t: Tensor) -> Tensor:
-    return x % t.item()  # expect: any
+    return x % t.item()  # expect: item keep partial_op
 
 
 @FAMILY.program(beside(2, 0, -3, dtype=torch.int64, like=torch.int64), device="cpu")
 def floor_division_of_integers(x: Tensor, t: Tensor) -> Tensor:
-    return x // t.item()  # expect: any
+    return x // t.item()  # expect: item keep partial_op
 
 
 @FAMILY.program(beside(2, 5, dtype=torch.int64, like=torch.int64))
 def shifts(x: Tensor, t: Tensor) -> Tensor:
-    return x << t.item(), x & t.item()  # expect: any
+    return x << t.item(), x & t.item()  # expect: item device on_device

@@ -29,7 +29,7 @@ def held(_: object) -> list[Any]:
 
 @FAMILY.program(floats(3, 4), state=held)
 def before_a_list_changes(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
+    print("before", x.sum())  # expect: print keep side_effect
     HELD.append("after the print")
     return x * 2
 
@@ -82,23 +82,23 @@ class SetsLoudly(nn.Module):
 @FAMILY.program(floats(3, 4), state=held)
 def into_a_buffer(x: Tensor) -> Tensor:
     text = io.StringIO()
-    print("sum", x.sum(), file=text)  # expect: any
+    print("sum", x.sum(), file=text)  # expect: print keep side_effect
     HELD.append(text.getvalue())
     return x * 2
 
 
 @FAMILY.program(floats(3, 4))
 def to_stderr(x: Tensor) -> Tensor:
-    print("one", x.sum())  # expect: any
-    print("two", x.max(), file=sys.stderr)  # expect: any
-    print("three", x.min())  # expect: any
+    print("one", x.sum())  # expect: print late after_graph
+    print("two", x.max(), file=sys.stderr)  # expect: print late after_graph
+    print("three", x.min())  # expect: print late after_graph
     return x * 2
 
 
 @FAMILY.program(floats(3, 4))
 def writes_to_stdout(x: Tensor) -> Tensor:
     print("one", x.sum())  # expect: any
-    sys.stdout.write(f"two {x.max()}\n")  # expect: any
+    sys.stdout.write(f"two {x.max()}\n")  # expect: print keep side_effect|python_value
     print("three")  # expect: any
     return x * 2
 
@@ -130,11 +130,11 @@ def in_a_generator(x: Tensor) -> Tensor:
     return total
 
 
-@FAMILY.program(floats(3, 4), state=held)
+@FAMILY.program(floats(3, 4), state=held, breaks=True)
 def around_a_foreign_call(x: Tensor) -> Tensor:
-    print("one", x.sum())  # expect: any
-    foreign("two", x.max().item())  # expect: any
-    print("three", x.min())  # expect: any
+    print("one", x.sum())  # expect: print late after_graph
+    foreign("two", x.max().item())  # expect: item late after_graph
+    print("three", x.min())  # expect: print late after_graph
     return x * 2
 
 
@@ -144,20 +144,20 @@ def foreign(*values: Any) -> None:
     HELD.append(len(values))
 
 
-@FAMILY.program(floats(3, 4))
+@FAMILY.program(floats(3, 4), breaks=True)
 def around_a_break(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
+    print("before", x.sum())  # expect: print late after_graph
     torch._dynamo.graph_break()
     y = x * 2
-    print("behind", y.sum())  # expect: any
+    print("behind", y.sum())  # expect: print late after_graph
     return y
 
 
 @FAMILY.program(calls(lambda: [(normal(3, 4), torch.tensor(n)) for n in (1, 3, 2)]))
 def around_a_kept_number(x: Tensor, n: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
+    print("before", x.sum())  # expect: print late after_graph
     y = x[: n.item()]  # expect: item keep size
-    print("behind", y.sum(), y.shape)  # expect: any
+    print("behind", y.sum(), y.shape)  # expect: print late after_graph
     return y * 2
 
 
@@ -187,8 +187,8 @@ def number_that_decides(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), warned="error")
 def warning_that_raises(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
-    warnings.warn(f"sum {x.sum()}")  # expect: any
+    print("before", x.sum())  # expect: print late after_graph
+    warnings.warn(f"sum {x.sum()}")  # expect: print keep raises
     print("never")  # expect: any
     return x * 2
 
@@ -196,7 +196,7 @@ def warning_that_raises(x: Tensor) -> Tensor:
 @FAMILY.program(floats(3, 4), warned="error", state=held)
 def warning_that_is_caught(x: Tensor) -> Tensor:
     try:
-        warnings.warn("a warning")  # expect: any
+        warnings.warn("a warning")  # expect: print keep raises
     except UserWarning as error:
         print("caught", error)  # expect: any
         HELD.append(str(error))
@@ -230,31 +230,31 @@ def switched_off(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4))
 def bad_format(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
-    print(f"{x:.3f}")  # expect: any
+    print("before", x.sum())  # expect: print late after_graph
+    print(f"{x:.3f}")  # expect: print keep partial_op
     return x * 2
 
 
 @FAMILY.program(floats(3, 4))
 def wrong_arguments(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: any
-    print(x, sep=3)  # expect: any
+    print("before", x.sum())  # expect: print late after_graph
+    print(x, sep=3)  # expect: print keep partial_op
     return x * 2
 
 
-@FAMILY.program(floats(3, 4))
+@FAMILY.program(floats(3, 4), breaks=True)
 def asks_the_logger(x: Tensor) -> Tensor:
     if LOG.isEnabledFor(logging.DEBUG):
         LOG.debug("never %s", x)
-    LOG.log(logging.INFO, "sum %s", x.sum())  # expect: any
+    LOG.log(logging.INFO, "sum %s", x.sum())  # expect: print late after_graph
     return x * 2
 
 
 @FAMILY.program(floats(3, 4))
 def logs_with_more(x: Tensor) -> Tensor:
-    LOG.info("sum %(sum)s", {"sum": x.sum()})  # expect: any
-    LOG.info("max", extra={"most": 3})  # expect: any
-    LOG.info(x.sum())  # expect: any
+    LOG.info("sum %(sum)s", {"sum": x.sum()})  # expect: print late after_graph
+    LOG.info("max", extra={"most": 3})  # expect: print keep side_effect
+    LOG.info(x.sum())  # expect: print late after_graph
     return x * 2
 
 
@@ -271,26 +271,26 @@ FILTERED.addFilter(Refuses())
 
 @FAMILY.program(floats(3, 4), state=held)
 def logs_through_a_filter(x: Tensor) -> Tensor:
-    FILTERED.info("drop %s", x.sum())  # expect: any
+    FILTERED.info("drop %s", x.sum())  # expect: print keep side_effect
     HELD.append("between")
-    FILTERED.info("keep %s", x.sum())  # expect: any
+    FILTERED.info("keep %s", x.sum())  # expect: print keep side_effect
     return x * 2
 
 
 @FAMILY.program(floats(3, 4))
 def print_options(x: Tensor) -> Tensor:
-    print(x)  # expect: any
+    print(x)  # expect: print late after_graph
     torch.set_printoptions(precision=2)
-    print(x)  # expect: any
+    print(x)  # expect: print keep side_effect
     torch.set_printoptions(profile="default")
     return x * 2
 
 
-@FAMILY.program(calls(lambda: [(normal(3, 4), normal(3, 4))]))
+@FAMILY.program(calls(lambda: [(normal(3, 4), normal(3, 4))]), breaks=True)
 def tensor_changed_by_the_caller(x: Tensor, y: Tensor) -> Tensor:
-    print(x)  # expect: any
+    print(x)  # expect: print late after_graph
     x.set_(y)
-    print(x)  # expect: any
+    print(x)  # expect: print late after_graph
     return x * 2
 
 
@@ -300,38 +300,38 @@ def mixed() -> Calls:
 
 @FAMILY.program(mixed)
 def argument_list_changed(x: Tensor, parts: list[Tensor]) -> Tensor:
-    print(parts)  # expect: any
+    print(parts)  # expect: print late after_graph
     parts.append(x.sum(0)[:2])
-    print(parts)  # expect: any
+    print(parts)  # expect: print late after_graph
     parts.clear()
-    print(parts, x.sum())  # expect: any
+    print(parts, x.sum())  # expect: print late after_graph
     return x * 2
 
 
 @FAMILY.program(mixed)
 def print_held_as_a_value(x: Tensor, parts: list[Tensor]) -> Tensor:
     say = print
-    say("said", x.sum())  # expect: any
-    for part in map(print, parts):  # expect: any
+    say("said", x.sum())  # expect: print late after_graph
+    for part in map(print, parts):  # expect: print late after_graph
         x = x * (2 if part is None else 3)
     return x
 
 
-@FAMILY.program(floats(3, 4))
+@FAMILY.program(floats(3, 4), breaks=True)
 def asks_for_a_gradient(x: Tensor) -> Tensor:
     y = x.detach().clone().requires_grad_()
     z = (y * y).sum()
     z.backward()
-    print("gradient", y.grad)  # expect: any
+    print("gradient", y.grad)  # expect: print late after_graph
     return x * 2
 
 
 @FAMILY.program(floats(3, 4), state=held)
 def between_two_side_effects(x: Tensor) -> Tensor:
     HELD.append(1)
-    print("held", len(HELD), x.sum())  # expect: any
+    print("held", len(HELD), x.sum())  # expect: print keep side_effect
     HELD.append(2)
-    print("held", len(HELD), HELD)  # expect: any
+    print("held", len(HELD), HELD)  # expect: print late after_graph
     return x * 2
 
 
@@ -350,11 +350,11 @@ class Hooked(nn.Module):
         self.inner.register_forward_hook(self.hook)
 
     def hook(self, module: Any, args: Any, out: Tensor) -> None:
-        print("hook", out.sum().detach())  # expect: any
+        print("hook", out.sum().detach())  # expect: print late after_graph
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inner(x) + 1
-        print("outside", x.sum().detach())  # expect: any
+        print("outside", x.sum().detach())  # expect: print late after_graph
         return x
 
 
@@ -362,8 +362,10 @@ class Hooked(nn.Module):
 def tensor_hook(x: Tensor) -> Tensor:
     y = x * 2
     if y.requires_grad:
-        y.register_hook(lambda g: print("gradient", g))  # expect: any
-    print("y", y.detach())  # expect: any
+        y.register_hook(
+            lambda g: print("gradient", g)
+        )  # expect: none; grad: print keep untraceable
+    print("y", y.detach())  # expect: print late after_graph
     return y + 1
 
 
