@@ -5,8 +5,10 @@ A line that makes the device wait says so itself:
     return x / x.norm().item()  # expect: item device on_device
 
 Behind ``expect:`` stand one or more decisions, as rule, treatment and reason code, set apart by
-commas; ``a|b`` is either code. Further clauses, set apart by semicolons, hold for one draw or
-context only: ``# expect: item device on_device; grad: item keep nan_grad``. ``none`` is no decision.
+commas; ``a|b`` is either code, ``or`` stands between what may be decided instead, as by other
+versions of torch. Further clauses, set apart by semicolons, hold for one draw or
+context only: ``# expect: item device on_device; grad: item keep nan_grad``. ``none`` is no decision,
+``any`` whatever.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch import nn
 Calls = list[tuple[Any, ...]]
 Draws = Mapping[str, Callable[[], Calls]]
 Decided = frozenset[tuple[str, str, frozenset[str]]]
+Expected = tuple[Decided, ...]
 _CLAUSE = re.compile(r"(?:(?P<when>[\w-]+):)?(?P<what>[^:]*)$")
 
 
@@ -54,7 +57,7 @@ class Program:
     name: str
     make: Callable[[], Callable[..., Any]]
     draws: Draws
-    lines: Mapping[tuple[str, int], Mapping[str, Decided | None]]
+    lines: Mapping[tuple[str, int], Mapping[str, Expected]]
     grad: bool = False
     rounded: bool = False
     state: Callable[[Any], Any] | None = None
@@ -69,19 +72,21 @@ class Program:
 
     def expected(
         self, draw: str, context: str, device: str = "cpu"
-    ) -> dict[tuple[str, int], Decided | None]:
-        """By (file, line), the decisions that must be there; None for any."""
+    ) -> dict[tuple[str, int], Expected]:
+        """By (file, line), sets of decisions of which one must be there; () for any."""
         found = {}
         for place, clauses in self.lines.items():
             names = (f"{context}-{draw}", context, draw, device, "")
-            found[place] = next((clauses[n] for n in names if n in clauses), frozenset())
+            found[place] = next((clauses[n] for n in names if n in clauses), (frozenset(),))
         return found
 
     @property
     def kept(self) -> bool:
         """Whether some line of it is left as it is, in the first draw."""
         expected = self.expected(next(iter(self.draws)), "plain").values()
-        return any(treatment == "keep" for one in expected for _, treatment, _ in one or ())
+        return any(
+            treatment == "keep" for one in expected for d in one[:1] for _, treatment, _ in d
+        )
 
 
 class Family:
@@ -115,7 +120,7 @@ class Family:
             make = target if inspect.isclass(target) else lambda: target
             if inspect.isclass(target) and issubclass(target, nn.Module):
                 make = _seeded(target)
-            lines: dict[tuple[str, int], dict[str, Decided | None]] = {}
+            lines: dict[tuple[str, int], dict[str, Expected]] = {}
             for one in (target, *helpers):
                 lines |= expectations(one)
             self._programs.append(
@@ -141,7 +146,7 @@ def _seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return make
 
 
-def expectations(target: Any) -> dict[tuple[str, int], dict[str, Decided | None]]:
+def expectations(target: Any) -> dict[tuple[str, int], dict[str, Expected]]:
     """The clauses of each line of a function or class, by (file, line)."""
     lines, first = inspect.getsourcelines(target)
     file = str(Path(inspect.getsourcefile(target) or "").absolute())
@@ -154,15 +159,18 @@ def expectations(target: Any) -> dict[tuple[str, int], dict[str, Decided | None]
     return found
 
 
-def _clause(text: str) -> tuple[str, Decided | None]:
+def _clause(text: str) -> tuple[str, Expected]:
     match = _CLAUSE.fullmatch(text.strip())
     assert match, f"no clause of an expectation: {text!r}"
     what = match["what"].strip()
-    if what in ("none", "any"):
-        return match["when"] or "", frozenset() if what == "none" else None
+    sets = () if what == "any" else tuple(_decisions(one) for one in what.split(" or "))
+    return match["when"] or "", sets
+
+
+def _decisions(text: str) -> Decided:
     decided = set()
-    for part in what.split(","):
+    for part in text.split(",") if text.strip() != "none" else ():
         rule, treatment, codes = part.split()
         assert treatment in ("device", "late", "keep"), part
         decided.add((rule, treatment, frozenset(codes.split("|"))))
-    return match["when"] or "", frozenset(decided)
+    return frozenset(decided)

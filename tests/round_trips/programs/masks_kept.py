@@ -46,14 +46,14 @@ def count_as_a_size(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain)
 def count_tested(x: Tensor, mask: Tensor) -> Tensor:
-    if x[mask].numel() == 0:  # expect: any
+    if x[mask].numel() == 0:  # expect: masked keep size
         return x
     return x * 2
 
 
 @FAMILY.program(plain, grad=True)
 def maximum_of_nothing(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].max()  # expect: any
+    return x[mask].max()  # expect: masked device on_device
 
 
 @FAMILY.program(plain)
@@ -63,17 +63,17 @@ def smallest_and_where(x: Tensor, mask: Tensor) -> Any:
 
 @FAMILY.program(plain, grad=True)
 def sorted_selection(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].sort().values.sum()  # expect: any
+    return x[mask].sort().values.sum()  # expect: masked keep size
 
 
 @FAMILY.program(something, grad=True)
 def median_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].median()  # expect: any
+    return x[mask].median()  # expect: masked keep size
 
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def spread_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].std(), x[mask].var(), x[mask].norm()  # expect: any
+    return x[mask].std(), x[mask].var(), x[mask].norm()  # expect: masked device on_device
 
 
 @FAMILY.program(plain, grad=True, rounded=True)
@@ -83,12 +83,12 @@ def product_of_selected(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True)
 def running_sum_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].cumsum(0).sum()  # expect: any
+    return x[mask].cumsum(0).sum()  # expect: masked keep size
 
 
 @FAMILY.program(plain, grad=True)
 def first_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask][:1].sum()  # expect: any
+    return x[mask][:1].sum()  # expect: masked keep size
 
 
 @FAMILY.program(plain, grad=True, dynamo=True)
@@ -100,7 +100,7 @@ def two_masks_of_one_size(x: Tensor, mask: Tensor) -> Tensor:
 def pairs_by_another_mask(x: Tensor, mask: Tensor) -> Tensor:
     other = mask.flip(0)
     y = x.clone()
-    y[mask] = x[other]  # expect: any
+    y[mask] = x[other]  # expect: masked keep size
     return y
 
 
@@ -114,19 +114,19 @@ def stores_a_list_of_values(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(plain)
 def stores_values_of_a_wrong_size(x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
-    y[mask] = torch.arange(5.0, device=x.device)  # expect: any
+    y[mask] = torch.arange(5.0, device=x.device)  # expect: masked keep size
     return y
 
 
 @FAMILY.program(plain, grad=True, dynamo=True)
 def store_into_a_leaf(x: Tensor, mask: Tensor) -> Tensor:
-    x[mask] = 0  # expect: any
+    x[mask] = 0  # expect: masked device on_device
     return x * 2
 
 
 @FAMILY.program(calls(lambda: [(normal(1, 4).expand(3, 4), normal(3, 4, dtype=torch.bool))]))
 def store_into_an_expanded(x: Tensor, mask: Tensor) -> Tensor:
-    x[mask] = 0  # expect: any
+    x[mask] = 0  # expect: masked keep size
     return x * 2
 
 
@@ -163,7 +163,7 @@ def nonzero_returned(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(plain)
 def loop_over_the_selected(x: Tensor, mask: Tensor) -> Tensor:
     total = x.new_zeros(())
-    for value in x[mask]:  # expect: any
+    for value in x[mask]:  # expect: masked keep untraceable
         total = total * 0.5 + value
     return total
 
@@ -188,45 +188,46 @@ def switched_off(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def selection_used_twice(x: Tensor, mask: Tensor) -> Tensor:
-    y = x[mask]  # expect: any
+    y = x[mask]  # expect: masked keep size
     return y.sum() / (y.numel() + 1), y.mean()
 
 
 @FAMILY.program(plain, grad=True)
 def dropout_of_the_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return F.dropout(x[mask], 0.5).sum(), torch.rand(2)  # expect: any
+    return F.dropout(x[mask], 0.5).sum(), torch.rand(2)  # expect: masked keep random_op
 
 
 @FAMILY.program(plain, rounded=True)
 def written_selection(x: Tensor, mask: Tensor) -> Tensor:
-    y = x[mask]  # expect: any
+    y = x[mask]  # expect: masked device on_device
     y.add_(1)
     return y.sum() + x.sum()
 
 
 @FAMILY.program(plain, grad=True)
 def gradient_of_infinite_logarithm(x: Tensor, mask: Tensor) -> Tensor:
-    return x[x > 0].log().sum()  # expect: any
+    return x[x > 0].log().sum()  # expect: masked device on_device
 
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def gradient_of_infinite_root(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].sqrt().sum(), (1 / x)[mask].sum()  # expect: any
+    return x[mask].sqrt().sum(), (1 / x)[mask].sum()  # expect: masked device on_device
 
 
 @FAMILY.program(plain, grad=True)
 def requires_grad_in_the_selection(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].detach().sum() + x.sum(), x[mask].requires_grad  # expect: any
+    y = x[mask].detach().sum() + x.sum()  # expect: masked device on_device
+    return y, x[mask].requires_grad  # expect: any
 
 
 @FAMILY.program(plain)
 def shape_of_the_selection(x: Tensor, mask: Tensor) -> Any:
-    return tuple(x[mask].shape), x * 2  # expect: any
+    return tuple(x[mask].shape), x * 2  # expect: masked keep size
 
 
 @FAMILY.program(plain)
 def printed_selection(x: Tensor, mask: Tensor) -> Tensor:
-    print("selected", x[mask])  # expect: any
+    print("selected", x[mask])  # expect: print late after_graph
     return x * 2
 
 
@@ -240,21 +241,22 @@ def masks_by_a_list(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(plain, grad=True)
 def mask_and_slice(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 1
-    y[mask[:, 0], 1:] = 0  # expect: any
-    y[mask[:, 1], 0] = 1  # expect: any
+    y[mask[:, 0], 1:] = 0  # expect: masked device on_device
+    y[mask[:, 1], 0] = 1  # expect: masked device on_device
     return y
 
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def put_into_place(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 1
-    y.index_put_((mask,), x.sum())  # expect: any
+    y.index_put_((mask,), x.sum())  # expect: masked keep size|untraceable
     z = y.masked_scatter(mask, x * 2)
-    return z + torch.masked_select(x, mask).sum()  # expect: any
+    return z + torch.masked_select(x, mask).sum()  # expect: masked device on_device
 
 
 @FAMILY.program(plain, grad=True)
 def accumulates(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 1
-    y.index_put_((mask,), x.detach().sum(), accumulate=True)  # expect: any
+    source = x.detach().sum()
+    y.index_put_((mask,), source, accumulate=True)  # expect: masked keep size|untraceable
     return y

@@ -362,9 +362,11 @@ class Hooked(nn.Module):
 def tensor_hook(x: Tensor) -> Tensor:
     y = x * 2
     if y.requires_grad:
-        y.register_hook(
-            lambda g: print("gradient", g)
-        )  # expect: none; grad: print keep untraceable
+
+        def say(g: Tensor) -> None:
+            print("gradient", g)  # expect: none; grad: print keep untraceable or none
+
+        y.register_hook(say)
     print("y", y.detach())  # expect: print late after_graph
     return y + 1
 
