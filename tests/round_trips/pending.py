@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 _BY_FAMILY: dict[str, str] = {
+    "items_kept": """
+        float_of_two truth_of_none_and_two python_branch_that_stays
+    """,
     "mask_traps": """
-        two_axes_of_three other_ways_to_count
+        maximum_with_ties two_axes_of_three other_ways_to_count masks_on_both_axes
     """,
     "masks": """
         how_many_are_selected divides_by_how_many counts_by_where counts_by_nonzero
+        maximum_of_selected
+    """,
+    "masks_kept": """
+        maximum_of_nothing put_into_place accumulates
+    """,
+    "print_traps": """
+        text_returned text_held_and_printed pretty_printed
+    """,
+    "prints_kept": """
+        before_a_list_changes writes_to_stdout between_two_side_effects
     """,
 }
 PENDING = frozenset(

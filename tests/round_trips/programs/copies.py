@@ -26,7 +26,8 @@ def as_numpy(x: Tensor) -> Any:
 
 @FAMILY.program(calls(lambda: [(normal(3, 4), normal(4).double())]), hosted=(1,))
 def brought_to_the_device(x: Tensor, y: Tensor) -> Tensor:
-    return x + y.to(x.device, torch.float32, non_blocking=True)
+    to = {"device": x.device, "dtype": torch.float32, "non_blocking": True}
+    return x + y.to(**to)  # expect: cuda: host_tensor keep not_constant
 
 
 @FAMILY.program(floats(3, 4))
@@ -34,7 +35,7 @@ def written_copy(x: Tensor) -> Tensor:
     y = torch.empty(3, 4)
     y.copy_(x)
     y[0] = 0
-    return y.to(x.device) + x
+    return y.to(x.device) + x  # expect: cuda: host_tensor keep not_constant
 
 
 @FAMILY.program(floats(3, 4))
@@ -47,4 +48,4 @@ def copied_out_into_an_argument(x: Tensor) -> Tensor:
 @FAMILY.program(floats(3, 4), grad=True)
 def compared_on_the_host(x: Tensor) -> Tensor:
     big = x.detach().cpu().abs().max() > 1
-    return torch.where(big.to(x.device), x, x * 2)
+    return torch.where(big.to(x.device), x, x * 2)  # expect: cuda: host_tensor keep not_constant

@@ -109,7 +109,7 @@ def by_cuda(x: Tensor) -> Tensor:
     return x * mask[2] + torch.arange(4).cuda()  # expect: host_tensor device on_device
 
 
-@FAMILY.program(floats(3, 4), device="cuda")
+@FAMILY.program(floats(3, 4), device="cuda", dynamo=True)
 def mixed_devices_raise(x: Tensor) -> Tensor:
     steps = torch.arange(4)
     return x + steps + steps.to(x.device)  # expect: any
