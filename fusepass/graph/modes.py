@@ -21,7 +21,7 @@ def modes_of_graph() -> Iterator[Callable[[fx.Node], None]]:
     def follow(node: fx.Node) -> None:
         name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
         if name == "_set_grad_enabled":
-            torch._C._set_grad_enabled(bool(node.args[0]))
+            torch.set_grad_enabled(bool(node.args[0]))
         elif name == "_enter_autocast":
             device_type, dtype, enabled, _ = node.args
             region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=False)  # type: ignore[arg-type]
@@ -35,4 +35,4 @@ def modes_of_graph() -> Iterator[Callable[[fx.Node], None]]:
     finally:
         for region in reversed(open_regions.values()):
             region.__exit__(None, None, None)
-        torch._C._set_grad_enabled(before)
+        torch.set_grad_enabled(before)

@@ -21,6 +21,7 @@ import torch._dynamo
 from torch import fx
 
 from fusepass.torch_private.calls import is_assert
+from fusepass.torch_private.message_hooks import only_own_generators, replace, unsupported
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 _NUMBERS = (int, float, bool, complex)
@@ -66,14 +67,14 @@ def _late_class() -> Any:
 
         def call_method(self, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
             if name not in _METHODS_ON_LATE:
-                raise _unsupported(f"{name} of a value known only after the graph")
+                raise unsupported(f"{name} of a value known only after the graph")
             return _late(name, [self, *args], kwargs)
 
         def var_getattr(self, tx: Any, name: str) -> Any:
             if name in _METHODS_ON_LATE:
                 return torch._dynamo.variables.GetAttrVariable(self, name)
             if name not in ("shape", "dtype", "device", "T"):
-                raise _unsupported(f"{name} of a value known only after the graph")
+                raise unsupported(f"{name} of a value known only after the graph")
             constant = torch._dynamo.variables.ConstantVariable.create(name)
             return _late(getattr, [self, constant])
 
@@ -171,7 +172,7 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
         ),
         (variables.BuiltinVariable, "call_function", _builtin),
         (variables.ConstantVariable, "call_method", _method_of_constant),
-        *_only_own_generators(),
+        *only_own_generators(),
     ]
     log = translator.speculation_log
     apart = copy.copy(log)
@@ -181,7 +182,7 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
         outer, _message = _message, object()
         undo.callback(_back_to, outer)
         for owner, name, ours in replaced:
-            undo.callback(_replace(owner, name, ours))
+            undo.callback(replace(owner, name, ours))
         translator.speculation_log = apart
         undo.callback(setattr, translator, "speculation_log", log)
         yield
@@ -190,46 +191,6 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
 def _back_to(message: object) -> None:
     global _message  # noqa: PLW0603  # as above
     _message = message
-
-
-def _only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Generators made before the message cannot be put back, so they must not be advanced."""
-    from torch._dynamo.variables.functions import LocalGeneratorObjectVariable as Generator
-
-    own: list[Any] = []
-
-    def made(theirs: Any, generator: Any, *args: Any, **kwargs: Any) -> None:
-        own.append(generator)
-        theirs(generator, *args, **kwargs)
-
-    def advanced(theirs: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        if not any(generator is one for one in own):
-            raise _unsupported("a generator made before is advanced")
-        return theirs(generator, *args, **kwargs)
-
-    names = [n for n in ("next_variable", "gen_send_ex2") if n in vars(Generator)]
-    return [(Generator, "__init__", made), *((Generator, name, advanced) for name in names)]
-
-
-def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:
-    """Put ``ours`` in front of a method, which it gets as its first argument."""
-    own = vars(owner).get(name)
-    theirs = getattr(owner, name)
-    bound = isinstance(own, classmethod)
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return ours(theirs, *(args[1:] if bound else args), **kwargs)
-
-    setattr(owner, name, classmethod(method) if bound else method)
-    if own is None:
-        return functools.partial(delattr, owner, name)
-    return functools.partial(setattr, owner, name, own)
-
-
-def _unsupported(what: str) -> Exception:
-    from torch._dynamo import exc
-
-    return exc.UserError(exc.UserErrorType.INVALID_INPUT, what)
 
 
 def _is_late(value: Any) -> bool:
@@ -265,7 +226,7 @@ def _format_value(theirs: Any, translator: Any, spec: Any, flags: int) -> None:
         return theirs(translator, spec, flags)  # type: ignore[no-any-return]
     text = spec.as_python_constant() if spec.is_python_constant() else "{"
     if "{" in text or "}" in text:
-        raise _unsupported("a format that depends on data")
+        raise unsupported("a format that depends on data")
     value = realized(translator.pop())
     made = StringFormatVariable("{" + conversion + ":" + text + "}", [value], {})
     translator.push(_marked(made))
@@ -292,9 +253,9 @@ def _create_format(theirs: Any, *args: Any, **kwargs: Any) -> Any:
         if name.isdigit() or name == "":
             values.append(made.sym_args[int(name) if name else len(values)])
         elif name not in made.sym_kwargs:
-            raise _unsupported("a format that reads attributes or items of its arguments")
+            raise unsupported("a format that reads attributes or items of its arguments")
         if spec and "{" in spec:
-            raise _unsupported("a format whose width is an argument")
+            raise unsupported("a format whose width is an argument")
         shown = "" if name.isdigit() else name
         shown += f"!{conversion}" if conversion else ""
         text += "{" + shown + (f":{spec}" if spec else "") + "}"
@@ -326,7 +287,7 @@ def _method(
     if name in _READS_BACK or masked or depends_on_data(name):
         return _late(operator.getitem if masked else name, [tensor, *args], kwargs)
     if any(map(_is_late, [*args, *kwargs.values()])):
-        raise _unsupported(f"{name} with a value known only after the graph")
+        raise unsupported(f"{name} with a value known only after the graph")
     return theirs(tensor, translator, name, args, kwargs)
 
 
@@ -375,7 +336,7 @@ def _function(
     if alone or depends_on_data(name):
         return _late(function.value, args, kwargs)
     if any(map(_is_late, [*args, *kwargs.values()])):
-        raise _unsupported(f"{name} with a value known only after the graph")
+        raise unsupported(f"{name} with a value known only after the graph")
     return theirs(function, translator, args, kwargs)
 
 
@@ -397,7 +358,7 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
         return theirs(builtin, translator, args, kwargs)
     if any(map(_is_late, args)) and function is not getattr:
         if function not in _ON_LATE:
-            raise _unsupported(f"{function} of a value known only after the graph")
+            raise unsupported(f"{function} of a value known only after the graph")
         return _late(function, args, kwargs)
     if args and any(map(_is_open, args)):
         tensor = is_any_tensor(realized(args[0]))
