@@ -23,6 +23,7 @@ from fusepass.rewrite.default_rules import graph_rules
 from fusepass.rewrite.driver import innermost_first, rewrite
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
+from fusepass.second_try import compiled_or_without_rules
 from fusepass.waits.graph import waits_in_graph
 
 hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
@@ -54,16 +55,19 @@ def fusepass(
     """
     chosen = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
-    record.decide(rewrite(gm, graph_rules(), chosen))  # station 2
-    for graph in innermost_first(gm):
-        record.decisions += apply_rules(graph, active_rules("before"), chosen, "before")
-    if log.are_counted():
-        record.waits = waits_in_graph(gm, record.decisions)
-    record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
-    record.decisions += reuse_layers(gm, chosen)
-    record.decisions.append(_handed(chosen))
-    compiled = hand_off(gm, inputs, chosen, name)  # stations 3, 4, 5; 6 is the log
-    return log.counting(compiled, record)
+
+    def compiled(options: Options) -> Callable[..., Any]:
+        record.decide(rewrite(gm, graph_rules(), options))  # station 2
+        for graph in innermost_first(gm):
+            record.decisions += apply_rules(graph, active_rules("before"), options, "before")
+        if log.are_counted():
+            record.waits = waits_in_graph(gm, record.decisions)
+        record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
+        record.decisions += reuse_layers(gm, options)
+        record.decisions.append(_handed(options))
+        return hand_off(gm, inputs, options, name)  # stations 3, 4, 5; 6 is the log
+
+    return log.counting(compiled_or_without_rules(gm, record, chosen, compiled), record)
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:

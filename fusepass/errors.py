@@ -7,7 +7,7 @@ exception that leaves the package, so this file is also the list to read when on
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FusepassError(Exception):
@@ -121,6 +121,17 @@ class RewriteFault(FusepassWarning):
         super().__init__(
             f"fusepass: rule {rule!r} was undone: {problem}. The graph runs without it; please "
             "report this."
+        )
+
+
+class InductorFault(FusepassWarning):
+    """Inductor could not compile a rewritten graph; it was compiled without the rules."""
+
+    def __init__(self, rules: Sequence[str], problem: str) -> None:
+        by = f"rewritten by {', '.join(rules)}" if rules else "with fusepass's passes"
+        super().__init__(
+            f"fusepass: Inductor failed on a graph {by}: {problem}. The graph runs without the "
+            "rules; please report this."
         )
 
 
@@ -239,6 +250,18 @@ class HostSyncs(FusepassError, AssertionError):
         super().__init__(
             f"fusepass: {program} makes the host wait for the device in {places}. Change them as "
             f"said below each, or name what may stay in allow=(…): a kind, or file:line.\n\n{table}"
+        )
+
+
+class NotCompiled(FusepassWarning):
+    """:func:`fusepass.syncs` looked at a program that torch.compile cannot compile."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        super().__init__(
+            f"fusepass.syncs: {name} runs, but torch.compile raises {type(error).__name__}: "
+            f"{' '.join(lines[:2])}. The list shows the waits of the program as it is written; "
+            "fusepass removes none of them until it compiles."
         )
 
 

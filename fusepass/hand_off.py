@@ -24,6 +24,7 @@ def hand_off(
         compiler = op_by_op_compiler(options, active_rules("after"))
         return torch_private.compile_decomposed_eager(gm, inputs, compiler)
     patches = {**torch_private.cond_config(gm), **torch_private.mode_config(options.mode)}
+    patches |= torch_private.host_output_config(gm, {**patches, **options.inductor})
     patches |= options.inductor
     for hook, ours in inductor_passes(options, active_rules("after")).items():
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))

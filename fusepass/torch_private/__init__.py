@@ -35,6 +35,7 @@ from fusepass.torch_private.dynamo import (
     dynamic_shapes_unlearned,
     forget_compiled_for,
     input_count,
+    is_control_flow,
     is_internal_file,
     original_callable,
     room_for_recompiles,
@@ -69,6 +70,7 @@ from fusepass.torch_private.hooks import (
     kept_between_restarts,
     restart_frame,
 )
+from fusepass.torch_private.host_outputs import host_output_config
 from fusepass.torch_private.host_tensors import (
     add_constant,
     as_int,
@@ -267,6 +269,7 @@ __all__ = [
     "has_own_backward",
     "has_unbacked_size",
     "held_items",
+    "host_output_config",
     "inductor_cache_folder",
     "inductor_config_value",
     "inductor_counters",
@@ -276,6 +279,7 @@ __all__ = [
     "is_any_tensor",
     "is_backward_graph",
     "is_builtin",
+    "is_control_flow",
     "is_existing_mutation",
     "is_exporting",
     "is_generator_frame",

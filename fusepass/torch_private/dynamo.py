@@ -26,6 +26,13 @@ def transparent(error: Exception) -> Exception:
     return clone  # type: ignore[no-any-return]
 
 
+def is_control_flow(error: BaseException) -> bool:
+    """Whether an error tells Dynamo how to go on, rather than that something failed."""
+    from torch._dynamo import exc
+
+    return isinstance(error, (exc.RestartAnalysis, exc.SkipFrame, exc.Unsupported, exc.UserError))
+
+
 def compiler_chain(compiler: Any) -> Iterator[Any]:
     """The backend wrapped by Dynamo's and torch.compile's layers, from outside in."""
     seen = 0

@@ -66,10 +66,6 @@ _OF_OPERATION = {
     "bincount": "Use torch.zeros(n).index_add_(0, index, weights), with n known.",
     "_unique2": "Sort, and mark the elements that differ from their neighbour: the size stays.",
     "nms": "Keep the boxes and a mask of those kept (the matrix form of NMS), or batch the images.",
-    "multinomial": (
-        "Draw with torch.argmax(p / torch.empty_like(p).exponential_(1), -1): the same "
-        "distribution, without the checks that read p."
-    ),
     "_linalg_check_errors": (
         "Use the _ex form (torch.linalg.inv_ex, cholesky_ex, solve_ex), whose error code stays "
         "on the device."

@@ -72,6 +72,8 @@ def kind_of(wait: trace.HostWait, noted: Noted | None) -> Kind:
     if wait.frees:
         return Kind.ALLOCATION
     if noted is None or noted.only_near:
+        if wait.direction.startswith("HtoD"):
+            return Kind.COPY_IN  # torch.tensor and x[[0, 1]] copy where no operation is seen
         return Kind.OPERATION if wait.operation.startswith("aten::") else Kind.UNKNOWN
     if noted.place.text:
         return Kind.PRINT

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fusepass import torch_private
+from fusepass.errors import FusepassError, NotCompiled
 from fusepass.report.explain import was_compiled_with_fusepass
 from fusepass.report.restore import everything_restored
 from fusepass.waits import cuda, residence
@@ -30,7 +32,8 @@ def syncs(fn: Any, /, *args: Any, **kwargs: Any) -> Syncs:
     The call is made as the program is, and compiled with fusepass (with ``fn``'s own mode and
     options, if it came from torch.compile for fusepass); what it changed is put back after each,
     as :func:`fusepass.explain` does. Without a GPU the CPU stands in for one: tensors that exist
-    before the call count as on the device. What the program raises is raised.
+    before the call count as on the device. What the program raises is raised;
+    where only torch.compile raises, a warning says so and every wait counts as left.
 
     Args:
         fn: a function, an nn.Module, or either of them compiled with any backend.
@@ -59,7 +62,7 @@ def listed(fn: Any, args: Any, kwargs: Any, *, with_fusepass: bool) -> Syncs:
     before = _eager(target, args, kwargs, as_if)
     compiled = None
     if with_fusepass:
-        compiled = watch_compiled(fn, target, args, kwargs, _later(as_if))
+        compiled = _compiled(fn, target, args, kwargs, as_if)
     rows = rows_of(before, compiled)
     ran = "eager"
     if given is not None and not ours:
@@ -92,6 +95,17 @@ def _eager(target: Any, args: Any, kwargs: Any, as_if: bool) -> list[Wait]:
         with fresh():
             watched()
     return watch.waits
+
+
+def _compiled(fn: Any, target: Any, args: Any, kwargs: Any, as_if: bool) -> CompiledCall | None:
+    """The call compiled with fusepass; None where torch.compile cannot compile it."""
+    try:
+        return watch_compiled(fn, target, args, kwargs, _later(as_if))
+    except FusepassError:
+        raise
+    except Exception as error:  # noqa: BLE001 - what a compiler raises can be anything
+        warnings.warn(NotCompiled(name_of(fn), error), stacklevel=4)
+        return None
 
 
 def _watch(entered: Any, as_if: residence.AsIf | None) -> Watch:

@@ -36,7 +36,6 @@ _SIZES = {
 _LOOKS = {
     "equal": 1,
     "allclose": 1,
-    "multinomial": 2,
     "_linalg_check_errors": 1,
     "_linalg_eigh": 1,
     "_linalg_svd": 1,

@@ -140,8 +140,7 @@ def test_times() -> None:
         (lambda x: torch.where(x > 0), "nonzero"),
         (lambda x: x.unique(), "size"),
         (lambda x: x.repeat_interleave(x.long().abs()), "size"),
-        (lambda x: x.abs().multinomial(1), "operation"),
-        (lambda x: torch.equal(x, x), "operation"),
+        (lambda x: torch.equal(x, x.clone()), "operation"),
         (lambda x: torch.linalg.inv(torch.diag(x)), "operation"),
         (lambda x: torch.cuda.synchronize(), "synchronize"),
         (lambda x: torch.cuda.current_stream().synchronize(), "synchronize"),
@@ -167,10 +166,14 @@ def test_each_kind(fn: Callable[[Tensor], Any], kind: str) -> None:
         lambda x: x.to("cpu", non_blocking=True),
         lambda x: torch.nn.functional.one_hot(x.long().abs(), 5),
         lambda x: x.quantile(0.5),
+        lambda x: x.abs().multinomial(1),
+        lambda x: x.abs().multinomial(2),
+        lambda x: torch.equal(x, x),  # the same memory
         lambda x: x.shape[0] if x.is_cuda else 0,
         lambda x: torch.linalg.inv_ex(torch.diag(x)),
     ],
 )
+@pytest.mark.filterwarnings("ignore::fusepass.errors.NotCompiled")  # pin_memory, in torch 2.11
 def test_nothing_waits(fn: Callable[[Tensor], Any]) -> None:
     x = torch.tensor([1.0, -2.0, 3.0, 0.5], device="cuda")
     found = [row for row in fusepass.syncs(fn, x) if row.kind is not Kind.ALLOCATION]
@@ -185,8 +188,7 @@ def test_compiled_program_asks_nothing() -> None:
         return x * 3
 
     for mode in ("default", "reduce-overhead"):
-        options = {"codegen": "inductor"}
-        compiled = torch.compile(program, backend="fusepass", mode=mode, options=options)
+        compiled = torch.compile(program, backend="fusepass", mode=mode)
         x = torch.randn(64, device="cuda")
         assert_no_syncs(compiled, x)
         (row,) = fusepass.syncs(compiled, x)
@@ -197,14 +199,14 @@ def test_compiled_program_asks_nothing() -> None:
 
 def test_line_of_a_wait_inside_a_graph() -> None:
     def program(x: Tensor) -> Tensor:
-        x = x.abs() + 1
-        y = x.multinomial(2)
+        x = torch.diag(x.abs() + 1)
+        y = torch.linalg.inv(x)
         return y + 1
 
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "inductor"})
     (row,) = fusepass.syncs(compiled, torch.randn(64, device="cuda"))
     assert (row.kind, row.line) == (Kind.OPERATION, program.__code__.co_firstlineno + 2)
-    assert row.count == row.remaining == 2
+    assert row.count == row.remaining == 1
 
 
 def test_state_is_put_back_on_the_device() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from fusepass.waits.kinds import Kind
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.residence import AsIf
 
-logger = logging.getLogger("tests.waits")
+logger = logging.Logger("tests.waits")  # no parent: each handler makes the text anew
+logger.addHandler(logging.StreamHandler(io.StringIO()))
 
 
 def watched(fn: Callable[..., Any], *args: Any) -> list[Wait]:
@@ -146,7 +148,7 @@ def back_and_forth(t: Tensor) -> Any:
         (lambda t: F.one_hot(t.long().abs()), [("size", 1)]),
         (lambda t: torch.equal(t, t), [("operation", 1)]),
         (lambda t: torch.allclose(t, t + 1), [("operation", 1)]),
-        (lambda t: t.abs().multinomial(1), [("operation", 2)]),
+        (lambda t: t.abs().multinomial(1), []),  # checks on the device since torch 2.11
         (lambda t: torch.linalg.inv(torch.diag(t)), [("operation", 1)]),
     ],
 )

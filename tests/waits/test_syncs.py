@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.waits import residence
+from fusepass.errors import NotCompiled
+from fusepass.waits import listing, residence
 from fusepass.waits.kinds import Kind
 
 
@@ -137,10 +138,10 @@ def test_copy_is_not_known_without_a_device() -> None:
 
 def test_operation_in_a_graph_that_waits() -> None:
     def draw(t: Tensor) -> Tensor:
-        return t.abs().multinomial(2) + 1
+        return torch.linalg.inv(torch.diag(t) + 1) + 1
 
     (row,) = fusepass.syncs(draw, x())
-    assert (row.kind, row.count, row.remaining) == (Kind.OPERATION, 2, 2)
+    assert (row.kind, row.count, row.remaining) == (Kind.OPERATION, 1, 1)
 
 
 def test_print_is_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -297,3 +298,17 @@ def test_error_of_the_program_is_raised() -> None:
 
     with pytest.raises(KeyError, match="theirs"):
         fusepass.syncs(fails, x())
+
+
+def test_program_that_runs_and_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pins(t: Tensor) -> Tensor:
+        return t * t.sum().item()
+
+    def raises(*_: Any) -> Any:
+        raise ValueError("only as it is written")
+
+    monkeypatch.setattr(listing, "watch_compiled", raises)
+    with pytest.warns(NotCompiled, match=r"pins runs, but torch\.compile raises.*as it is written"):
+        (row,) = fusepass.syncs(pins, x())
+    assert (row.kind, row.count, row.remaining, row.removed) == (Kind.ITEM, 1, 1, False)
+    assert row.instead

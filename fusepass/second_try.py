@@ -1,0 +1,101 @@
+"""A graph that Inductor cannot compile once rules have rewritten it is compiled without them.
+
+Which shapes of a graph make Inductor raise differs from release to release, and a rewritten graph
+may have one that the user's own had not. Only rules that capture has settled are needed for the
+graph's meaning; they are applied again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.errors import FusepassError, InductorFault
+from fusepass.options import Options
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.rewrite.copying import copied
+from fusepass.rewrite.default_rules import graph_rules
+from fusepass.rewrite.driver import innermost_first
+from fusepass.rewrite.registry import active_rules
+
+Compiled = Callable[..., object]
+
+
+def compiled_or_without_rules(
+    gm: fx.GraphModule,
+    record: log.GraphRecord,
+    options: Options,
+    compiled: Callable[[Options], Compiled],
+) -> Compiled:
+    """What ``compiled(options)`` makes of ``gm``, or makes of it with all optional rules off.
+
+    Args:
+        gm: edited in place by ``compiled``; put back before the second try.
+        record: decisions on ``gm``; those of a first try that failed are taken back.
+        options: in force.
+        compiled: rewrites ``gm``, hands it to Inductor and returns what runs.
+
+    Raises:
+        Exception: what Inductor raises without the rules too.
+    """
+    if options.codegen != "inductor":
+        return compiled(options)  # run op by op: nothing to compile that could fail
+    put_back = _copy(gm)
+    before = list(record.decisions)
+    try:
+        return compiled(options)
+    except Exception as error:
+        if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
+            raise
+        problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    undone = [d for d in record.decisions if d.rule in _optional() and _is_new(d, before)]
+    record.decisions = before
+    put_back()
+    found = compiled(_without_rules(options))
+    # "Switched off" would be true of the second try only; what follows says what happened.
+    record.decisions = [d for d in record.decisions if d.reason_code is not Reason.RULE_OFF]
+    named = sorted({decision.rule for decision in undone})
+    warnings.warn(InductorFault(named, problem), stacklevel=2)
+    record.decisions += [
+        dataclasses.replace(
+            decision,
+            outcome=Outcome.REJECTED,
+            reason_code=Reason.INTERNAL,
+            reason=f"undone, Inductor cannot compile the result: {problem}",
+            treatment=decision.treatment and "keep",
+        )
+        for decision in undone
+    ]
+    return found
+
+
+def _is_new(decision: Decision, before: list[Decision]) -> bool:
+    return decision.outcome is Outcome.APPLIED and not any(decision is one for one in before)
+
+
+def _copy(gm: fx.GraphModule) -> Callable[[], None]:
+    """Remember the graphs of ``gm``; what is returned puts them back."""
+    saved = [(module, copied(module.graph)) for module in innermost_first(gm)]
+
+    def put_back() -> None:
+        for module, graph in saved:
+            module.graph = graph
+            module.recompile()
+
+    return put_back
+
+
+def _optional() -> set[str]:
+    """Names of the rules that a graph can do without."""
+    early = {rule.name for rule in graph_rules() if not rule.settled_by_capture}
+    return early | {rule.name for rule in active_rules()}
+
+
+def _without_rules(options: Options) -> Options:
+    off = dict.fromkeys(_optional(), False)
+    return dataclasses.replace(options, rules={**options.rules, **off}, reuse_regions=False)

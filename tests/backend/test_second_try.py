@@ -1,0 +1,90 @@
+"""Inductor fails on a rewritten graph: the graph runs without the rules, and the user is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._inductor.lowering import register_lowering
+
+import fusepass
+from fusepass.errors import InductorFault
+
+
+@torch.library.custom_op("fusepass_test_second_try::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+twice.register_autograd(lambda ctx, grad: grad * 2)
+
+
+@register_lowering(torch.ops.fusepass_test_second_try.twice.default)
+def _unlowerable(x: Any) -> Any:
+    raise ValueError("no such loop")
+
+
+def rules(place: str) -> Any:
+    example = (torch.randn(2, 3),)
+    rule = fusepass.Rule(
+        "test_twice",
+        lambda x: torch.tanh(x) * 2,
+        lambda x: twice(torch.tanh(x)),
+        example,
+        place=place,
+    )
+    return fusepass.rules(rule)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        if x.isnan().any():
+            x = x.nan_to_num()
+        return torch.tanh(x) * 2 + F.relu(x)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_goes_on_without_the_rules(place: str, grad: bool) -> None:
+    torch.manual_seed(1)
+    model = Branching()
+    x = torch.randn(5, 4)
+    compiled = torch.compile(model, backend="fusepass")
+    with (
+        rules(place),
+        pytest.warns(InductorFault, match="no such loop"),
+        torch.set_grad_enabled(grad),
+    ):
+        found = compiled(x)
+    torch.testing.assert_close(found, model(x))
+    if grad:
+        wanted = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+        got = torch.autograd.grad(found.square().sum(), list(model.parameters()))
+        torch.testing.assert_close(got, wanted)
+    decisions = fusepass.last_report(compiled).decisions
+    branches = [d for d in decisions if d.rule == "branch"]
+    assert [d.treatment for d in branches] == ["where"]
+    if place == "before":
+        (decision,) = [d for d in decisions if d.rule == "test_twice"]
+        assert decision.outcome.value == "rejected"
+        assert "no such loop" in decision.reason
+    assert fusepass.last_report(compiled).graph_breaks == ()
+
+
+def test_what_plain_inductor_cannot_compile_still_raises() -> None:
+    compiled = torch.compile(lambda x: twice(x) + 1, backend="fusepass")
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="no such loop"):
+        compiled(torch.randn(3))
