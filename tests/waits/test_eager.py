@@ -17,7 +17,7 @@ from fusepass.waits.kinds import Kind
 from fusepass.waits.observe import Wait, Watch
 from fusepass.waits.residence import AsIf
 
-logger = logging.Logger("tests.waits")  # no parent: each handler makes the text anew
+logger = logging.Logger("tests.waits")  # noqa: LOG001 - no parent, one handler
 logger.addHandler(logging.StreamHandler(io.StringIO()))
 
 
