@@ -22,7 +22,7 @@ from fusepass.capture import (
 )
 from fusepass.capture.event_outputs import take_events_out
 from fusepass.capture.events import Events
-from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.frame import Frame, any_frame_of
 from fusepass.capture.items import settle_items
 from fusepass.capture.masked import settle_masks
 from fusepass.capture.numbers import lower_numbers
@@ -43,9 +43,12 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
         gm: the graph.
         compile_graph: goes on as without capture.
     """
-    frame = frame_of(output_graph)
+    frame = any_frame_of(output_graph)
     if frame is None:
         return compile_graph()
+    if frame.plain:
+        with log.compiling(frame, output_graph):
+            return compile_graph()
     reading = settle_items(gm, frame, output_graph)
     settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import fx
 
@@ -108,6 +108,7 @@ class Frame:
     speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     next_id: int = 0
+    plain: bool = False
 
     def new_id(self) -> int:
         """Number for the next site of this graph."""
@@ -159,10 +160,21 @@ class Frame:
         return made
 
 
+_PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
 
 def frame_of(output_graph: Any) -> Frame | None:
+    """The frame's state, or None when capture has no part in it.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    frame = any_frame_of(output_graph)
+    return None if frame is None or frame.plain else frame
+
+
+def any_frame_of(output_graph: Any) -> Frame | None:
     """The frame's state, or None when it is not being compiled for fusepass.
 
     Raises:
@@ -170,8 +182,16 @@ def frame_of(output_graph: Any) -> Frame | None:
     """
     held = output_graph.__dict__
     if _FRAME not in held:
-        held[_FRAME] = _new_frame(output_graph.compiler_fn)
+        frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
+        if frame is not None and not torch_private.was_emptied(output_graph):
+            frame.plain = bool(torch_private.kept_between_restarts(output_graph, _PLAIN, list))
     return held[_FRAME]  # type: ignore[no-any-return]
+
+
+def restart_plain(translator: Any, reason: str) -> NoReturn:
+    """Start a frame again without capture."""
+    torch_private.kept_between_restarts(translator, _PLAIN, list).append(reason)
+    torch_private.restart_frame(f"fusepass: {reason}", translator)
 
 
 def _new_frame(compiler: Any) -> Frame | None:

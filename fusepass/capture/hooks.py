@@ -17,10 +17,20 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture import asked, calls, items, masked, raising_arm, read_back, speech, statement
+from fusepass.capture import (
+    asked,
+    calls,
+    fault,
+    items,
+    masked,
+    raising_arm,
+    read_back,
+    speech,
+    statement,
+)
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.frame import Frame, any_frame_of, frame_of
 from fusepass.capture.position import location, position
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
@@ -52,7 +62,8 @@ def install() -> None:
                     on_graph=settle_graph,
                     on_break=_on_break,
                     on_raise=_on_raise,
-                    on_error=_on_error,
+                    on_error=fault.on_error,
+                    on_fault=fault.on_fault,
                     on_not=read_back.on_not,
                     on_skip=_on_skip,
                     on_size=masked.on_size,
@@ -204,9 +215,9 @@ def _break(
 
 
 def _on_break(translator: Any, reason: str, error: Any) -> None:
-    frame = frame_of(translator.output)
+    frame = any_frame_of(translator.output)
     if frame is not None:
-        if error is not None:
+        if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
         stack = getattr(error, "real_stack", None)
         file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
@@ -215,27 +226,6 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
 
 def _on_raise(translator: Any, instruction: Any) -> None:
     raising_arm.on_raise(translator, frame_of(translator.output), instruction)
-
-
-def _on_error(translator: Any, error: Exception) -> None:
-    """Code behind a branch fails while it is traced, which it may not do when it runs.
-
-    The program may never get behind a raise; and a number that differs between arms, unknown here,
-    is known there.
-    """
-    frame = frame_of(translator.output)
-    if frame is None:
-        return
-    text = f"what follows the raise fails when it is traced ({type(error).__name__})"
-    sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
-    lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
-    text = "a Python number differs between the arms, and its value is asked for afterwards"
-    numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
-    lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
-    take_back(translator, frame, lost)
-    text = f"what follows fails when a size is not known ({type(error).__name__})"
-    masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
-    items.keep_asked(translator, frame, error, all_others=True)
 
 
 def _on_skip(translator: Any, error: Exception) -> None:

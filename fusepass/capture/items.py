@@ -91,7 +91,7 @@ def record_kept(frame: Frame, item: Item, code: Reason, text: str) -> None:
 
 
 def keep_asked(
-    translator: Any, frame: Frame, error: BaseException, *, all_others: bool = False
+    translator: Any, frame: Frame, error: BaseException, others: Kept | None = None
 ) -> None:
     """Give back the numbers whose values are asked for while the program is traced.
 
@@ -99,19 +99,18 @@ def keep_asked(
         translator: Dynamo's.
         frame: of capture.
         error: what Dynamo raised because of it, or because of something else.
-        all_others: whether all numbers go back where the error does not say which.
+        others: why all numbers go back where the error does not say which; None if they do not.
     """
     live = [n for n in frame.items if not n._erased]
-    if not live:
-        return
-    named = _asked(translator.output.graph, live, error)
-    if not named and not all_others:
-        return
-    whole = all(not frame.items[node].dtype.is_floating_point for node in named)
-    text, code = "Python asks for its value", Reason.PYTHON_VALUE
-    if named and whole and torch_private.asked_by_operation(error):
-        text, code = "it is used as a size, an index or a count", Reason.SIZE
-    keep(translator, frame, dict.fromkeys(named or live, Kept(code, text)))
+    named = _asked(translator.output.graph, live, error) if live else []
+    if named:
+        whole = all(not frame.items[node].dtype.is_floating_point for node in named)
+        text, code = "Python asks for its value", Reason.PYTHON_VALUE
+        if whole and torch_private.asked_by_operation(error):
+            text, code = "it is used as a size, an index or a count", Reason.SIZE
+        keep(translator, frame, dict.fromkeys(named, Kept(code, text)))
+    if others is not None and frame.items:
+        keep(translator, frame, dict.fromkeys(frame.items, others))
 
 
 def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around | None:
@@ -152,8 +151,11 @@ def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[f
     """The numbers that an error is about, or that the call took which failed."""
     symbols = torch_private.asked_symbols(error)
     asked = [n for node in live for n in _reached(node) if _symbols(n) & symbols]
-    last = next(iter(reversed(graph.nodes)))
-    if "example_value" not in last.meta and op_name(last) != "setitem":
+    last = next(iter(reversed(graph.nodes)), None)
+    if last is None:
+        return _made_of(asked)
+    fails = "example_value" not in last.meta and op_name(last) != "setitem"
+    if fails or torch_private.gives_unknown_sizes(error):
         asked += [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
     return _made_of(asked)
 

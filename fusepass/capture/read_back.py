@@ -155,7 +155,13 @@ def _read_late(node: fx.Node) -> None:
         node.meta[READ_LATE] = True
 
 
-NUMBERS = torch_private.NumberHandlers(_is_unknown, _is_marked, takes_any_number, _read_late)
+def _is_ours(translator: Any) -> bool:
+    return frame_of(translator.output) is not None
+
+
+NUMBERS = torch_private.NumberHandlers(
+    _is_unknown, _is_marked, takes_any_number, _read_late, _is_ours
+)
 
 
 def on_not(translator: Any, number: Any) -> Any:

@@ -20,6 +20,7 @@ from fusepass.torch_private.data_sizes import (
     data_sizes,
     forget_count,
     forget_sizes,
+    gives_unknown_sizes,
     sizes_bound,
     sizes_from_data,
     unknown_sizes,
@@ -69,6 +70,7 @@ from fusepass.torch_private.hooks import (
     jump_kind,
     kept_between_restarts,
     restart_frame,
+    was_emptied,
 )
 from fusepass.torch_private.host_outputs import host_output_config
 from fusepass.torch_private.host_tensors import (
@@ -264,6 +266,7 @@ __all__ = [
     "frames_outwards",
     "function_name",
     "function_of_operator",
+    "gives_unknown_sizes",
     "graph_pass",
     "guards_not_timed",
     "has_own_backward",
@@ -374,6 +377,7 @@ __all__ = [
     "unsupported_errors",
     "user_frames",
     "version_text",
+    "was_emptied",
     "with_node",
     "without_compile_in_place",
     "wrap_call",

@@ -125,6 +125,8 @@ def asked_symbols(error: BaseException) -> frozenset[Any]:
 
 def asked_by_operation(error: BaseException) -> bool:
     """Whether it was an operation on tensors, or ``range``, that asked for a value."""
+    if gives_unknown_sizes(error):
+        return True
     found = []
     for link in _causes(error):
         frame = link.__traceback__
@@ -132,6 +134,13 @@ def asked_by_operation(error: BaseException) -> bool:
             found.append(frame.tb_frame.f_code)
             frame = frame.tb_next
     return any(c.co_name == "call_range" or c.co_filename.endswith(_FAKE) for c in found)
+
+
+def gives_unknown_sizes(error: BaseException) -> bool:
+    """Whether the last call traced fails because sizes of what it gives cannot be known."""
+    from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
+
+    return any(isinstance(link, PendingUnbackedSymbolNotFound) for link in _causes(error))
 
 
 _FAKE = ("fake_tensor.py", "fake_impls.py")

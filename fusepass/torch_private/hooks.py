@@ -26,7 +26,13 @@ from fusepass.torch_private.speech import (
     hook_speech,
     speaker_on_top,
 )
-from fusepass.torch_private.stack import is_any_tensor, realized, unsupported_errors, wrap_call
+from fusepass.torch_private.stack import (
+    is_any_tensor,
+    realized,
+    restart_errors,
+    unsupported_errors,
+    wrap_call,
+)
 from fusepass.torch_private.unknown_numbers import NumberHandlers, hook_numbers
 
 _JUMPS = {
@@ -75,6 +81,7 @@ class Handlers:
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
+        on_fault: called in the same way when an error inside Dynamo or a backend is.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
         on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
@@ -95,6 +102,7 @@ class Handlers:
     on_break: BreakHandler
     on_raise: RaiseHandler
     on_error: Callable[[Any, Exception], None]
+    on_fault: Callable[[Any, Exception], None]
     on_not: TruthHandler
     on_skip: Callable[[Any, Exception], None]
     on_size: SizeHandler
@@ -118,7 +126,7 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         hook_sizes(handlers.on_size),
         _hook_graphs(handlers.on_graph),
         _hook_breaks(handlers.on_break),
-        _hook_errors(handlers.on_error, handlers.on_skip),
+        _hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
     ]
 
     def uninstall() -> None:
@@ -187,7 +195,9 @@ def _hook_breaks(on_break: BreakHandler) -> Callable[[], None]:
 
 
 def _hook_errors(
-    on_error: Callable[[Any, Exception], None], on_skip: Callable[[Any, Exception], None]
+    on_error: Callable[[Any, Exception], None],
+    on_skip: Callable[[Any, Exception], None],
+    on_fault: Callable[[Any, Exception], None],
 ) -> Callable[[], None]:
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
@@ -205,6 +215,11 @@ def _hook_errors(
             raise
         except (exc.Unsupported, exc.SkipFrame) as error:
             on_skip(self, error)
+            raise
+        except restart_errors():
+            raise
+        except Exception as error:
+            on_fault(self, error)
             raise
 
     InstructionTranslator.run = with_error  # type: ignore[method-assign]
@@ -248,6 +263,11 @@ def kept_between_restarts(frame: Any, name: str, make: Callable[[], Any]) -> Any
     """
     translator = getattr(frame, "root_tx", None) or frame
     return translator.speculation_log.__dict__.setdefault(name, make())
+
+
+def was_emptied(output_graph: Any) -> bool:
+    """Whether an error has ended the trace of a frame and Dynamo has emptied its output graph."""
+    return getattr(output_graph, "root_tx", None) is None
 
 
 def restart_frame(reason: str, afresh: Any = None) -> NoReturn:

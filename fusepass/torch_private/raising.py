@@ -125,8 +125,11 @@ def _is_same(output: Any, tracked: Any, real: Any) -> bool:
 
 def _described(held: Any) -> str:
     source = getattr(held, "source", None)
-    name = getattr(source, "name", None)
-    name = name() if callable(name) else name
+    try:
+        name = getattr(source, "name", None)
+        name = name() if callable(name) else name
+    except NotImplementedError:  # a source that Dynamo guards by, but cannot write down
+        name = None
     return str(name) if name else "an object"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.torch_private.known_numbers import is_nan, known_by_nan, take_int_for_bool
 from fusepass.torch_private.stack import number_node, realized
 
 _KINDS: dict[type, str] = {
@@ -34,12 +35,14 @@ class NumberHandlers:
         takes_any: called with a node; says whether its result is a tensor of the same kind
             whatever the numbers among its arguments are.
         read_late: called with the node of a tensor made of a number to be read behind the graph.
+        is_ours: called with a translator; says whether capture has a part in its frame.
     """
 
     is_unknown: Callable[[Any, fx.Node], bool]
     is_marked: Callable[[fx.Node], bool]
     takes_any: Callable[[fx.Node], bool]
     read_late: Callable[[fx.Node], None]
+    is_ours: Callable[[Any], bool]
 
 
 def unknown_number(translator: Any, proxy: fx.Proxy, kind: str) -> Any:
@@ -99,6 +102,7 @@ def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
     ``s + 1e20 - 1e20`` is ``s``: not so for Python's floats.
     """
     from torch._dynamo.utils import get_fake_value
+    from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables.tensor import SymNodeVariable
 
     own = vars(SymNodeVariable)["create"]
@@ -110,6 +114,15 @@ def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
             found = get_fake_value(proxy.node, tx) if sym_num is None else sym_num
             proxy.node.meta.pop("example_value", None)
             sym_num = _unknown(tx, _KINDS.get(type(found), "int"))
+        elif handlers.is_ours(tx):
+            known = known_by_nan(proxy.node)
+            if isinstance(known, fx.Node):
+                proxy, sym_num = fx.Proxy(known, proxy.tracer), known.meta["example_value"]
+            elif known is None and sym_num is None:
+                sym_num = get_fake_value(proxy.node, tx)
+            known = math.nan if is_nan(sym_num) else known
+            if isinstance(known, (bool, int, float)):
+                return ConstantVariable.create(known)
         return original(cls, tx, proxy, sym_num, **options)
 
     unknown: Any = create
@@ -147,7 +160,11 @@ def _hook_fakes(handlers: NumberHandlers) -> Callable[[], None]:
     def values(tx: Any, nodes: Any, *rest: Any, **kwargs: Any) -> Any:
         last = next(iter(reversed(tx.output.graph.nodes)), None)
         call = nodes if isinstance(nodes, tuple) and len(nodes) == 2 else (None, None)
-        if last is not None and call[0] is last.args and handlers.takes_any(last):
+        if last is None or call[0] is not last.args:
+            return original(tx, nodes, *rest, **kwargs)
+        if handlers.is_ours(tx) and take_int_for_bool(last):
+            nodes = (last.args, call[1])
+        if handlers.takes_any(last):
             nodes = fx.map_arg(nodes, lambda n: _stand_in(n) if handlers.is_marked(n) else n)
         return original(tx, nodes, *rest, **kwargs)
 

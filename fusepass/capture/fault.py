@@ -1,0 +1,84 @@
+"""An error ends the trace of a frame: what capture left unknown may be the cause, and goes back.
+
+First the numbers and sizes that are unknown, then all there is: Dynamo then compiles the frame as
+it does without capture. A program never ends worse than without fusepass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+from fusepass.capture import items, masked
+from fusepass.capture.frame import Frame, frame_of, restart_plain
+from fusepass.capture.take_back import take_back
+from fusepass.errors import CaptureFault, FusepassError
+from fusepass.graph.device_numbers import Kept
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason
+
+
+def on_error(translator: Any, error: Exception) -> None:
+    """Code behind a branch fails while it is traced, which it may not do when it runs.
+
+    The program may never get behind a raise; and a number that differs between arms, unknown here,
+    is known there.
+    """
+    frame = frame_of(translator.output)
+    if frame is None or _is_ours(error):
+        return
+    text = f"what follows the raise fails when it is traced ({type(error).__name__})"
+    sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
+    lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
+    text = "a Python number differs between the arms, and its value is asked for afterwards"
+    numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
+    lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
+    take_back(translator, frame, lost)
+    _give_unknown_back(translator, frame, error)
+    if _decisions(frame):  # else it is the program's own
+        _go_on_plain(translator, frame, Reason.UNTRACEABLE, error)
+
+
+def on_fault(translator: Any, error: Exception) -> None:
+    """Dynamo, the compiler behind it or our own code fails, which a user shall not meet."""
+    frame = frame_of(translator.output)
+    if frame is None or _is_ours(error):
+        return
+    _give_unknown_back(translator, frame, error)
+    for decision in _decisions(frame)[:1]:
+        where = f"{decision.file}:{decision.line}"
+        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+    _go_on_plain(translator, frame, Reason.INTERNAL, error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it is an error that fusepass itself tells the user of."""
+    inner = getattr(error, "inner_exception", None)
+    return isinstance(error, FusepassError) or isinstance(inner, FusepassError)
+
+
+def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
+    text = f"what follows fails when a size is not known ({type(error).__name__})"
+    masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
+    text = f"what follows fails when it is not known ({type(error).__name__})"
+    items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
+
+
+def _go_on_plain(translator: Any, frame: Frame, code: Reason, error: Exception) -> None:
+    """Start the frame again without capture."""
+    text = f"the frame cannot be traced with what is captured ({type(error).__name__})"
+    kept: dict[str, Any] = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
+    for site in frame.sites:
+        log.kept(
+            frame.compiler,
+            dataclasses.replace(site.decision, treatment="keep", **kept),
+            site.position,
+        )
+    for position, decision in frame.round_trips.items():
+        log.kept(frame.compiler, dataclasses.replace(decision, treatment="keep", **kept), position)
+    restart_plain(translator, text)
+
+
+def _decisions(frame: Frame) -> list[Decision]:
+    return [site.decision for site in frame.sites] + [*frame.round_trips.values()]

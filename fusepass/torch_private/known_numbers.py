@@ -1,0 +1,51 @@
+"""Dynamo: numbers that its algebra of real numbers fails on. Run on torch 2.11, 2.13, 2.15.
+
+Plain Dynamo ends with an internal error where a NaN, or a bool beside an integer that varies, comes
+into a frame that it compiled for any number.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def is_nan(number: Any) -> bool:
+    """Whether it is known of a float that it is not a number."""
+    if isinstance(number, torch.SymFloat):
+        return number.node.expr is sympy.nan
+    return isinstance(number, float) and math.isnan(number)
+
+
+def known_by_nan(node: fx.Node) -> Any:
+    """What a known NaN among the operands of a call makes its result.
+
+    Returns:
+        A number, or the node of one; None if that is left to be computed.
+    """
+    if not any(map(is_nan, node.args)):
+        return None
+    if node.target in _COMPARISONS:
+        return node.target is operator.ne
+    if node.target in (torch.sym_max, torch.sym_min) and len(node.args) == 2:
+        return node.args[0]  # of ``max`` and ``min`` the first, unless the second compares
+    return None
+
+
+def take_int_for_bool(node: fx.Node) -> bool:
+    """Write ``1 + n`` for ``True + n`` with a symbol ``n``; says whether there was such a bool."""
+    if getattr(node.target, "__module__", "") != operator.add.__module__:
+        return False
+    numbers = [n.meta.get("example_value") for n in node.all_input_nodes]
+    symbols = any(isinstance(number, (torch.SymInt, torch.SymFloat)) for number in numbers)
+    if not symbols or not any(isinstance(arg, bool) for arg in node.args):
+        return False
+    node.args = tuple(int(arg) if isinstance(arg, bool) else arg for arg in node.args)
+    return True

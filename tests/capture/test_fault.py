@@ -1,0 +1,121 @@
+"""Errors while a frame is traced: what is unknown goes back, then all; users see what eager does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fusepass.capture.complete
+from fusepass.errors import CaptureFault, RuleError
+from fusepass.torch_private import raising
+
+from .side_by_side import Outcome, side_by_side, signed
+
+X = torch.tensor([1.0, -0.5, 2.0])
+
+
+def paste(mask: Tensor, box: Tensor) -> Tensor:
+    """What torchvision's Mask R-CNN does with each mask: numbers that are sizes and bounds."""
+    left, top, right, bottom = box.tolist()
+    w, h = max(int(right - left + 1), 1), max(int(bottom - top + 1), 1)
+    wide = F.interpolate(mask.expand((1, 1, -1, -1)), size=(h, w), mode="bilinear")[0][0]
+    canvas = torch.zeros((12, 14))
+    x0, x1 = max(box[0], 0), min(box[2] + 1, 14)
+    y0, y1 = max(box[1], 0), min(box[3] + 1, 12)
+    canvas[y0:y1, x0:x1] = wide[(y0 - box[1]) : (y1 - box[1]), (x0 - box[0]) : (x1 - box[0])]
+    return canvas
+
+
+def paste_all(masks: Tensor, boxes: Tensor) -> Tensor:
+    pasted = [paste(mask, box) for mask, box in zip(masks, boxes.to(torch.int64), strict=True)]
+    return torch.stack(pasted)
+
+
+def test_bounds_that_only_the_data_know_are_read() -> None:
+    torch.manual_seed(0)
+    masks = torch.rand(2, 5, 5)
+    calls = [
+        (masks, torch.tensor([[1.0, 2.0, 6.0, 5.0], [-2.0, 3.0, 4.0, 20.0]])),
+        (masks, torch.tensor([[0.0, 0.0, 3.0, 3.0], [8.0, -1.0, 30.0, 2.0]])),
+        (masks, torch.tensor([[4.0, 4.0, 4.0, 4.0], [9.0, 2.0, 3.0, 2.0]])),
+    ]
+    outcome = side_by_side(paste_all, *calls)
+    assert ("keep", "size") in [(d["treatment"], d["reason_code"]) for d in outcome.decisions]
+
+
+def sliced_by_difference(x: Tensor) -> Tensor:
+    n = (x > 0).sum()
+    return x[n : n + 1].sum() + x
+
+
+def test_bounds_in_a_slice_are_read() -> None:
+    side_by_side(sliced_by_difference, *signed(1.0, -0.5, 2.0, 3.0))
+
+
+def branch_and_number(x: Tensor) -> Tensor:
+    y = x * x.abs().sum().item()
+    if (y > 1).any():
+        y = y + 1
+    torch._dynamo.graph_break()
+    return y - 1
+
+
+def _failing_while_captured(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Outcome:
+    """Settle graphs with a fault."""
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(fusepass.capture.complete, "copy_tested", fails)
+    return side_by_side(branch_and_number, *signed(1.0, -0.5, 2.0))
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError, NotImplementedError, KeyError])
+def test_a_frame_that_cannot_be_settled_goes_on_plain(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    with pytest.warns(CaptureFault, match="boom"):
+        outcome = _failing_while_captured(monkeypatch, kind("boom"))
+    kept = {(d["rule"], d["treatment"], d["reason_code"]) for d in outcome.decisions}
+    assert ("item", "keep", "untraceable") in kept
+    assert ("branch", "keep", "internal") in kept
+    assert outcome.breaks
+
+
+def test_errors_for_the_user_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Exception, match="boom"):
+        _failing_while_captured(monkeypatch, RuleError("mine", "here", "boom"))
+
+
+def number_and_compiler(x: Tensor) -> Tensor:
+    return x / x.norm().item()
+
+
+def test_numbers_go_back_when_the_compiler_fails_on_what_took_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_graph = fusepass.backend.fusepass
+
+    def fails(gm: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if any(node.target == "detach" for node in gm.graph.nodes):
+            raise NotImplementedError("no detach")
+        return compile_graph(gm, *args, **kwargs)
+
+    monkeypatch.setattr(fusepass.backend, "fusepass", fails)
+    outcome = side_by_side(number_and_compiler, *signed(1.0, -0.5, 2.0))
+    assert [d["treatment"] for d in outcome.decisions] == ["keep"]
+
+
+class Unnamed:
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+
+def test_a_source_without_a_name_has_a_description() -> None:
+    assert raising._described(SimpleNamespace(source=Unnamed())) == "an object"
