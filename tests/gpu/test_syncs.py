@@ -199,14 +199,14 @@ def test_compiled_program_asks_nothing() -> None:
 
 def test_line_of_a_wait_inside_a_graph() -> None:
     def program(x: Tensor) -> Tensor:
-        x = torch.diag(x.abs() + 1)
-        y = torch.linalg.inv(x)
+        x = x.abs() + 1
+        y = x.histc(8)
         return y + 1
 
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "inductor"})
     (row,) = fusepass.syncs(compiled, torch.randn(64, device="cuda"))
     assert (row.kind, row.line) == (Kind.OPERATION, program.__code__.co_firstlineno + 2)
-    assert row.count == row.remaining == 1
+    assert row.count == row.remaining > 0
 
 
 def test_state_is_put_back_on_the_device() -> None:

@@ -290,7 +290,9 @@ def raises_with_the_number(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(3, 4), grad=True)
 def leaf_made_of_a_number(x: Tensor) -> Tensor:
-    return x * torch.tensor(x.sum().item())  # expect: item device on_device
+    # On a GPU the tensor made of the number is the host's.
+    number = x.sum().item()  # expect: item device on_device; cuda: item keep python_value
+    return x * torch.tensor(number)
 
 
 @FAMILY.program(beside(3, 1000, dtype=torch.int64, like=torch.int8))

@@ -28,7 +28,7 @@ class PrintsAParameter(nn.Module):
         self.weight = nn.Parameter(torch.linspace(0, 1, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        print(self.weight)  # expect: print late after_graph
+        print(self.weight)  # expect: print late after_graph; cuda: any
         print(self.weight.data, self.weight.sum().detach())  # expect: print late after_graph
         return x * self.weight
 
