@@ -23,7 +23,7 @@ from fusepass.capture.events import Emission, Events
 from fusepass.capture.exits import Exit
 from fusepass.capture.line import LINE, Line, is_line
 from fusepass.capture.line_legality import lines_first
-from fusepass.capture.places import Message, Place
+from fusepass.capture.places import NEAR, Message, Place
 from fusepass.capture.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import SINK, Sink, is_sink
@@ -41,9 +41,6 @@ def take_events_out(gm: fx.GraphModule) -> Events | None:
     """
     found = plans(gm.graph)
     return _Lowering(gm, found).run() if found else None
-
-
-NOT_PACKED = ("cpu",)  # what is there need not be copied
 
 
 class _Lowering:
@@ -259,7 +256,7 @@ class _Lowering:
     def _packed(self, node: fx.Node) -> Place:
         """Hand out a number together with others of its dtype on its device."""
         value = node.meta.get("example_value")
-        if not isinstance(value, torch.Tensor) or value.dim() or value.device.type in NOT_PACKED:
+        if not isinstance(value, torch.Tensor) or value.dim() or value.device.type in NEAR:
             return self._handed_out(node)
         pack = self.packs.setdefault((value.device, value.dtype), {})
         return Place(

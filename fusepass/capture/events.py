@@ -16,7 +16,7 @@ import torch
 
 from fusepass.capture.exits import Exit, raise_from
 from fusepass.capture.line import Line
-from fusepass.capture.places import Message, Place, Values
+from fusepass.capture.places import NEAR, Message, Place, Values
 from fusepass.capture.recipe import made
 from fusepass.capture.shown import look_of, shown
 
@@ -131,20 +131,24 @@ def on_host(values: Values, places: Iterable[Place]) -> Values:
     for place in dict.fromkeys((p.kind, p.position) for p in places if p.kind != "held"):
         held: list[Any] = inputs if place[0] == "input" else outputs
         tensor = held[place[1]]
-        if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" and _is_small(tensor):
+        if isinstance(tensor, torch.Tensor) and _is_to_be_copied(tensor):
             held[place[1]] = tensor.detach().to("cpu", non_blocking=True)
             devices.add(tensor.device)
     for device in devices:
-        torch.accelerator.synchronize(device) if device.type != "cuda" else _wait_for(device)
+        _wait_for(device)
     return Values(inputs, outputs)
 
 
-def _is_small(tensor: torch.Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() <= _AT_ONCE
+def _is_to_be_copied(tensor: torch.Tensor) -> bool:
+    size = tensor.numel() * tensor.element_size()
+    return tensor.device.type not in NEAR and size <= _AT_ONCE
 
 
 def _wait_for(device: torch.device) -> None:
-    torch.cuda.current_stream(device).synchronize()
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    elif device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def needed_inputs(events: Sequence[Exit | Emission]) -> set[int]:

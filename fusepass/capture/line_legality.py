@@ -16,7 +16,7 @@ from fusepass import torch_private
 from fusepass.capture import speech
 from fusepass.capture.frame import Frame
 from fusepass.capture.line import LINE, Line, is_line
-from fusepass.capture.scalar_predicate import is_read_back
+from fusepass.capture.scalar_predicate import comes_from_items, is_read_back
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.capture.sink_legality import left_out, may_fail
 from fusepass.capture.sink_message import Plan, is_input, is_rare, operands_of, plans
@@ -137,9 +137,8 @@ def _written_between(
 
 
 def _is_sure(node: fx.Node) -> bool:
-    """Whether arithmetic of numbers cannot fail."""
-    value = node.meta.get("example_value")
-    if isinstance(value, (torch.Tensor, torch.SymBool)):
+    """Whether what is computed again is no arithmetic of numbers that may fail."""
+    if not comes_from_items(node) or isinstance(node.meta.get("example_value"), torch.SymBool):
         return True
     name = op_name(node) or getattr(node.target, "__name__", "")
     divisor = node.args[1] if len(node.args) > 1 else None

@@ -12,6 +12,8 @@ from torch import fx
 
 from fusepass.capture.select import select
 
+NEAR = ["cpu", "meta"]  # kinds of devices whose tensors need not be copied to be shown
+
 
 @dataclass(frozen=True)
 class Values:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusepass import torch_private
@@ -37,8 +36,15 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Items:
+    """A list of other values."""
+
+    parts: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True)
 class Made:
-    """What a function, class or container type makes of other values; a text names a method."""
+    """What a function or class makes of other values; a text names a method."""
 
     function: Any
     args: tuple[Recipe, ...]
@@ -48,9 +54,10 @@ class Made:
 # How a tensor is looked at: as itself, in a text or an argument; by ``format``, which shows the
 # number of a 0-d tensor; for what it holds; or as an operand of what is computed for the text.
 WHOLE, FORMAT, CONTENTS, OPERAND = "whole", "format", "contents", "operand"
-_CONTENTS_ONLY = ("item", "tolist", "numpy", "numel", "size", "dim", int, float, bool, len)
+_NUMBERS = ("item", "tolist", "numpy", int, float, bool, operator.not_)
+_CONTENTS_ONLY = (*_NUMBERS, "numel", "size", "dim", len)
 _AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
-Recipe = Known | Operand | Made
+Recipe = Known | Operand | Items | Made
 
 
 def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
@@ -59,9 +66,9 @@ def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
         return recipe.value
     if isinstance(recipe, Operand):
         return operands[recipe.position]
+    if isinstance(recipe, Items):
+        return [made(part, operands) for part in recipe.parts]
     args = [made(part, operands) for part in recipe.args]
-    if recipe.function in (tuple, list, dict, torch.Size):
-        return recipe.function(args)
     kwargs = {name: made(part, operands) for name, part in recipe.kwargs}
     if isinstance(recipe.function, str):
         return getattr(args[0], recipe.function)(*args[1:], **kwargs)
@@ -144,9 +151,10 @@ class Writer:
         if look == FORMAT:
             look = WHOLE
         if held[0] is dict:
-            pairs = [Made(tuple, tuple(self.value(v, look) for v in pair)) for pair in held[1]]
-            return Made(dict, tuple(pairs))
-        return Made(held[0], tuple(self.value(item, look) for item in held[1]))
+            pairs = (Items(tuple(self.value(v, look) for v in pair)) for pair in held[1])
+            return Made(dict, (Items(tuple(pairs)),))
+        items = Items(tuple(self.value(item, look) for item in held[1]))
+        return items if held[0] is list else Made(held[0], (items,))
 
     def call(
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], *, look: str = WHOLE

@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import emit
-from fusepass.capture.recipe import Known, Made, Recipe, made
+from fusepass.capture.recipe import Items, Known, Made, Recipe, made
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
@@ -25,7 +25,7 @@ from fusepass.report.decision import Reason
 _TRIALS = 6
 _WHOLE = 4096  # elements: larger stand-ins are cut short
 _DIVIDES = (operator.truediv, operator.floordiv, operator.mod)
-_CONTAINERS = (tuple, list, dict, torch.Size)
+_CONTAINERS = (tuple, dict, torch.Size)
 
 
 def check_sure(recipe: Recipe, nodes: Sequence[fx.Node]) -> None:
@@ -63,12 +63,19 @@ def _check_divisors(recipe: Recipe) -> None:
 def _parts(recipe: Recipe) -> Iterator[Made]:
     if isinstance(recipe, Made):
         yield recipe
-        for part in (*recipe.args, *(value for _, value in recipe.kwargs)):
-            yield from _parts(part)
+    parts: tuple[Recipe, ...] = ()
+    if isinstance(recipe, Items):
+        parts = recipe.parts
+    elif isinstance(recipe, Made):
+        parts = (*recipe.args, *(value for _, value in recipe.kwargs))
+    for part in parts:
+        yield from _parts(part)
 
 
 def _without_effects(recipe: Recipe) -> Recipe:
     """The recipe of all texts of a line, which writes nothing and calls nothing of the program."""
+    if isinstance(recipe, Items):
+        return Items(tuple(map(_without_effects, recipe.parts)))
     if not isinstance(recipe, Made):
         return recipe
     args = tuple(map(_without_effects, recipe.args))
@@ -78,9 +85,9 @@ def _without_effects(recipe: Recipe) -> Recipe:
     if recipe.function is emit.logged:
         return Made(_message, args[3:])
     if recipe.function is emit.warned:
-        return Made(tuple, args[:1])
+        return Items(args[:1])
     if isinstance(recipe.function, type) and issubclass(recipe.function, BaseException):
-        return Made(tuple, args)
+        return Items(args)
     return Made(recipe.function, args, kwargs)
 
 

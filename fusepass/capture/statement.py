@@ -8,14 +8,17 @@ traced as usual.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from fusepass import torch_private
 from fusepass.capture import speech
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.message import check_message, message, tag_as_message
+from fusepass.capture.position import location
 from fusepass.capture.raising_arm import Raised
 from fusepass.capture.refusal import Refusal
+from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
 
 _LEAVES = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "IMPORT_", "BEFORE_", "WITH_")
@@ -52,6 +55,10 @@ def on_speaker(translator: Any, height: int) -> None:
     except torch_private.unsupported_errors() as error:
         text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
         why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {text}")
+    except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
+        where = location(translator, translator.current_instruction)
+        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
+        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
     else:
         return
     speech.put_kept(translator, frame, Refusal(*why))

@@ -33,7 +33,8 @@ _OPERATORS = tuple(
     )
 )
 _OF_CONTAINERS = (tuple, list, len, iter, operator.getitem)  # which look at no item
-_ON_LATE = (*_NUMBERS, *_TEXT, *_OPERATORS, len, round, abs, min, max, sum, sorted, list, tuple)
+_FUNCTIONS = (operator.not_, len, round, abs, min, max, sum, sorted, list, tuple)
+_ON_LATE = (*_NUMBERS, *_TEXT, *_OPERATORS, *_FUNCTIONS)
 _MAX_LISTED = 64  # numbers that a list holds one by one
 _READS_BACK = ("item", "tolist", "numpy")
 _METHODS_ON_LATE = frozenset(
@@ -69,6 +70,11 @@ def _late_class() -> Any:
             if name not in _METHODS_ON_LATE:
                 raise unsupported(f"{name} of a value known only after the graph")
             return _late(name, [self, *args], kwargs)
+
+        def richcompare_impl(self, tx: Any, other: Any, op: str) -> Any:  # on 2.13
+            return _late(getattr(operator, op.strip("_")), [self, other])
+
+        tp_richcompare_impl = richcompare_impl  # on 2.15
 
         def var_getattr(self, tx: Any, name: str) -> Any:
             if name in _METHODS_ON_LATE:
@@ -125,6 +131,9 @@ def container_items(value: Any) -> tuple[Any, Any] | None:
     }
     if type(value) in kinds:
         return kinds[type(value)], list(value.items)
+    if type(value).__name__ == "NamedTupleVariable":
+        kind = value.tuple_cls
+        return getattr(kind, "_make", kind), list(value.items)
     if type(value) is variables.ConstDictVariable:
         keys = [getattr(key, "vt", key) for key in value.items]
         return dict, list(zip(keys, value.items.values(), strict=True))
@@ -364,7 +373,8 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
         tensor = is_any_tensor(realized(args[0]))
         masked = function is operator.getitem and tensor and _has_mask(args[1:])
         percent = function is operator.mod and not _is_open(args[0])
-        if function in _TEXT or masked or (tensor and function in _NUMBERS):
+        of_numbers = tensor and function in (*_NUMBERS, operator.not_)
+        if function in _TEXT or masked or of_numbers:
             return _late(function, args, kwargs)
         if percent and isinstance(args[0].as_python_constant(), str):
             return _late(function, args, kwargs)
@@ -374,6 +384,11 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
 def _method_of_constant(
     theirs: Any, constant: Any, translator: Any, name: str, args: Any, kwargs: Any
 ) -> Any:
-    if name == "join" and isinstance(constant.value, str) and any(map(_is_late, args)):
-        return _late(name, [constant, *args], kwargs)
+    if name == "join" and isinstance(constant.value, str) and len(args) == 1:
+        joined = realized(args[0])
+        if not _items(joined) and late_parts(joined) is None:  # a generator
+            tracked: Any = torch._dynamo.variables.base.VariableTracker
+            args = [tracked.build(translator, list).call_function(translator, [joined], {})]
+        if any(map(_is_late, args)):
+            return _late(name, [constant, *args], kwargs)
     return theirs(constant, translator, name, args, kwargs)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import sys
 from typing import Any
@@ -80,6 +81,21 @@ def lists(x: Tensor) -> Tensor:
     return x * y.sum()
 
 
+def containers(x: Tensor) -> Tensor:
+    y = x * 2
+    print(x.max(-1), [{"a": (y.sum(), [1.5])}], (y[0, 0],), [], (), {}, "".join("ab"))
+    print(" ".join(f"{k}={v:.3f}" for k, v in {"min": y.min(), "max": y.max().item()}.items()))
+    print(f"{y.mean()=} {y.shape=}", "%(a)s %(b).2f" % {"a": y[0], "b": y.mean().item()})
+    return y
+
+
+def tests_of_values(x: Tensor) -> Tensor:
+    print(
+        x.shape == (3, 5), (x.sum() > 3).item(), not x.isnan().any(), bool(x.max() > 1), x is None
+    )
+    return x - 1
+
+
 def streams(x: Tensor) -> Tensor:
     print("to stderr", x.sum(), file=sys.stderr)
     print("to stdout", x.mean(), file=sys.stdout, flush=True, **ENDINGS)
@@ -112,6 +128,8 @@ def prints_alone(x: Tensor) -> Tensor:
         formats,
         facts,
         lists,
+        containers,
+        tests_of_values,
         streams,
         only_constants,
         returns_what_it_prints,
@@ -350,6 +368,48 @@ def test_to_another_file_is_kept(tmp_path: Any) -> None:
             target(*inputs(), file)
     assert paths[0].read_text() == paths[1].read_text()
     assert_kept(compiled, "side_effect")
+
+
+class Point:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def __repr__(self) -> str:
+        return f"Point({self.x.sum()})"
+
+
+OBJECTS: dict[str, Any] = {
+    "of_the_program": Point,
+    "ordered_dict": lambda x: collections.OrderedDict(x=x),
+    "default_dict": lambda x: collections.defaultdict(list, x=[x]),
+    "set": lambda x: {1, 2},
+    "function": lambda x: inputs,
+    "module": lambda x: torch.nn.functional,
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_with_a_text_of_their_own_are_kept(name: str) -> None:
+    make = OBJECTS[name]
+
+    def program(x: Tensor) -> Tensor:
+        held = make(x * 2)
+        print("held", held)
+        return x * 3
+
+    assert_kept(assert_same_text(program, inputs), "untraceable")
+
+
+def transformed(x: Tensor) -> Tensor:
+    def one(row: Tensor) -> Tensor:
+        print("row", row)
+        return row.sum()
+
+    return torch.vmap(one)(x)
+
+
+def test_a_transformed_tensor_is_kept() -> None:
+    assert_kept(assert_same_text(transformed, inputs), "untraceable")
 
 
 def test_options_turn_it_off() -> None:

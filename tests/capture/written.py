@@ -79,7 +79,7 @@ def written(target: Callable[..., Any], args: tuple[Any, ...], loggers: Sequence
             seen.error = (type(error), str(error))
     seen.out = out.getvalue()
     seen.err = re.sub(r"^W\d{4} .*\n", "", err.getvalue(), flags=re.MULTILINE)  # torch's own log
-    own = (w for w in warned if _ONCE not in str(w.message))
+    own = (w for w in warned if _ONCE not in str(w.message) and "/torch/" not in w.filename)
     seen.warned = [(w.category, str(w.message), w.filename, w.lineno) for w in own]
     outputs = [t for t in tensors(seen.result) if t.requires_grad and t.is_floating_point()]
     leaves = [t for t in args if isinstance(t, torch.Tensor) and t.requires_grad and t.is_leaf]
