@@ -9,6 +9,7 @@ from __future__ import annotations
 from fusepass.torch_private.calls import constant, operand_count, subgraph_of, traced_assert
 from fusepass.torch_private.containers import (
     Container,
+    container_items,
     container_of,
     fill_object,
     kind_of,
@@ -102,7 +103,6 @@ from fusepass.torch_private.inductor import (
 from fusepass.torch_private.iterators import iterator_states, set_iterator_state
 from fusepass.torch_private.late import (
     constant_or_class,
-    container_items,
     is_of_this_message,
     late_parts,
     message_tracing,

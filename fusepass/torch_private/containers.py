@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -180,3 +183,34 @@ def kind_of(value: Any) -> str:
     if isinstance(of, type):
         return of.__name__
     return type(value).__name__.removesuffix("Variable")
+
+
+def container_items(value: Any) -> tuple[Any, Any] | None:
+    """``(type, items)`` of a tracked tuple, list or dict, wherever it was made; else None."""
+    from torch._dynamo import variables
+
+    kinds = {
+        variables.TupleVariable: tuple,
+        variables.ListVariable: list,
+        variables.lists.SizeVariable: torch.Size,
+    }
+    if type(value) in kinds:
+        return kinds[type(value)], list(value.items)
+    if type(value).__name__ in ("NamedTupleVariable", "StructSequenceVariable"):  # by version
+        kind = value.tuple_cls
+        make = getattr(kind, "_make", kind)
+        return (make, list(value.items)) if _has_text_of_tuples(kind) else None
+    if type(value) is variables.ConstDictVariable and getattr(value, "user_cls", dict) is dict:
+        keys = [getattr(key, "vt", key) for key in value.items]
+        return dict, list(zip(keys, value.items.values(), strict=True))
+    return None
+
+
+def _has_text_of_tuples(kind: Any) -> bool:
+    """Whether no code of the program makes the text of a named tuple."""
+    if kind.__module__ == "torch.return_types":
+        return True
+    made = getattr(getattr(kind, "__repr__", None), "__code__", None)
+    own = kind.__str__ is not object.__str__ or kind.__format__ is not object.__format__
+    standard = made is not None and made.co_filename == collections.namedtuple.__code__.co_filename
+    return kind.__bases__ == (tuple,) and standard and not own

@@ -21,6 +21,7 @@ import torch._dynamo
 from torch import fx
 
 from fusepass.torch_private.calls import is_assert
+from fusepass.torch_private.containers import container_items
 from fusepass.torch_private.message_hooks import only_own_generators, replace, unsupported
 from fusepass.torch_private.stack import is_any_tensor, realized
 
@@ -118,26 +119,6 @@ def size_or_scalar(value: Any) -> fx.Node | None:
     from torch._dynamo.variables.tensor import SymNodeVariable
 
     return value.as_proxy().node if isinstance(value, SymNodeVariable) else None
-
-
-def container_items(value: Any) -> tuple[Any, Any] | None:
-    """``(type, items)`` of a tracked tuple, list or dict, wherever it was made; else None."""
-    from torch._dynamo import variables
-
-    kinds = {
-        variables.TupleVariable: tuple,
-        variables.ListVariable: list,
-        variables.lists.SizeVariable: torch.Size,
-    }
-    if type(value) in kinds:
-        return kinds[type(value)], list(value.items)
-    if type(value).__name__ == "NamedTupleVariable":
-        kind = value.tuple_cls
-        return getattr(kind, "_make", kind), list(value.items)
-    if type(value) is variables.ConstDictVariable:
-        keys = [getattr(key, "vt", key) for key in value.items]
-        return dict, list(zip(keys, value.items.values(), strict=True))
-    return None
 
 
 def constant_or_class(value: Any) -> tuple[bool, Any]:
