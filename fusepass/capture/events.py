@@ -15,12 +15,27 @@ from typing import Any
 import torch
 
 from fusepass.capture.exits import Exit, raise_from
-from fusepass.capture.line import Line
+from fusepass.capture.line import Line, always
 from fusepass.capture.places import NEAR, Message, Place, Values
-from fusepass.capture.recipe import made
-from fusepass.capture.shown import look_of, shown
+from fusepass.capture.recipe import made, only_text, shown_alone
+from fusepass.capture.shown import Look, look_of, shown, text_or_tensor
 
 _AT_ONCE = 1 << 20  # bytes: of larger tensors a text shows the edges, which are read one by one
+
+
+@dataclass(frozen=True)
+class _Writes:
+    """How a line is written.
+
+    Attributes:
+        in_modes: whether grad mode or autocast could show.
+        alone: operands of which nothing but their text is looked at.
+        in_others: other operands that are shown as tensors, with how each looks.
+    """
+
+    in_modes: bool
+    alone: tuple[int, ...]
+    in_others: tuple[tuple[int, Look | None], ...]
 
 
 @dataclass(frozen=True)
@@ -41,11 +56,17 @@ class Emission:
     direct: dict[int, Place]
     first: bool
 
-    def shows(self) -> list[Place]:
+    @property
+    def shown_first(self) -> tuple[Place, ...]:
         """What to copy to the host before it is known whether the line is due."""
-        if self.when or self.line.on_device:
-            return []
-        return list(self.message.sources)
+        return () if self.when or self.line.on_device else self.message.sources
+
+    @functools.cached_property
+    def _writes(self) -> _Writes:
+        recipe, looks = self.line.recipe, self.line.looks
+        modes = self.message.computes or not only_text(recipe)
+        alone = shown_alone(recipe) & looks.keys()
+        return _Writes(modes, tuple(alone), tuple((i, looks[i]) for i in looks if i not in alone))
 
     def write(self, values: Values, host: Values) -> None:
         """Write the line.
@@ -54,16 +75,29 @@ class Emission:
             values: as the graph took and gave them.
             host: the same, what :meth:`shows` asks for on the host.
         """
-        near = host if self.shows() else values
-        with self.message.modes():
-            operands = list(self.message.operands(near))
-            for i, look in self.line.looks.items():
-                operands[i] = shown(operands[i], look or self._look(i, operands[i], values))
-            made(self.line.recipe, operands)
+        near = host if self.shown_first else values
+        if self._writes.in_modes:
+            with self.message.modes():
+                self._write(values, near)
+        else:
+            self._write(values, near)
+
+    def _write(self, values: Values, near: Values) -> None:
+        operands = list(self.message.operands(near))
+        for i in self._writes.alone:
+            look = self.line.looks[i] or self._look(i, operands[i], values)
+            operands[i] = text_or_tensor(operands[i], look)
+        for i, known in self._writes.in_others:
+            operands[i] = shown(operands[i], known or self._look(i, operands[i], values))
+        made(self.line.recipe, operands)
 
     def _look(self, position: int, operand: torch.Tensor, values: Values) -> Any:
         place = self.direct.get(position)
         return look_of(operand if place is None else place.find(values))
+
+
+# What to look at on the host, and what to do, with the number of each exception.
+_Agenda = tuple[tuple[tuple[str, int], ...], tuple[tuple[int, Exit | Emission], ...]]
 
 
 @dataclass(frozen=True)
@@ -82,6 +116,10 @@ class Events:
 
     def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled``, with its events, and the program's outputs only."""
+        lines = [event for event in self.events if isinstance(event, Emission)]
+        asked = [line.line.wanted for line in lines if line.line.wanted is not always]
+        first = [line for line in lines if line.first]
+        agenda = functools.cache(self._agenda)
 
         @functools.wraps(compiled)
         def call(*args: Any) -> Any:
@@ -90,18 +128,20 @@ class Events:
             try:
                 outputs = compiled(*args)
             except Exception:
-                self._write_first(Values(inputs, ()))
+                given = Values(inputs, ())
+                for line in first:
+                    if line.line.wanted():
+                        line.write(given, given)
                 raise
             values = Values(inputs, outputs)
-            due, wanted, host = self._look_at(values)
-            number = 0
-            for event in self.events:
+            places, todo = agenda(tuple([wanted() for wanted in asked]))
+            host = on_host(values, places)
+            due = min(filter(None, [int(code.find(host)) for code in self.codes]), default=0)
+            for number, event in todo:
                 if isinstance(event, Emission):
-                    if id(event) in wanted and all(p.find(host) == on for p, on in event.when):
+                    if all(bool(place.find(host)) == on for place, on in event.when):
                         event.write(values, host)
-                    continue
-                number += 1
-                if number == due:
+                elif number == due:
                     event.put_back(values)
                     error = [event.exception(values)]
                     del values, host, inputs, outputs, args  # the traceback would keep them alive
@@ -110,45 +150,61 @@ class Events:
 
         return call
 
-    def _look_at(self, values: Values) -> tuple[int, set[int], Values]:
-        """Which exception is due, which lines are wanted, and what to know of them on the host."""
-        lines = [e for e in self.events if isinstance(e, Emission) and e.line.wanted()]
-        flags = [place for line in lines for place, _ in line.when]
-        host = on_host(values, [*self.codes, *flags, *(p for line in lines for p in line.shows())])
-        due = [number for number in (int(code.find(host)) for code in self.codes) if number]
-        return min(due, default=0), {id(line) for line in lines}, host
-
-    def _write_first(self, values: Values) -> None:
+    def _agenda(self, wanted: tuple[bool, ...]) -> _Agenda:
+        """What to do in a call; ``wanted`` says so of each line that is not always written."""
+        answers = iter(wanted)
+        todo: list[tuple[int, Exit | Emission]] = []
+        places = list(self.codes)
+        number = 0
         for event in self.events:
-            if isinstance(event, Emission) and event.first and event.line.wanted():
-                event.write(values, values)
+            if isinstance(event, Exit):
+                number += 1
+            elif event.line.wanted is always or next(answers):
+                places += [*(place for place, _ in event.when), *event.shown_first]
+            else:
+                continue
+            todo.append((number, event))
+        held = dict.fromkeys((p.kind, p.position) for p in places if p.kind != "held")
+        return tuple(held), tuple(todo)
 
 
-def on_host(values: Values, places: Iterable[Place]) -> Values:
-    """The same values, those at some places copied to the host where they are not there."""
-    inputs, outputs = list(values.inputs), list(values.outputs)
-    devices: set[torch.device] = set()
-    for place in dict.fromkeys((p.kind, p.position) for p in places if p.kind != "held"):
-        held: list[Any] = inputs if place[0] == "input" else outputs
-        tensor = held[place[1]]
+def on_host(values: Values, places: Iterable[tuple[str, int]]) -> Values:
+    """The same values, those at some places copied to the host where they are not there.
+
+    Args:
+        values: what a call took and gave.
+        places: kinds and positions.
+    """
+    far: list[tuple[str, int, torch.Tensor]] = []
+    for kind, position in places:
+        tensor = (values.inputs if kind == "input" else values.outputs)[position]
         if isinstance(tensor, torch.Tensor) and _is_to_be_copied(tensor):
-            held[place[1]] = tensor.detach().to("cpu", non_blocking=True)
-            devices.add(tensor.device)
-    for device in devices:
-        _wait_for(device)
+            far.append((kind, position, tensor))
+    if not far:
+        return values
+    inputs, outputs = list(values.inputs), list(values.outputs)
+    copies = _brought([tensor for _, _, tensor in far])
+    for (kind, position, _), copy in zip(far, copies, strict=True):
+        (inputs if kind == "input" else outputs)[position] = copy
     return Values(inputs, outputs)
 
 
 def _is_to_be_copied(tensor: torch.Tensor) -> bool:
-    size = tensor.numel() * tensor.element_size()
-    return tensor.device.type not in NEAR and size <= _AT_ONCE
+    far = tensor.device.type not in NEAR
+    return far and tensor.numel() * tensor.element_size() <= _AT_ONCE
 
 
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
-    elif device.type != "cpu":
-        torch.accelerator.synchronize(device)
+def _brought(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies on the host, at one wait per device; a single copy waits by itself."""
+    if len(tensors) == 1:
+        return [tensors[0].detach().to("cpu")]
+    copies = [tensor.detach().to("cpu", non_blocking=True) for tensor in tensors]
+    for device in {tensor.device for tensor in tensors}:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        elif device.type != "cpu":
+            torch.accelerator.synchronize(device)
+    return copies
 
 
 def needed_inputs(events: Sequence[Exit | Emission]) -> set[int]:

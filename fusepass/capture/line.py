@@ -19,7 +19,8 @@ from fusepass.capture.shown import Look
 LINE = "fusepass_line"  # meta key on a line node: its Line
 
 
-def _always() -> bool:
+def always() -> bool:
+    """Of a line that is always written."""
     return True
 
 
@@ -52,7 +53,7 @@ class Line:
     file: str
     line: int
     listener: str | None = None
-    wanted: Callable[[], bool] = _always
+    wanted: Callable[[], bool] = always
 
 
 def line(when: tuple[tuple[Any, bool], ...], *operands: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +66,26 @@ class Message:
 
     def operands(self, values: Values) -> Any:
         """The operands, computed as eager would have."""
-        return _run(self.graph, [source.find(values) for source in self.sources])
+        return self._compute([source.find(values) for source in self.sources])
+
+    @functools.cached_property
+    def computes(self) -> bool:
+        """Whether operands are computed by more than reading numbers."""
+        calls = [node for node in self.graph.nodes if node.op not in ("placeholder", "output")]
+        return any((node.op, node.target) != ("call_method", "item") for node in calls)
+
+    @functools.cached_property
+    def _compute(self) -> Callable[[Sequence[Any]], Any]:
+        """Gives the operands of the sources; made when first needed, which many never are."""
+        inputs = self.graph.find_nodes(op="placeholder")
+        operands: Any = self.graph.output_node().args[0]
+        if all(node in inputs for node in operands):
+            positions = [inputs.index(node) for node in operands]
+            return lambda found: [found[position] for position in positions]
+        if any(node.target is select for node in self.graph.nodes):
+            return functools.partial(_run, self.graph)
+        calls = fx.GraphModule({}, self.graph)
+        return lambda found: calls.forward(*found)
 
     @contextlib.contextmanager
     def modes(self) -> Iterator[None]:

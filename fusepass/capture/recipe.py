@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import operator
 import string
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture import emit
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
@@ -57,6 +58,10 @@ WHOLE, FORMAT, CONTENTS, OPERAND = "whole", "format", "contents", "operand"
 _NUMBERS = ("item", "tolist", "numpy", int, float, bool, operator.not_)
 _CONTENTS_ONLY = (*_NUMBERS, "numel", "size", "dim", len)
 _AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
+_ONLY_TEXT = (
+    *(emit.printed, str, repr, ascii, format, str.format, "join", tuple, list, dict),
+    *("item", "tolist", int, float, bool),
+)
 Recipe = Known | Operand | Items | Made
 
 
@@ -73,6 +78,37 @@ def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
     if isinstance(recipe.function, str):
         return getattr(args[0], recipe.function)(*args[1:], **kwargs)
     return recipe.function(*args, **kwargs)
+
+
+def only_text(recipe: Recipe) -> bool:
+    """Whether carrying out a recipe makes nothing but text and numbers of its operands."""
+    if isinstance(recipe, Items):
+        return all(map(only_text, recipe.parts))
+    if not isinstance(recipe, Made):
+        return True
+    function = recipe.function
+    plain = isinstance(function, Hashable) and function in _ONLY_TEXT
+    parts = (*recipe.args, *(value for _, value in recipe.kwargs))
+    return plain and all(map(only_text, parts))
+
+
+def shown_alone(recipe: Recipe) -> set[int]:
+    """Operands that are printed as they are and not looked at in any other way."""
+    if not isinstance(recipe, Made) or recipe.function is not emit.printed:
+        return set()
+    alone = {arg.position for arg in recipe.args if isinstance(arg, Operand)}
+    texts = (arg for arg in recipe.args if not isinstance(arg, Operand))
+    others: list[Recipe] = [*texts, *(value for _, value in recipe.kwargs)]
+    return alone - set().union(*map(_operands, others))
+
+
+def _operands(recipe: Recipe) -> set[int]:
+    if isinstance(recipe, Operand):
+        return {recipe.position}
+    parts: tuple[Recipe, ...] = recipe.parts if isinstance(recipe, Items) else ()
+    if isinstance(recipe, Made):
+        parts = (*recipe.args, *(value for _, value in recipe.kwargs))
+    return set().union(*map(_operands, parts))
 
 
 class Writer:

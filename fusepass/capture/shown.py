@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from fusepass import torch_private
+
 
 @dataclass(frozen=True)
 class Look:
@@ -50,10 +52,24 @@ def shown(tensor: torch.Tensor, look: Look) -> torch.Tensor:
     return given  # type: ignore[no-any-return]
 
 
+def text_or_tensor(tensor: torch.Tensor, look: Look) -> torch.Tensor | str:
+    """The text of a tensor with this look, or a tensor that has this text."""
+    text = _text(tensor, look)
+    return shown(tensor, look) if text is None else text
+
+
+def _text(tensor: torch.Tensor, look: Look) -> str | None:
+    """The text of a tensor with this look if it can be had without torch's printing."""
+    if look.parameter or tensor.dim():
+        return None
+    return torch_private.text_of_number(tensor, look.device, look.grad_fn, look.requires_grad)
+
+
 @functools.cache
 def _kind() -> Any:
     def text(self: Any, **options: Any) -> str:
-        plain: str = torch.Tensor.__repr__(self, **options)
+        with torch._C.DisableTorchFunctionSubclass():  # nothing else of it is looked up
+            plain: str = torch.Tensor.__repr__(self, **options)
         return f"Parameter containing:\n{plain}" if self.look.parameter else plain
 
     body = {

@@ -16,13 +16,10 @@ from typing import Any, NoReturn
 
 from fusepass import torch_private
 from fusepass.capture import emit, listeners
+from fusepass.capture.line import always
 from fusepass.capture.recipe import Known, Made, Recipe, Writer
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-
-
-def _always() -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Utterance:
 
     recipe: Callable[[Writer], Recipe]
     listener: str | None
-    wanted: Callable[[], bool] = _always
+    wanted: Callable[[], bool] = always
     frame: Any = None
 
 

@@ -116,6 +116,7 @@ from fusepass.torch_private.lowering import (
     lower_to_addmm_activation,
     real_tensors,
 )
+from fusepass.torch_private.number_text import text_of_number
 from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
     builtin_class,
@@ -361,6 +362,7 @@ __all__ = [
     "symbolic_fake_mode",
     "tensor_keyed_dict",
     "tensor_on_top",
+    "text_of_number",
     "torch_version",
     "trace_skipped_again",
     "traced_assert",

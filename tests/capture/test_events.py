@@ -26,21 +26,13 @@ def inputs() -> tuple[Tensor]:
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[torch.Size]]]:
     """Tensors are taken to be on a device: the shapes copied at each wait for it."""
     waits: list[list[torch.Size]] = []
-    copied: list[torch.Size] = []
-    is_to_be_copied = events._is_to_be_copied
+    brought = events._brought
 
-    def note(tensor: Tensor) -> bool:
-        wanted = is_to_be_copied(tensor)
-        if wanted:
-            copied.append(tensor.shape)
-        return wanted
+    def note(tensors: list[Tensor]) -> list[Tensor]:
+        waits.append([tensor.shape for tensor in tensors])
+        return brought(tensors)
 
-    def wait(_: torch.device) -> None:
-        waits.append(copied.copy())
-        copied.clear()
-
-    monkeypatch.setattr(events, "_is_to_be_copied", note)
-    monkeypatch.setattr(events, "_wait_for", wait)
+    monkeypatch.setattr(events, "_brought", note)
     places.NEAR.remove("cpu")
     yield waits
     places.NEAR.append("cpu")
