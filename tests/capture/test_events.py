@@ -193,3 +193,30 @@ def test_a_stream_that_fails() -> None:
 
     with contextlib.redirect_stdout(Broken()), pytest.raises(BrokenPipeError, match="gone"):  # type: ignore[type-var]
         target(*inputs())
+
+
+def prints_numbers(x: Tensor) -> Tensor:
+    loss = (x * 2).sum()
+    print(loss, "of", x.numel(), loss.detach().long(), (x > 0).any(), sep=", ")
+    print("mean", x.mean(), f"{loss:.3f} {loss.item()}", loss)
+    return loss
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_numbers_need_no_printing_of_torchs(graded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> tuple[Tensor]:
+        return (inputs()[0].requires_grad_(graded),)
+
+    target = assert_same_text(prints_numbers, make)
+    asked: list[Tensor] = []
+    monkeypatch.setattr(torch._tensor_str, "_Formatter", asked.append)
+    written(target, make(), ())
+    assert not asked
+
+
+def test_print_options_of_the_moment() -> None:
+    target = compiled(prints_numbers)
+    for options in ({}, {"precision": 2}, {"sci_mode": True}, {}):
+        with torch._tensor_str.printoptions(**options):
+            eager, ours = (written(f, inputs(), ()) for f in (prints_numbers, target))
+        assert ours.out == eager.out
