@@ -65,7 +65,7 @@ def join_arms(
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
     predicate_node = predicate.as_proxy().node
     raises_inside = any(site_id in inner.inside for inner in frame.sites)
-    _check_left(pairs, rewritten, raises_inside)
+    _check_left([*pairs, *outputs.numbers], rewritten, raises_inside)
     lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate_node)]
     _check_lines(lines, rewritten)
     verdict = legality.check_outputs(
@@ -135,10 +135,9 @@ def _rewrite_arms(translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]
     return _Rewritten(nodes, shadows, erased, legality.check_arms(nodes))
 
 
-def _check_left(
-    pairs: list[tuple[fx.Node, fx.Node]], rewritten: _Rewritten, raises_inside: bool
-) -> None:
-    if any(not rewritten.erased.isdisjoint(pair) for pair in pairs):
+def _check_left(pairs: list[tuple[Any, Any]], rewritten: _Rewritten, raises_inside: bool) -> None:
+    left = {getattr(side, "node", side) for pair in pairs for side in pair}
+    if not rewritten.erased.isdisjoint(left):
         raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
     if raises_inside and rewritten.shadows.finals:
         raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")

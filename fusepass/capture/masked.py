@@ -19,6 +19,7 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.masked_store import is_masked_store, lower_store, mask_of, why_kept
 from fusepass.graph.mixed_index import split_index, split_mixed_indices
 from fusepass.graph.modes import modes_of_graph
+from fusepass.graph.selection_counts import count_on_device
 from fusepass.graph.selections import lower_selections
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -94,7 +95,12 @@ def _settle_selections(
     if not any(sizes):
         return
     graph = nodes[0].graph
+    needed = count_on_device(graph, fake_mode)
+    nodes[:] = graph.nodes
     result = lower_selections(nodes, fake_mode)
+    result.kept |= {
+        root: (needed[root].code, needed[root].text) for root in result.kept if root in needed
+    }
     lost = {root: why for root, why in result.kept.items() if _PLACE in root.meta}
     if lost:
         _give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})

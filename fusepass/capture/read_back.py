@@ -22,7 +22,7 @@ from fusepass.capture.position import location, position
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
-from fusepass.capture.scalar_predicate import comes_from_items, predicate_of
+from fusepass.capture.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.number import READ_LATE
 from fusepass.graph.number_use import SUPPORTED
@@ -232,7 +232,8 @@ def _is_method_call(translator: Any) -> bool:
 def tests_a_number(translator: Any, frame: Frame) -> bool:
     """Whether the value on top of the stack is a condition on numbers that were not read."""
     node = torch_private.number_on_top(translator)
-    return bool(frame.items) and node is not None and comes_from_items(node)
+    unknown = frame.items or frame.selections
+    return bool(unknown) and node is not None and is_of_unknown_numbers(node)
 
 
 def put_predicate(translator: Any) -> None:

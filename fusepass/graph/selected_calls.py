@@ -213,6 +213,9 @@ def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
     call = call_of(node)
     if call is None or call.inplace or partial_reason(node) is not None:
         return False
+    if name == "squeeze":  # of one element selected it would take that dimension, too
+        dims = reduced_dims(call, first) if "dim" in dict(call.args) else None
+        return dims is not None and first.front not in dims
     if name in ("stack", "cat") or (name in _LAID_OUT and name not in ("view", "reshape")):
         return True  # the shape of the result tells
     if name in ("view", "reshape"):

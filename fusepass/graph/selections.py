@@ -22,12 +22,13 @@ from fusepass.graph.history import History
 from fusepass.graph.memory import memories, memory_of
 from fusepass.graph.modes import modes_of_graph
 from fusepass.graph.origins import Origins, counted, is_sized_by_data, size_check
-from fusepass.graph.selected import Kept, Lowering, Whole, gathered, same_selection
+from fusepass.graph.selected import Kept, Lowering, Selection, Whole, gathered, same_selection
 from fusepass.graph.selected_calls import computed
 from fusepass.graph.selected_losses import loss
 from fusepass.graph.selected_reductions import reduced
 from fusepass.graph.selected_stores import stored
 from fusepass.graph.selection_cost import estimates
+from fusepass.graph.selection_counts import places_of
 from fusepass.graph.totality import TOTAL, depends_on_data
 from fusepass.report.decision import Reason
 
@@ -60,7 +61,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
         exact: whether they are the arm of a branch, where stores must leave the bits of eager,
             and what nothing uses may be a result; otherwise they are a complete graph.
     """
-    if not any(torch_private.sizes_bound(node.meta) for node in nodes):
+    if not any(torch_private.sizes_bound(node.meta) or is_sized_by_data(node) for node in nodes):
         return Lowered()
     low = Lowering(fake_mode, History(nodes[0].graph, nodes[-1]), exact)
     why = _lower_each(low, nodes)
@@ -99,6 +100,10 @@ def _lower_each(low: Lowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
 def _lower(low: Lowering, node: fx.Node) -> bool:
     if not node.op.startswith("call_"):
         return False
+    places = places_of(node)
+    if places is not None:  # of which only the size may be used, and is replaced
+        low.seen[node] = Selection(places, low.history.moments[node], places)
+        return True
     if stored(low, node):
         low.replaced[node] = None
         return True
@@ -199,8 +204,9 @@ def _gone(low: Lowering, left: list[fx.Node]) -> set[fx.Node]:
     gone: set[fx.Node] = set()
     for node in reversed(left):
         used = any(user not in gone and user not in low.replaced for user in node.users)
-        # What has no user in an arm may be what it leaves; a write in place hands on its operand.
-        left_over = low.exact and not node.users and not written_nodes(node)
+        # A tensor without users may be what an arm leaves; a write in place hands on its operand.
+        is_result = tensor_value(node) is not None and not written_nodes(node)
+        left_over = low.exact and not node.users and is_result
         if not used and not left_over and (node in low.seen or _can_go(low, node)):
             gone.add(node)
     return gone
@@ -224,7 +230,7 @@ def _holds(low: Lowering, compare: Any, count: Any, bound: Any) -> bool:
     if compare is operator.ge:
         return bool(bound == 0)
     if compare is operator.le:
-        most = low.seen[source].flat.meta["example_value"].shape[0]
+        most = low.seen[source].mask.meta["example_value"].numel()
         return torch_private.known_equal(most <= bound, True)
     other = counted(bound)
     same = other is not None and other in low.seen

@@ -80,6 +80,22 @@ def unknown_sizes(value: Any) -> frozenset[Any]:
     return frozenset()
 
 
+def linear_size(value: Any) -> tuple[Any, int, int] | None:
+    """``(symbol, factor, rest)`` of an integer ``factor * symbol + rest`` of one unknown size."""
+    if not isinstance(value, torch.SymInt):
+        return None
+    expression = value.node.expr
+    symbols = expression.free_symbols
+    if len(symbols) != 1 or not unknown_sizes(value):
+        return None
+    (symbol,) = symbols
+    factor, rest = expression.coeff(symbol), expression.subs(symbol, 0)
+    whole = factor.is_Integer and rest.is_Integer
+    if not whole or expression != factor * symbol + rest:
+        return None
+    return symbol, int(factor), int(rest)
+
+
 def sizes_from_data(fake: torch.Tensor) -> list[int]:
     """The dimensions of a fake tensor whose size depends on data."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols

@@ -7,10 +7,9 @@ _BY_FAMILY: dict[str, str] = {
         float_of_two truth_of_none_and_two python_branch_that_stays
     """,
     "mask_traps": """
-        maximum_with_ties two_axes_of_three other_ways_to_count masks_on_both_axes
+        maximum_with_ties masks_on_both_axes
     """,
     "masks": """
-        how_many_are_selected divides_by_how_many counts_by_where counts_by_nonzero
         maximum_of_selected
     """,
     "masks_kept": """

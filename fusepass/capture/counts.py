@@ -1,0 +1,67 @@
+"""How many elements a mask selects, tested: ``if x[mask].numel() == 0``, without looking at them.
+
+While tracing, such a number is an integer times a symbol that stands for a size. In a condition it
+is the count of the mask, a tensor, as long as nobody has written the mask since it selected.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.history import History
+from fusepass.graph.number_range import Range
+from fusepass.graph.selection_counts import mask_behind, most_of
+from fusepass.report.decision import Reason
+
+
+def is_count(node: fx.Node) -> bool:
+    """Whether a node is a number made of one size that a mask gave, and known numbers."""
+    size = torch_private.linear_size(node.meta.get("example_value"))
+    return size is not None and _selection(node.graph, size[0]) is not None
+
+
+def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
+    """Record the tensor that equals such a number, int64 of no dimensions; and what it can be.
+
+    Raises:
+        Refusal: the mask was written since it selected.
+    """
+    found = torch_private.linear_size(node.meta.get("example_value"))
+    root = None if found is None else _selection(node.graph, found[0])
+    if found is None or root is None:
+        raise Refusal(Reason.PREDICATE, "a size that no mask gave is tested")
+    mask: Any = mask_behind(root)
+    last = next(iter(reversed(node.graph.nodes)))
+    history = History(node.graph, last)
+    if history.is_written(mask, history.moments[root], history.moments[last] + 1):
+        raise Refusal(Reason.PREDICATE, "the mask is written before its count is tested")
+    _, factor, rest = found
+    tracked = torch_private.proxy_of(translator, mask)
+    if tensor_value(mask).dtype is not torch.bool:  # type: ignore[union-attr]
+        tracked = _record(translator, operator.ne, tracked, 0).as_proxy()
+    made = torch_private.wrap_call(translator, "call_method", "sum", (tracked,), {})
+    if factor != 1:
+        made = _record(translator, torch.mul, made.as_proxy(), factor)
+    if rest:
+        made = _record(translator, torch.add, made.as_proxy(), rest)
+    least, most = sorted(factor * end + rest for end in (0, most_of(mask)))
+    return made.as_proxy().node, Range(least, most)
+
+
+def _record(translator: Any, call: Any, *args: Any) -> Any:
+    return torch_private.wrap_call(translator, "call_function", call, args, {})
+
+
+def _selection(graph: fx.Graph, symbol: Any) -> fx.Node | None:
+    """The call that selects as many elements as a symbol stands for."""
+    for node in graph.nodes:
+        if symbol in torch_private.unknown_sizes(tensor_value(node)):
+            return node if mask_behind(node) is not None else None
+    return None
