@@ -1,8 +1,9 @@
-"""Calls of torch that hide a test: ``torch._assert``, ``equal`` and ``allclose``.
+"""Calls of torch that hide a test: ``torch._assert``, ``equal``, ``allclose``, extrema.
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
-elements stays the 0-d tensor it is on the device.
+elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
+(empty_selection.py).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 import torch
 
 from fusepass import torch_private
+from fusepass.capture.empty_selection import extremum
 from fusepass.capture.frame import frame_of
 from fusepass.capture.read_back import is_only_tested
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.memory import memory_of
+from fusepass.graph.selected_extrema import EXTREMA
 
 _TOLERANCES = {"rtol": 1e-05, "atol": 1e-08, "equal_nan": False}
 
@@ -32,6 +35,9 @@ def on_call(
     frame = frame_of(translator.output)
     if frame is None or frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return call()
+    if name in EXTREMA:
+        alone = len(args) == 1 and not kwargs and not frame.in_message
+        return extremum(translator, frame, name, args, call) if alone else call()
     if name == "_assert":
         return torch_private.traced_assert(translator, args, kwargs)
     number = len(args) + len(kwargs)

@@ -13,6 +13,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import (
+    empty_selection,
     escape,
     gradients,
     handed_on,
@@ -61,7 +62,9 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     take_back(output_graph, frame, handed_on.hidden_grad_escapes(gm.graph))
     lost = escape.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    take_back(output_graph, frame, sink_legality.unsafe_sinks(gm, output_graph))
+    unsafe = sink_legality.unsafe_sinks(gm, output_graph)
+    empty_selection.give_back(output_graph, frame, unsafe)
+    take_back(output_graph, frame, unsafe)
     line_legality.leave_unsafe(output_graph, frame, gm)
     events = _take_events_out(output_graph, frame, gm)
     try:
@@ -107,4 +110,6 @@ def _give_all_back(
     why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
     for branch in (site.branch for site in sites[:1]):
         warnings.warn(CaptureFault(f"{branch.file}:{branch.line}", repr(error)), stacklevel=2)
+    if not sites and treatment == "sink":
+        empty_selection.give_back(output_graph, frame, dict.fromkeys(frame.empties, why))
     take_back(output_graph, frame, {site.branch.site: why for site in sites})

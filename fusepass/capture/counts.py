@@ -24,7 +24,7 @@ from fusepass.report.decision import Reason
 def is_count(node: fx.Node) -> bool:
     """Whether a node is a number made of one size that a mask gave, and known numbers."""
     size = torch_private.linear_size(node.meta.get("example_value"))
-    return size is not None and _selection(node.graph, size[0]) is not None
+    return size is not None and selection_of(node.graph, size[0]) is not None
 
 
 def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
@@ -34,7 +34,7 @@ def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
         Refusal: the mask was written since it selected.
     """
     found = torch_private.linear_size(node.meta.get("example_value"))
-    root = None if found is None else _selection(node.graph, found[0])
+    root = None if found is None else selection_of(node.graph, found[0])
     if found is None or root is None:
         raise Refusal(Reason.PREDICATE, "a size that no mask gave is tested")
     mask: Any = mask_behind(root)
@@ -59,7 +59,7 @@ def _record(translator: Any, call: Any, *args: Any) -> Any:
     return torch_private.wrap_call(translator, "call_function", call, args, {})
 
 
-def _selection(graph: fx.Graph, symbol: Any) -> fx.Node | None:
+def selection_of(graph: fx.Graph, symbol: Any) -> fx.Node | None:
     """The call that selects as many elements as a symbol stands for."""
     for node in graph.nodes:
         if symbol in torch_private.unknown_sizes(tensor_value(node)):

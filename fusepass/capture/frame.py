@@ -82,6 +82,7 @@ class Frame:
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
         selections: masks let select while tracing, and where, by graph node.
+        empties: sinks for where a mask selects nothing, by site, and the place of the selection.
         settled: whether the graph is complete, and nothing more is traced.
         in_message: whether what is traced is only a message: of an exception, or of a line.
         due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
@@ -101,6 +102,7 @@ class Frame:
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
     selections: dict[Any, Place] = field(default_factory=dict)
+    empties: dict[int, Place] = field(default_factory=dict)
     settled: bool = False
     in_message: bool = False
     due: Any = None

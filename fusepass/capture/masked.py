@@ -103,10 +103,12 @@ def _settle_selections(
     }
     lost = {root: why for root, why in result.kept.items() if _PLACE in root.meta}
     if lost:
-        _give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})
+        give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})
     for root in result.lowered:
         place = root.meta.get(_PLACE) or _place_of(root)
         text = "what the mask selects is computed for all elements: nothing waits for its size"
+        if place in frame.empties.values():
+            text += "; whether it selects anything is asked once, after the graph"
         frame.round_trips[place.position] = _decision(
             Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place
         )
@@ -152,10 +154,11 @@ def give_all_back(translator: Any, frame: Frame, code: Reason, text: str) -> Non
         text: for the report.
     """
     if frame.selections:
-        _give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
+        give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
 
 
-def _give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:
+def give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:
+    """Start the frame again without some selections, each with the reason."""
     places = _given_back(output_graph)
     for place, why in lost.items():
         places.add(place.instruction)

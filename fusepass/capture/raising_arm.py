@@ -40,7 +40,7 @@ class Raised(Exception):
         self.cause = torch_private.realized(operands[1]) if len(operands) > 1 else None
         parts = None if self.value is None else torch_private.exception_parts(self.value)
         self.seen_by = None if parts is None else handlers.who_sees(translator, parts[0])
-        self.stack = tuple(_user_stack(translator))
+        self.stack = tuple(user_stack(translator))
 
 
 def on_raise(translator: Any, frame: Frame | None, instruction: Any) -> None:
@@ -75,7 +75,7 @@ def record_sink(
     Raises:
         Refusal: the exception could not be raised after the graph as eager raises it.
     """
-    _check_site(translator, frame)
+    check_site(translator, frame)
     bad = _bad(translator, frame, predicate, when)
     prints = torch_private.prints_waiting(translator)
     graph = translator.output.graph
@@ -120,8 +120,12 @@ def record_sink(
     return Site(branch, None, decision, predicate=predicate.as_proxy().node, inside=inside)
 
 
-def _check_site(translator: Any, frame: Frame) -> None:
-    """What can be said before the arm is traced."""
+def check_site(translator: Any, frame: Frame) -> None:
+    """What can be said before what raises is traced.
+
+    Raises:
+        Refusal: no exception that is due here can wait until the graph has run.
+    """
     if not frame.options.rule_on("sink"):
         raise Refusal(Reason.RULE_OFF, "options ask to keep branches that only raise")
     if torch_private.is_nested_graph(translator):
@@ -201,7 +205,8 @@ def _checked(raised: Raised) -> Any:
     return raised.value
 
 
-def _user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
+def user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
+    """(file, function, line) of the program's frames, outermost first."""
     for frame in reversed(list(torch_private.frames_outwards(translator))):
         code = frame.f_code
         if not torch_private.is_internal_file(code.co_filename):

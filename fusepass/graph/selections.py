@@ -24,6 +24,7 @@ from fusepass.graph.modes import modes_of_graph
 from fusepass.graph.origins import Origins, counted, is_sized_by_data, size_check
 from fusepass.graph.selected import Kept, Lowering, Selection, Whole, gathered, same_selection
 from fusepass.graph.selected_calls import computed
+from fusepass.graph.selected_extrema import extremum
 from fusepass.graph.selected_losses import loss
 from fusepass.graph.selected_reductions import reduced
 from fusepass.graph.selected_stores import stored
@@ -107,8 +108,7 @@ def _lower(low: Lowering, node: fx.Node) -> bool:
     if stored(low, node):
         low.replaced[node] = None
         return True
-    made = reduced(low, node)
-    found: fx.Node | Whole | None = made if made is not None else loss(low, node)
+    found: fx.Node | Whole | None = reduced(low, node) or extremum(low, node) or loss(low, node)
     if found is None:
         found = gathered(low, node) or computed(low, node)
     if isinstance(found, fx.Node):

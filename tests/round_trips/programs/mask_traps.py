@@ -154,7 +154,7 @@ def count_guards_the_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def number_of_elements_guards(x: Tensor, mask: Tensor) -> Tensor:
-    chosen = x[mask]  # expect: masked keep size
+    chosen = x[mask]  # expect: masked device on_device; grad: masked keep size|python_value
     if chosen.numel() > 0:
         return chosen.mean()
     return x.new_zeros(())
@@ -191,7 +191,7 @@ def other_ways_to_count(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True)
 def counts_as_numbers(x: Tensor, mask: Tensor) -> Tensor:
-    n = x[mask].numel()  # expect: masked keep size
+    n = x[mask].numel()  # expect: masked device on_device
     return x / max(n, 1) + (n > 0) + n // 2
 
 

@@ -46,7 +46,7 @@ def count_as_a_size(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain)
 def count_tested(x: Tensor, mask: Tensor) -> Tensor:
-    if x[mask].numel() == 0:  # expect: masked keep size
+    if x[mask].numel() == 0:  # expect: masked keep size|python_value
         return x
     return x * 2
 
@@ -188,7 +188,7 @@ def switched_off(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def selection_used_twice(x: Tensor, mask: Tensor) -> Tensor:
-    y = x[mask]  # expect: masked keep size
+    y = x[mask]  # expect: masked device on_device
     return y.sum() / (y.numel() + 1), y.mean()
 
 
@@ -222,7 +222,7 @@ def requires_grad_in_the_selection(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain)
 def shape_of_the_selection(x: Tensor, mask: Tensor) -> Any:
-    return tuple(x[mask].shape), x * 2  # expect: masked keep size
+    return tuple(x[mask].shape), x * 2  # expect: masked keep size|python_value
 
 
 @FAMILY.program(plain)
