@@ -206,7 +206,7 @@ def _break(
         )
         raise Refusal(refusal.code, inner)
     if read:
-        items.give_back(translator.output, frame, read)
+        items.give_back_tested(translator.output, frame, read, decision)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)

@@ -75,6 +75,24 @@ def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoRe
     torch_private.restart_frame("fusepass: a number read from a tensor is needed")
 
 
+def give_back_tested(
+    output_graph: Any, frame: Frame, items: Iterable[fx.Node], branch: Decision
+) -> NoReturn:
+    """The same, because of a branch on these numbers that is kept; on record where it is elsewhere.
+
+    Args:
+        output_graph: Dynamo's, of the frame.
+        frame: of capture.
+        items: the numbers.
+        branch: what was decided about it.
+    """
+    for item in (frame.items[node] for node in items):
+        if (item.file, item.line) != (branch.file, branch.line):
+            text = f"a branch that is kept tests it (line {branch.line}): {branch.reason}"
+            record_kept(frame, item, branch.reason_code, text)
+    give_back(output_graph, frame, items)
+
+
 def keep(output_graph: Any, frame: Frame, kept: dict[fx.Node, Kept]) -> NoReturn:
     """The same, with the reasons put on record, for what follows this frame, too."""
     for node, why in kept.items():

@@ -16,7 +16,7 @@ from fusepass import torch_private
 from fusepass.capture.frame import Frame, Place, frame_of
 from fusepass.capture.position import location, position
 from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.masked_store import is_masked_store, lower_store, mask_of, why_kept
+from fusepass.graph.masked_store import counts_masks, is_masked_store, lower_store, mask_of, why_kept
 from fusepass.graph.mixed_index import split_index, split_mixed_indices
 from fusepass.graph.modes import modes_of_graph
 from fusepass.graph.selection_counts import count_on_device
@@ -86,6 +86,8 @@ def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> None:
             follow(node)
             if is_masked_store(node):
                 _settle_store(node, frame, fake_mode)
+            elif counts_masks(node):
+                _record_store(node, frame, "it is no store through one mask: y[mask] = v is one")
 
 
 def _settle_selections(
@@ -118,13 +120,17 @@ def _settle_selections(
 
 def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
     """Make a store through a mask one that counts nothing, or say why not."""
-    place = _place_of(node)
     why = why_kept(node, exact=False)
+    _record_store(node, frame, why)
     if why is None:
         lower_store(node, fake_mode)
-        text = "stored where the mask holds, element by element: nothing is counted"
-        decision = _decision(Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place)
-    else:
+
+
+def _record_store(node: fx.Node, frame: Frame, why: str | None) -> None:
+    place = _place_of(node)
+    text = "stored where the mask holds, element by element: nothing is counted"
+    decision = _decision(Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place)
+    if why is not None:
         decision = _decision(Outcome.REJECTED, Reason.SIZE, why, "keep", place)
     frame.round_trips[place.position] = decision
 

@@ -39,8 +39,11 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     if frame is None or frame.in_message:
         return read()
     held = tensor_value(torch_private.node_of(tensor))
-    if held is None or not all(torch_private.known_equal(n, 1) for n in held.shape):
+    if held is None:
         return read()
+    if not all(torch_private.known_equal(n, 1) for n in held.shape):
+        text = "a tensor of another number of elements than one is no number, which raises"
+        return _read(translator, frame, held, Refusal(Reason.PARTIAL_OP, text), read)
     forbidden = _forbidden(translator, frame, held)
     if forbidden is not None and not _wanted(translator, frame, messages=True):
         return _read(translator, frame, held, forbidden, read)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from fusepass.capture.frame import Frame, Site
-from fusepass.capture.items import give_back
+from fusepass.capture.items import give_back_tested
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
@@ -30,7 +30,7 @@ def take_back(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -
             log.kept(frame.compiler, decision, site.position)
             keep_tests(frame, decision, frame.tests_before(site.jump, site))
             if site.items:
-                give_back(attempt, frame, site.items)
+                give_back_tested(attempt, frame, site.items, decision)
             site.speculation.fail_and_restart_analysis(False)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import tensor_value
+from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.memory import memory_of
 from fusepass.graph.totality import overlaps_itself
 
@@ -40,6 +40,15 @@ def is_masked_store(node: fx.Node) -> bool:
     target, index, _ = node.args
     value = tensor_value(target)
     return value is not None and mask_of(value, index) is not None
+
+
+def counts_masks(node: fx.Node) -> bool:
+    """Whether a call stores at an index with a boolean mask, which it makes places of first."""
+    name = op_name(node)
+    if name in ("setitem", "__setitem__", "index_put", "index_put_"):
+        index = node.args[1] if len(node.args) > 1 else node.kwargs.get("indices")
+        return any(map(is_mask, index if isinstance(index, (tuple, list)) else (index,)))
+    return False
 
 
 def why_kept(node: fx.Node, *, exact: bool) -> str | None:

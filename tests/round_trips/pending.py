@@ -3,18 +3,6 @@
 from __future__ import annotations
 
 _BY_FAMILY: dict[str, str] = {
-    "items_kept": """
-        float_of_two truth_of_none_and_two python_branch_that_stays
-    """,
-    "mask_traps": """
-        maximum_with_ties masks_on_both_axes
-    """,
-    "masks": """
-        maximum_of_selected
-    """,
-    "masks_kept": """
-        maximum_of_nothing put_into_place accumulates
-    """,
     "print_traps": """
         text_returned text_held_and_printed pretty_printed
     """,
