@@ -16,7 +16,13 @@ from fusepass import torch_private
 from fusepass.capture.frame import Frame, Place, frame_of
 from fusepass.capture.position import location, position
 from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.masked_store import counts_masks, is_masked_store, lower_store, mask_of, why_kept
+from fusepass.graph.masked_store import (
+    counts_masks,
+    is_masked_store,
+    lower_store,
+    mask_of,
+    why_kept,
+)
 from fusepass.graph.mixed_index import split_index, split_mixed_indices
 from fusepass.graph.modes import modes_of_graph
 from fusepass.graph.selection_counts import count_on_device

@@ -30,7 +30,7 @@ def extremum(low: Lowering, node: fx.Node) -> fx.Node | None:
     call = call_of(node) if NEVER_EMPTY in node.meta else None
     if call is None or call.op not in EXTREMA or [name for name, _ in call.args] != ["self"]:
         return None
-    whole = low.whole.get(dict(call.args)["self"])  # type: ignore[arg-type]
+    whole = low.whole.get(dict(call.args)["self"])
     if whole is None or whole.value.dtype.is_complex:
         return None
     out = _out_of_reach(whole.value.dtype, low=call.op.endswith("max"))

@@ -25,7 +25,13 @@ def draws(dtype: torch.dtype = torch.float32) -> list[tuple[Tensor, Tensor]]:
     some = torch.rand(3, 5, generator=generator) < 0.5
     one = torch.zeros(3, 5, dtype=torch.bool)
     one[1, 2] = True
-    given = [(x, some), (x, ~some & some), (x, ~one | one), (x, one), (x ^ x if dtype is torch.bool else x.abs() * 0, some)]
+    given = [
+        (x, some),
+        (x, ~some & some),
+        (x, ~one | one),
+        (x, one),
+        (x ^ x if dtype is torch.bool else x.abs() * 0, some),
+    ]
     if dtype.is_floating_point:
         special = torch.where(torch.rand(3, 5, generator=generator) < 0.4, -INF, x)
         given += [

@@ -73,7 +73,8 @@ def median_of_selected(x: Tensor, mask: Tensor) -> Tensor:
 
 @FAMILY.program(plain, grad=True, rounded=True)
 def spread_of_selected(x: Tensor, mask: Tensor) -> Tensor:
-    return x[mask].std(), x[mask].var(), x[mask].norm()  # expect: masked device on_device or masked device on_device, masked keep size
+    spread = x[mask].std(), x[mask].var()  # expect: masked device on_device
+    return *spread, x[mask].norm()  # expect: masked device on_device or masked keep size
 
 
 @FAMILY.program(plain, grad=True, rounded=True)
