@@ -18,7 +18,7 @@ from fusepass.capture.exits import Exit, raise_from
 from fusepass.capture.line import Line, always
 from fusepass.capture.places import NEAR, Message, Place, Values
 from fusepass.capture.recipe import made, only_text, shown_alone
-from fusepass.capture.shown import Look, look_of, shown, text_or_tensor
+from fusepass.capture.shown import Choice, Look, look_of, shown, text_or_tensor
 
 _AT_ONCE = 1 << 20  # bytes: of larger tensors a text shows the edges, which are read one by one
 
@@ -30,12 +30,12 @@ class _Writes:
     Attributes:
         in_modes: whether grad mode or autocast could show.
         alone: operands of which nothing but their text is looked at.
-        in_others: other operands that are shown as tensors, with how each looks.
+        in_others: other operands that are shown as tensors.
     """
 
     in_modes: bool
     alone: tuple[int, ...]
-    in_others: tuple[tuple[int, Look | None], ...]
+    in_others: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Emission:
         recipe, looks = self.line.recipe, self.line.looks
         modes = self.message.computes or not only_text(recipe)
         alone = shown_alone(recipe) & looks.keys()
-        return _Writes(modes, tuple(alone), tuple((i, looks[i]) for i in looks if i not in alone))
+        return _Writes(modes, tuple(alone), tuple(i for i in looks if i not in alone))
 
     def write(self, values: Values, host: Values) -> None:
         """Write the line.
@@ -85,15 +85,19 @@ class Emission:
     def _write(self, values: Values, near: Values) -> None:
         operands = list(self.message.operands(near))
         for i in self._writes.alone:
-            look = self.line.looks[i] or self._look(i, operands[i], values)
-            operands[i] = text_or_tensor(operands[i], look)
-        for i, known in self._writes.in_others:
-            operands[i] = shown(operands[i], known or self._look(i, operands[i], values))
+            operands[i] = text_or_tensor(operands[i], self._look(i, operands, values))
+        for i in self._writes.in_others:
+            operands[i] = shown(operands[i], self._look(i, operands, values))
         made(self.line.recipe, operands)
 
-    def _look(self, position: int, operand: torch.Tensor, values: Values) -> Any:
+    def _look(self, position: int, operands: list[Any], values: Values) -> Look:
+        known = self.line.looks[position]
+        if isinstance(known, Choice):
+            return known.made(operands)
+        if known is not None:
+            return known
         place = self.direct.get(position)
-        return look_of(operand if place is None else place.find(values))
+        return look_of(operands[position] if place is None else place.find(values))
 
 
 # What to look at on the host, and what to do, with the number of each exception.

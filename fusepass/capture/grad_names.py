@@ -3,18 +3,26 @@
 Fake tensors run through the same autograd as real ones, so their ``grad_fn`` has eager's name, but
 where tracing takes an operation apart that eager has whole (dropout, batch norm, some products), or
 records a call that eager does not make. The table holds operations for which the names were
-compared (tests/capture/test_grad_names.py); of others it is not known.
+compared (tests/capture/test_speech_grad.py); of others it is not known.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.shown import Look, look_of
+from fusepass.capture.recipe import CONTENTS
+from fusepass.capture.select import select
+from fusepass.capture.shown import Choice, Look, look_of
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.history import History
+from fusepass.graph.memory import memories
 from fusepass.graph.totality import POINTWISE
 
 _APART = frozenset("hardshrink softshrink".split())
@@ -27,7 +35,7 @@ _COMPARED = (POINTWISE - _APART) | frozenset(
     """
     adaptive_avg_pool1d amax amin as_strided avg_pool1d baddbmm bilinear
     binary_cross_entropy_with_logits bmm cat cdist chunk clone contiguous conv1d conv2d
-    cosine_embedding_loss cosine_similarity cross_entropy cumsum detach diagonal double einsum
+    cosine_embedding_loss cosine_similarity cross_entropy cumsum detach diagonal div double einsum
     embedding expand expand_as flatten float gather getattr getitem group_norm half
     hinge_embedding_loss hstack huber_loss index_add instance_norm kl_div l1_loss layer_norm
     linalg_det linalg_inv linalg_norm linear log_softmax logsumexp matmul max max_pool1d mean median
@@ -37,6 +45,50 @@ _COMPARED = (POINTWISE - _APART) | frozenset(
     view view_as
     """.split()
 )
+
+
+def look_in(
+    graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int]
+) -> Look | Choice | None:
+    """What the text of a tensor shows besides its contents, now; where arms meet, by the arm taken.
+
+    Args:
+        graph: what was traced up to the text.
+        node: of the tensor.
+        position: where a node is among the operands of the text, which it is added to.
+
+    Returns:
+        None where eager's ``grad_fn`` is not known.
+    """
+    value = tensor_value(node)
+    if value is None:
+        return None
+    join = node.args[0] if op_name(node) == "getitem" and node.args else None
+    own = set(memories([node]))
+    writes = [n for n in graph.nodes if not own.isdisjoint(memories(written_nodes(n)))]
+    if value.requires_grad and any(map(_is_of_arms, writes)):
+        return None  # by one arm, perhaps, and the fake tensor was written by both
+    if not (isinstance(join, fx.Node) and join.target is select and value.requires_grad):
+        return look_of_node(node, value._is_view() and bool(writes))
+    if writes or History(graph, _last(graph)).is_written(join.args[0], 0, sys.maxsize):  # type: ignore[arg-type]
+        return None
+    index: Any = node.args[1]
+    arms: Any = join.args[1:]
+    taken, other = (look_in(graph, arm[index], position) for arm in arms)
+    if taken is None or other is None or taken == other:
+        return taken if taken == other else None
+    return Choice(position(join.args[0], CONTENTS), taken, other)  # type: ignore[arg-type]
+
+
+def _is_of_arms(write: fx.Node) -> bool:
+    """Whether a write copies back what the arms of a branch left in memory older than them."""
+    source = write.args[1] if op_name(write) == "copy_" and len(write.args) > 1 else None
+    made = source.args[0] if isinstance(source, fx.Node) and source.args else None
+    return isinstance(made, fx.Node) and made.target is select
+
+
+def _last(graph: fx.Graph) -> fx.Node:
+    return next(iter(reversed(graph.nodes)))
 
 
 def look_of_node(node: fx.Node, written: bool) -> Look | None:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.recipe import Recipe
-from fusepass.capture.shown import Look
+from fusepass.capture.shown import Choice, Look
 
 LINE = "fusepass_line"  # meta key on a line node: its Line
 
@@ -45,7 +45,7 @@ class Line:
     place: Any
     position: tuple[Any, ...]
     recipe: Recipe
-    looks: dict[int, Look | None]
+    looks: dict[int, Look | Choice | None]
     on_device: frozenset[int]
     begun_before: frozenset[int]
     grad_enabled: bool

@@ -171,7 +171,7 @@ class Writer:
             return self._tensor(tracked, look)
         number = torch_private.size_or_scalar(tracked)
         if number is not None:
-            return Operand(self._position(number, CONTENTS))
+            return Operand(self.position(number, CONTENTS))
         late = torch_private.late_parts(tracked)
         if late is not None:
             outer = self._in_older_text
@@ -231,9 +231,10 @@ class Writer:
         value = tensor_value(node)
         if look == FORMAT:
             look = CONTENTS if value is not None and value.dim() == 0 else WHOLE
-        return Operand(self._position(node, look))
+        return Operand(self.position(node, look))
 
-    def _position(self, node: fx.Node, look: str) -> int:
+    def position(self, node: fx.Node, look: str) -> int:
+        """Where a node is among the operands; it is added if nothing looks at it like that yet."""
         held = list(zip(self.nodes, self.looks, strict=True))
         position = held.index((node, look)) if (node, look) in held else len(held)
         if position == len(held):

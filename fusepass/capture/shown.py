@@ -8,6 +8,7 @@ would is printed as eager's.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,26 @@ class Look:
     grad_fn: str | None = None
     requires_grad: bool = False
     parameter: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of two looks: that of what the arm taken left.
+
+    Attributes:
+        test: position, among the operands of the text, of the 0-d bool that the branch tests.
+        taken: the look where it holds.
+        other: the look where it does not.
+    """
+
+    test: int
+    taken: Look | Choice
+    other: Look | Choice
+
+    def made(self, operands: Sequence[Any]) -> Look:
+        """The look, now that the operands are known."""
+        chosen = self.taken if operands[self.test] else self.other
+        return chosen.made(operands) if isinstance(chosen, Choice) else chosen
 
 
 def look_of(tensor: torch.Tensor) -> Look:

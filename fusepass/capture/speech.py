@@ -16,19 +16,17 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.frame import Frame, frame_of
-from fusepass.capture.grad_names import look_of_node
+from fusepass.capture.grad_names import look_in
 from fusepass.capture.line import LINE, Line, line
 from fusepass.capture.message import autocast_now
 from fusepass.capture.position import location, position
 from fusepass.capture.recipe import OPERAND, WHOLE, Writer
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.rehearsal import check_sure
-from fusepass.capture.shown import Look
+from fusepass.capture.shown import Choice, Look
 from fusepass.capture.utterance import Utterance, utterance
 from fusepass.errors import CaptureFault
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.effects import written_nodes
-from fusepass.graph.memory import memories
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
@@ -207,10 +205,11 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
     frame.round_trips[proxy.node.meta[LINE].position] = decision
 
 
-def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | None]:
+def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | Choice | None]:
     """What the texts of the operands show; None where it is not known."""
-    looks: dict[int, Look | None] = {}
-    for i, (node, how) in enumerate(zip(writer.nodes, writer.looks, strict=True)):
+    looks: dict[int, Look | Choice | None] = {}
+    shows = list(zip(writer.nodes, writer.looks, strict=True))  # tests are added
+    for i, (node, how) in enumerate(shows):
         value = tensor_value(node)
         if value is None or how not in (WHOLE, OPERAND):
             continue
@@ -219,10 +218,5 @@ def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | None]:
         elif how == OPERAND:
             looks[i] = None
         else:
-            looks[i] = look_of_node(node, value._is_view() and _is_written(graph, node))
+            looks[i] = look_in(graph, node, writer.position)
     return looks
-
-
-def _is_written(graph: fx.Graph, node: fx.Node) -> bool:
-    own = set(memories([node]))
-    return any(not own.isdisjoint(memories(written_nodes(n))) for n in graph.nodes)
