@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.recipe import CONTENTS
-from fusepass.capture.select import select
+from fusepass.capture.select import ARM, select
 from fusepass.capture.shown import Choice, Look, look_of
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
@@ -70,14 +70,17 @@ def look_in(
         return None  # by one arm, perhaps, and the fake tensor was written by both
     if not (isinstance(join, fx.Node) and join.target is select and value.requires_grad):
         return look_of_node(node, value._is_view() and bool(writes))
-    if writes or History(graph, _last(graph)).is_written(join.args[0], 0, sys.maxsize):  # type: ignore[arg-type]
+    test: Any = join.args[0]
+    if writes or History(graph, _last(graph)).is_written(test, 0, sys.maxsize):
         return None
     index: Any = node.args[1]
     arms: Any = join.args[1:]
     taken, other = (look_in(graph, arm[index], position) for arm in arms)
     if taken is None or other is None or taken == other:
         return taken if taken == other else None
-    return Choice(position(join.args[0], CONTENTS), taken, other)  # type: ignore[arg-type]
+    if ARM in test.meta:
+        return None  # a torch.cond would have it inside
+    return Choice(position(test, CONTENTS), taken, other)
 
 
 def _is_of_arms(write: fx.Node) -> bool:
@@ -88,7 +91,8 @@ def _is_of_arms(write: fx.Node) -> bool:
 
 
 def _last(graph: fx.Graph) -> fx.Node:
-    return next(iter(reversed(graph.nodes)))
+    last: fx.Node = next(iter(reversed(graph.nodes)))
+    return last
 
 
 def look_of_node(node: fx.Node, written: bool) -> Look | None:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from fusepass.errors import NoReport
 from fusepass.testing.compare import Difference
 from fusepass.testing.fuzz.program import Loaded, Program, loaded
 from fusepass.testing.fuzz.run import CONTEXTS, assert_same_call, call, side
+from fusepass.testing.transcript import Said
 
+_NAME = re.compile(r",?\s*grad_fn=<\w+>")
 _TOLD = ("exception", "backward")  # kinds that are different faults if the texts differ
 
 
@@ -128,7 +130,7 @@ def _compare(
         options["inductor.fallback_random" if backend == "fusepass" else "fallback_random"] = True
     compiled = torch.compile(other.target, backend=backend, options=options)
     other.target = compiled
-    failure = None
+    failure = named = None
     for index in range(len(eager.sets)):
         wanted, got = call(eager, index, context), call(other, index, context)
         if found is not None:
@@ -138,18 +140,42 @@ def _compare(
                 found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
         reference = None if exact is None else call(exact, index, context)
         try:
+            if wanted.said != got.said and without_names(wanted.said) == without_names(got.said):
+                said = f"eager said {wanted.said}; compiled {got.said}"
+                named = named or Failure(context, index, "printed text", "call", said)
+                got.said = wanted.said
             same = assert_same_call(wanted, got, reference, rounded=rounded)
         except Difference as difference:
             failure = Failure(context, index, difference.kind, difference.path, str(difference))
             break
         if found is not None:
             found.rounded += not same
+    if failure is None and not (backend == "fusepass" and _keeps_a_line(compiled)):
+        failure = named
     if found is not None and program is not None:
         for treated, treatment in zip(
             found.treatments, _treatments(compiled, program, names.file), strict=True
         ):
             treated[context] = treatment
     return failure
+
+
+def without_names(said: list[Said]) -> list[Said]:
+    """What was said, but for the names of gradient functions and the line breaks they lead to."""
+    return [replace(one, text=" ".join(_NAME.sub("", one.text).split())) for one in said]
+
+
+def _keeps_a_line(compiled: Any) -> bool:
+    """Whether a call that writes a line is a graph break.
+
+    What it is given comes out of a compiled graph. Its ``grad_fn`` is that of the graph, with every
+    compiler of backward passes; only op by op may it be eager's.
+    """
+    try:
+        decisions = fusepass.last_report(compiled).decisions
+    except NoReport:
+        return True
+    return any(d.rule == "print" and d.treatment == "keep" for d in decisions)
 
 
 def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
