@@ -128,15 +128,15 @@ def test_late(name: str) -> None:
 
 
 @pytest.mark.parametrize("treatment", ["where", "cond"])
-@pytest.mark.parametrize("name", ["one_arm", "selected_in_an_arm", "printed_in_an_arm"])
+@pytest.mark.parametrize("name", ["one_arm", "chained", "selected_in_an_arm"])
 def test_treatments(name: str, treatment: str) -> None:
     assert_late(assert_same_text(LATE[name], *EVERY, times=1, options={"treatment": treatment}))
 
 
 def test_through_inductor() -> None:
-    compiled = torch.compile(one_arm, backend="fusepass")
+    compiled = torch.compile(both_arms, backend="fusepass")
     for make in EVERY:
-        assert written(compiled, make(), ()).out == written(one_arm, make(), ()).out
+        assert written(compiled, make(), ()).out == written(both_arms, make(), ()).out
     assert_late(compiled)
 
 
@@ -156,7 +156,7 @@ def stored_in_an_arm(x: Tensor, m: Tensor) -> Tensor:
     return y
 
 
-def tested_and_written(x: Tensor, m: Tensor) -> Tensor:
+def predicate_written(x: Tensor, m: Tensor) -> Tensor:
     y, some = x * 2, m.any()
     if some:
         y = y.tanh()
@@ -166,7 +166,7 @@ def tested_and_written(x: Tensor, m: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "program", [written_in_an_arm, stored_in_an_arm, tested_and_written, nested]
+    "program", [written_in_an_arm, stored_in_an_arm, predicate_written, nested]
 )
 def test_kept(program: Program) -> None:
     """Whose name is not known is not guessed: the call stays, behind a graph."""

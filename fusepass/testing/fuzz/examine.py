@@ -150,7 +150,7 @@ def _compare(
             break
         if found is not None:
             found.rounded += not same
-    if failure is None and not (backend == "fusepass" and _keeps_a_line(compiled)):
+    if failure is None and not (backend == "fusepass" and _breaks(compiled)):
         failure = named
     if found is not None and program is not None:
         for treated, treatment in zip(
@@ -165,17 +165,16 @@ def without_names(said: list[Said]) -> list[Said]:
     return [replace(one, text=" ".join(_NAME.sub("", one.text).split())) for one in said]
 
 
-def _keeps_a_line(compiled: Any) -> bool:
-    """Whether a call that writes a line is a graph break.
+def _breaks(compiled: Any) -> bool:
+    """Whether there is a graph break.
 
-    What it is given comes out of a compiled graph. Its ``grad_fn`` is that of the graph, with every
-    compiler of backward passes; only op by op may it be eager's.
+    What is shown behind it comes out of a compiled graph. Its ``grad_fn`` is that of the graph,
+    with every compiler of backward passes; only op by op may it be eager's.
     """
     try:
-        decisions = fusepass.last_report(compiled).decisions
+        return bool(fusepass.last_report(compiled).graph_breaks)
     except NoReport:
         return True
-    return any(d.rule == "print" and d.treatment == "keep" for d in decisions)
 
 
 def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
