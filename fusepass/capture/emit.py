@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pprint
 import sys
 import warnings
 from typing import Any
@@ -13,6 +14,11 @@ def printed(*values: Any, stream: str | None = None, **options: Any) -> None:
     if stream is not None:
         options["file"] = getattr(sys, stream)
     print(*values, **options)  # noqa: T201 - the program prints
+
+
+def pretty_printed(name: str, value: Any, **options: Any) -> None:
+    """``pprint.pprint`` or ``pprint.pp``, by name."""
+    getattr(pprint, name)(value, **options)
 
 
 def logged(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.capture.recipe import CONTENTS
 from fusepass.capture.select import ARM, select
 from fusepass.capture.shown import Choice, Look, look_of
@@ -122,6 +123,8 @@ def look_of_node(node: fx.Node, written: bool) -> Look | None:
 def _eagers(node: fx.Node, value: torch.Tensor, name: str, written: bool) -> str | None:
     if written and value._is_view():
         return None
+    if torch_private.ROW in node.meta:
+        return "UnbindBackward0"
     operation = op_name(node)
     parent = node.args[0] if node.args else None
     if operation == "getitem" and isinstance(parent, fx.Node) and tensor_value(parent) is None:

@@ -14,21 +14,27 @@ from collections.abc import Iterator
 from typing import Any
 
 _STANDARD = ("logging", "logging.handlers")
+# Packages whose text streams only pass on what is written.
+_STREAMS = frozenset("_io io codecs doctest idlelib IPython ipykernel _pytest fusepass".split())
 
 
 def of_stream(name: str) -> str | None:
     """What is not a plain text stream under ``sys.<name>``, or None."""
     stream = getattr(sys, name, None)
-    if stream is None or isinstance(stream, io.TextIOBase):
+    if _is_plain(stream):
         return None
     return f"sys.{name}, of class {type(stream).__name__},"
+
+
+def _is_plain(stream: Any) -> bool:
+    package = type(stream).__module__.partition(".")[0]
+    return stream is None or (isinstance(stream, io.TextIOBase) and package in _STREAMS)
 
 
 def of_logger(logger: logging.Logger) -> str | None:
     """What hears a record of a logger and is not of the standard library, or None."""
     for part in _heard_by(logger):
-        stream = getattr(part, "stream", None)
-        plain = stream is None or isinstance(stream, io.TextIOBase)
+        plain = _is_plain(getattr(part, "stream", None))
         if type(part).__module__ not in _STANDARD or not plain:
             return f"a {type(part).__name__} of logging"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import operator
+import pprint
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -82,6 +83,8 @@ def _without_effects(recipe: Recipe) -> Recipe:
     kwargs = tuple((name, _without_effects(value)) for name, value in recipe.kwargs)
     if recipe.function is emit.printed:
         return Made(_print, args, tuple(item for item in kwargs if item[0] != "stream"))
+    if recipe.function is emit.pretty_printed:
+        return Made(_pprint, args[1:], kwargs)
     if recipe.function is emit.logged:
         return Made(_message, args[3:])
     if recipe.function is emit.warned:
@@ -93,6 +96,10 @@ def _without_effects(recipe: Recipe) -> Recipe:
 
 def _print(*values: Any, **options: Any) -> None:
     print(*values, **options, file=io.StringIO())
+
+
+def _pprint(value: Any, **options: Any) -> None:
+    pprint.pprint(value, **options, stream=io.StringIO())
 
 
 def _message(message: Any, *values: Any) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.capture.handed_on import is_another_object
 from fusepass.capture.line import LINE, Line, is_line
 from fusepass.capture.scalar_predicate import comes_from_items
@@ -155,6 +156,8 @@ def _shows_eagers(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
     sink: Sink = node.meta[SINK]
     shown = [n for n in (node.args[1:][i] for i in sink.shows_grad) if isinstance(n, fx.Node)]
     whole = [n for n in (node.args[1:][i] for i in sink.shows_whole) if isinstance(n, fx.Node)]
+    if any(torch_private.ROW in n.meta for n in shown):
+        return False
     return _faithful(shown, kept) and not any(map(is_another_object, whole))
 
 

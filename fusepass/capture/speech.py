@@ -46,6 +46,9 @@ def on_speech(
     frame = frame_of(translator.output)
     if frame is None or torch_private.is_exporting(translator):
         return call()
+    if speaker.kind in ("text", "stream"):
+        _note_kept(translator, frame, speaker, args)
+        return call()
     if speaker.kind in ("logger", "enabled"):
         known = _about_logger(translator, frame, speaker, args) if not kwargs else None
         return call() if known is None else known
@@ -89,6 +92,18 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
     if changed or not plain or not torch_private.pin_level(speaker.logger, speaker.source):
         return None
     return torch_private.constant(speaker.logger.isEnabledFor(*(value for _, value in given)))
+
+
+def _note_kept(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> None:
+    """Put on record what reads a text back for the program, or writes around ``print``."""
+    if frame.in_message or frame.arms:
+        return
+    if speaker.kind == "stream":
+        text = f"{speaker.method} is called, of which the program gets a number back"
+        put_kept(translator, frame, Refusal(Reason.SIDE_EFFECT, text))
+    elif args and torch_private.is_any_tensor(torch_private.realized(args[0])):
+        text = "the program holds the text of a tensor"
+        put_kept(translator, frame, Refusal(Reason.PYTHON_VALUE, text))
 
 
 def place_of(translator: Any, frame: Frame) -> Any:

@@ -51,7 +51,7 @@ def utterance(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, 
     Raises:
         Refusal: it cannot be written later as it would be now.
     """
-    kind = {"print": _print, "log": _log, "warn": _warn}[speaker.kind]
+    kind = {"print": _print, "pprint": _pprint, "log": _log, "warn": _warn}[speaker.kind]
     return kind(translator, speaker, args, kwargs)
 
 
@@ -70,6 +70,18 @@ def _print(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> 
         return Made(emit.printed, tuple(map(writer.value, args)), named)
 
     return Utterance(recipe, listeners.of_stream(name or "stdout"))
+
+
+def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+    if len(args) != 1 or "stream" in kwargs:
+        raise Refusal(Reason.SIDE_EFFECT, "it prints to a stream of its own")
+
+    def recipe(writer: Writer) -> Recipe:
+        named = tuple((key, writer.value(value)) for key, value in kwargs.items())
+        name = Known(speaker.method)
+        return Made(emit.pretty_printed, (name, writer.value(args[0])), named)
+
+    return Utterance(recipe, listeners.of_stream("stdout"))
 
 
 def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:

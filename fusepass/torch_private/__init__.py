@@ -101,7 +101,7 @@ from fusepass.torch_private.inductor import (
     reset_cudagraphs,
     run_op_by_op,
 )
-from fusepass.torch_private.iterators import iterator_states, set_iterator_state
+from fusepass.torch_private.iterators import ROW, iterator_states, set_iterator_state
 from fusepass.torch_private.late import (
     constant_or_class,
     is_of_this_message,
@@ -210,6 +210,7 @@ from fusepass.torch_private.watching import (
 
 __all__ = [
     "METHODS",
+    "ROW",
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "Container",

@@ -7,12 +7,14 @@ before the first arm and put back before the second.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fusepass.torch_private.dynamo import is_internal_file
 
 State = dict[str, Any]
+ROW = "fusepass_row"  # meta key on a node of a row that iteration over a tensor gives
 
 _COPIED_ITERATORS = (
     "dict_itemiterator",
@@ -110,3 +112,24 @@ _MOVED = ("block_stack", "generated_items", "stack", "symbolic_locals")
 def _frame_state(state: State) -> State:
     """The attributes of a generator's frame; globals and the like stay shared with others."""
     return {k: copy.copy(v) if k in _MOVED else v for k, v in state.items()}
+
+
+def hook_rows() -> Callable[[], None]:
+    """Mark the rows that iteration gives: Dynamo records them as lookups, eager unbinds.
+
+    Returns:
+        The function that takes the hook out again.
+    """
+    from torch._dynamo.variables import TensorVariable
+
+    original = TensorVariable.unpack_var_sequence
+
+    @functools.wraps(original)
+    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = original(self, *args, **kwargs)
+        for row in rows:
+            row.as_proxy().node.meta[ROW] = True
+        return rows
+
+    TensorVariable.unpack_var_sequence = marked  # type: ignore[method-assign]
+    return lambda: setattr(TensorVariable, "unpack_var_sequence", original)

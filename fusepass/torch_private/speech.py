@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import pprint
 import re
 import sys
 import warnings
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusepass.torch_private.dynamo import is_internal_file
+from fusepass.torch_private.iterators import hook_rows
 from fusepass.torch_private.raising import frames_outwards
 from fusepass.torch_private.stack import realized
 
@@ -30,6 +32,7 @@ LOADS = (
     "PUSH_NULL",
 )
 _FUNCTIONS = {getattr(logging, name): name for name in sorted(METHODS)}
+_STREAM = ("write", "writelines")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
 
 
@@ -38,10 +41,12 @@ class Speaker:
     """What is called to write a line.
 
     Attributes:
-        kind: ``print``, ``log`` or ``warn``; ``logger`` for ``logging.getLogger``, ``enabled`` for
-            the method ``isEnabledFor``, which write nothing.
+        kind: ``print``, ``pprint``, ``log`` or ``warn``; ``logger`` for ``logging.getLogger`` and
+            ``enabled`` for the method ``isEnabledFor``, which write nothing; ``text`` for functions
+            that make a text of a value; ``stream`` for a method of ``sys.stdout`` or ``sys.stderr``
+            that writes.
         logger: of the method; None for the functions of the module ``logging``.
-        method: for ``log``, the name of the method or function.
+        method: for ``log``, ``pprint`` and ``stream``, the name of the method or function.
         source: where the program got the logger from, None if Dynamo does not know.
     """
 
@@ -69,8 +74,10 @@ def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
         (of.SkipFunctionVariable, "call_function", _of_function),
         (of.UserFunctionVariable, "call_function", _of_function),
         (variables.misc.LoggingLoggerVariable, "call_method", _of_method),
+        (of.UserDefinedObjectVariable, "call_method", _of_stream),
     ]
-    undo = [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
+    undo = [hook_rows()]  # whose texts are of other functions than Dynamo records
+    undo += [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
 
     def take_out() -> None:
         while undo:
@@ -98,12 +105,19 @@ def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -
 def _of_function(called: Any) -> Speaker | None:
     """The speaker behind a tracked function; this is asked at every call."""
     function = getattr(called, "fn", None)
+    name = getattr(function, "__name__", None)
+    if name in _STREAM and hasattr(called, "obj"):
+        return _of_stream(realized(called.obj), name)
     return _of_object(getattr(called, "value", None) if function is None else function)
 
 
 def _of_object(function: Any) -> Speaker | None:
     if function is print:
         return Speaker("print")
+    if function is pprint.pprint or function is pprint.pp:
+        return Speaker("pprint", method=function.__name__)
+    if function is str or function is repr or function is ascii:
+        return Speaker("text")
     if function is warnings.warn:
         return Speaker("warn")
     if function is logging.getLogger:
@@ -111,6 +125,14 @@ def _of_object(function: Any) -> Speaker | None:
     with contextlib.suppress(TypeError):  # not hashable
         if function in _FUNCTIONS:
             return Speaker("log", None, _FUNCTIONS[function])
+    return None
+
+
+def _of_stream(called: Any, name: str) -> Speaker | None:
+    stream = getattr(called, "value", None) if name in _STREAM else None
+    for standard in ("stdout", "stderr") if stream is not None else ():
+        if stream is getattr(sys, standard):
+            return Speaker("stream", method=f"sys.{standard}.{name}")
     return None
 
 
@@ -157,7 +179,7 @@ def _speaks(value: Any) -> bool:
 
 
 def _writes(speaker: Speaker | None) -> bool:
-    return speaker is not None and speaker.kind in ("print", "log", "warn")
+    return speaker is not None and speaker.kind in ("print", "pprint", "log", "warn")
 
 
 def standard_stream(translator: Any, tracked: Any) -> str | None:

@@ -104,9 +104,9 @@ def stream_swapped_by_hand(x: Tensor) -> Tensor:
 
 
 @FAMILY.program(floats(3, 4))
-def text_returned(x: Tensor) -> Any:
-    text = f"sum {x.sum()}"  # expect: print keep python_value
-    return x * 2, text, repr(x.max())
+def text_returned(x: Tensor) -> Any:  # Dynamo formats the first after the graph
+    text = f"sum {x.sum()}"  # expect: none
+    return x * 2, text, repr(x.max())  # expect: print keep python_value
 
 
 @FAMILY.program(floats(3, 4), state=held)
@@ -119,7 +119,10 @@ def text_held_and_printed(x: Tensor) -> Tensor:
 
 @FAMILY.program(floats(2, 2))
 def pretty_printed(x: Tensor) -> Tensor:
-    pprint.pprint({"x": x, "n": [1, 2]})  # expect: print keep side_effect|untraceable|python_value
+    pprint.pprint({"x": x, "n": [1, 2]})  # expect: print late after_graph
+    pprint.pp(
+        [x.sum(), {"rows": list(x), "a": "b" * 70}], width=40
+    )  # expect: print late after_graph
     return x * 2
 
 

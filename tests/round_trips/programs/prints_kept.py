@@ -29,7 +29,7 @@ def held(_: object) -> list[Any]:
 
 @FAMILY.program(floats(3, 4), state=held)
 def before_a_list_changes(x: Tensor) -> Tensor:
-    print("before", x.sum())  # expect: print keep side_effect
+    print("before", x.sum())  # expect: print late after_graph
     HELD.append("after the print")
     return x * 2
 
@@ -329,7 +329,7 @@ def asks_for_a_gradient(x: Tensor) -> Tensor:
 @FAMILY.program(floats(3, 4), state=held)
 def between_two_side_effects(x: Tensor) -> Tensor:
     HELD.append(1)
-    print("held", len(HELD), x.sum())  # expect: print keep side_effect
+    print("held", len(HELD), x.sum())  # expect: print late after_graph
     HELD.append(2)
     print("held", len(HELD), HELD)  # expect: print late after_graph
     return x * 2
