@@ -104,10 +104,11 @@ def writes_to_stdout(x: Tensor) -> Tensor:
 
 
 def shouted(*values: Any, **rest: Any) -> None:
-    builtins.__dict__["print"](*(str(value).upper() for value in values), **rest)
+    texts = [str(value).upper() for value in values]  # expect: any
+    builtins.__dict__["print"](*texts, **rest)
 
 
-@FAMILY.program(floats(3, 4))
+@FAMILY.program(floats(3, 4), helpers=(shouted,))
 def own_print(x: Tensor) -> Tensor:
     print = shouted  # noqa: A001
     print("own", x.sum())  # expect: any
