@@ -75,6 +75,7 @@ def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
         (of.UserFunctionVariable, "call_function", _of_function),
         (variables.misc.LoggingLoggerVariable, "call_method", _of_method),
         (of.UserDefinedObjectVariable, "call_method", _of_stream),
+        (of.UserMethodVariable, "call_function", _of_bound),
     ]
     undo = [hook_rows()]  # whose texts are of other functions than Dynamo records
     undo += [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
@@ -105,9 +106,6 @@ def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -
 def _of_function(called: Any) -> Speaker | None:
     """The speaker behind a tracked function; this is asked at every call."""
     function = getattr(called, "fn", None)
-    name = getattr(function, "__name__", None)
-    if name in _STREAM and hasattr(called, "obj"):
-        return _of_stream(realized(called.obj), name)
     return _of_object(getattr(called, "value", None) if function is None else function)
 
 
@@ -126,6 +124,14 @@ def _of_object(function: Any) -> Speaker | None:
         if function in _FUNCTIONS:
             return Speaker("log", None, _FUNCTIONS[function])
     return None
+
+
+def _of_bound(called: Any) -> Speaker | None:
+    """A method written in Python; the object is under another name on torch 2.15."""
+    name = getattr(getattr(called, "fn", None), "__name__", "")
+    if name not in _STREAM:
+        return None
+    return _of_stream(realized(getattr(called, "obj", None) or called.im_self), name)
 
 
 def _of_stream(called: Any, name: str) -> Speaker | None:
