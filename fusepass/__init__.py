@@ -77,6 +77,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a module: also without an import of its own
+        return importlib.import_module("fusepass.testing")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)

@@ -68,7 +68,8 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     line_legality.leave_unsafe(output_graph, frame, gm)
     events = _take_events_out(output_graph, frame, gm)
     try:
-        with log.compiling(frame, output_graph):
+        with log.compiling(frame, output_graph) as record:
+            record.reads_back = events is not None and events.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program
         _give_all_back(output_graph, frame, error)

@@ -118,6 +118,12 @@ class Events:
     codes: tuple[Place, ...]
     events: tuple[Exit | Emission, ...]
 
+    @property
+    def reads_back(self) -> bool:
+        """Whether anything is brought to the host: not for lines of mere text."""
+        lines = [event for event in self.events if isinstance(event, Emission)]
+        return bool(self.codes) or any(line.message.sources or line.when for line in lines)
+
     def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """``compiled``, with its events, and the program's outputs only."""
         lines = [event for event in self.events if isinstance(event, Emission)]

@@ -74,6 +74,8 @@ def _copy(node: fx.Node, name: str) -> Crossing | None:
         return Crossing(node, "copy", (source,), result.device, result.dtype)
     if name not in _LITERALS or (tensor_value(source) is not None and name != "new_tensor"):
         return None
+    if result.device.type == "meta":  # no data, and Dynamo's example is a meta tensor itself
+        return None
     return Crossing(node, "literal", (), result.device, result.dtype)
 
 

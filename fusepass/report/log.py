@@ -37,6 +37,7 @@ class GraphRecord:
     options: Any = None
     code: Any = None
     waits: list[Any] = field(default_factory=list)
+    reads_back: bool = False  # whether the code behind it brings something to the host
 
     def decide(self, found: list[Decision]) -> None:
         """Add decisions; what a rule made of a captured branch takes the place of the capture."""

@@ -34,7 +34,7 @@ def assert_no_syncs(
         HostSyncs: (an AssertionError) with the table of those that are left, and what to write.
         UnknownSyncKind: an entry of ``allow`` is neither.
     """
-    allowed = [allow] if isinstance(allow, str) else list(allow)
+    allowed = [allow] if isinstance(allow, str) else list(allow or ())
     for entry in allowed:
         if entry not in list(Kind) and ":" not in str(entry):
             raise UnknownSyncKind(entry, [kind.value for kind in Kind])

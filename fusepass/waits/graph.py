@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.report.decision import Decision, Outcome
+from fusepass.report.decision import Decision
 from fusepass.report.log import GraphRecord
 from fusepass.waits import operations, residence
 from fusepass.waits.kinds import Kind
@@ -43,7 +43,6 @@ class GraphWait:
         operation: the call's name.
         file, line: the user's line it came from, ``("", 0)`` when unknown.
         times: how often the host waits in it.
-        sites: of a read-back: the places in the program that it is for.
     """
 
     kind: Kind
@@ -51,19 +50,13 @@ class GraphWait:
     file: str
     line: int
     times: int = 1
-    sites: frozenset[tuple[str, int]] = frozenset()
 
 
 def read_back(record: GraphRecord) -> list[GraphWait]:
     """The one wait behind a graph for what is raised and written there; none if nothing is."""
-    sites = {
-        (d.file, d.line)
-        for d in record.decisions
-        if d.outcome is Outcome.APPLIED
-        and (d.treatment == "sink" or (d.rule == "print" and d.treatment == "late"))
-    }
-    where = record.file, record.line
-    return [GraphWait(Kind.READ_BACK, "fusepass", *where, 1, frozenset(sites))] if sites else []
+    if not record.reads_back:
+        return []
+    return [GraphWait(Kind.READ_BACK, "fusepass", record.file, record.line)]
 
 
 def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[GraphWait]:

@@ -54,18 +54,17 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
     decisions = compiled.decisions
     _place_reads(left, rows, decisions)
     made = [row_of(key, row, left, decisions) for key, row in rows.items()]
-    for key, row in grouped(_read_backs(compiled, rows)).items():
+    for key, row in grouped(_read_backs(compiled)).items():
         made.append(row_of(key, Row(0, row.operations, row.caller), {key: row.count}, ()))
     return tuple(made)
 
 
-def _read_backs(compiled: CompiledCall, rows: Iterable[Key]) -> list[Wait]:
-    """Waits for what is raised and written behind graphs, where that is made of tensors."""
-    places = {(file, line) for file, line, _ in rows}
+def _read_backs(compiled: CompiledCall) -> list[Wait]:
+    """Waits for what is raised and written behind graphs."""
     assumed = [
         Wait(wait.kind, wait.operation, Place(wait.file, wait.line))
         for wait in compiled.in_graphs
-        if wait.kind is Kind.READ_BACK and wait.sites & places
+        if wait.kind is Kind.READ_BACK
     ]
     return [*(w for w in compiled.waits if w.kind is Kind.READ_BACK), *assumed]
 

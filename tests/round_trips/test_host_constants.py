@@ -134,7 +134,7 @@ def test_a_rule_that_fails_leaves_no_constants(monkeypatch: pytest.MonkeyPatch) 
     def program(x: Tensor) -> Tensor:
         return literal(x) + torch.arange(3).clone()
 
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError("in the rule")
 
     graphs: list[fx.GraphModule] = []
@@ -148,3 +148,15 @@ def test_a_rule_that_fails_leaves_no_constants(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(compiled(x), program(x))
     assert not list(graphs[0].buffers())
     assert not graphs[0].graph.find_nodes(op="get_attr")
+
+
+def test_a_literal_without_data_is_nobodys_concern() -> None:
+    def program(x: Tensor) -> Any:
+        return torch.tensor([1, 2], device="meta"), x * 2
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    x = torch.randn(3)
+    found, doubled = compiled(x)
+    assert (found.device.type, found.dtype, found.shape) == ("meta", torch.int64, (2,))
+    assert torch.equal(doubled, x * 2)
+    assert not [d for d in fusepass.last_report(compiled).decisions if d.rule == "host_tensor"]

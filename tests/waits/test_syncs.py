@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.errors import NotCompiled
+from fusepass.errors import HostSyncs, NotCompiled
+from fusepass.testing import assert_no_syncs
 from fusepass.waits import listing, residence
 from fusepass.waits.kinds import Kind
 
@@ -290,6 +291,47 @@ def test_table_and_json() -> None:
     (row,) = record["syncs"]
     assert (row["kind"], row["line"], row["removed"]) == ("item", found[0].line, False)
     assert set(row) == set(found[0].to_dict())
+
+
+def read_and_printed(t: Tensor) -> Tensor:
+    mean = t.mean().item()
+    print(mean)  # noqa: T201
+    return t * 2
+
+
+def read_and_raised(t: Tensor) -> Tensor:
+    norm = t.norm().item()
+    if norm > 1e9:
+        raise ValueError(f"norm {norm}")
+    return t * 2
+
+
+def read_used_and_printed(t: Tensor) -> Tensor:
+    norm = t.norm().item()
+    t = t / norm
+    print(f"{norm:.3f}")  # noqa: T201
+    return t
+
+
+@pytest.mark.parametrize("program", [read_and_printed, read_and_raised, read_used_and_printed])
+def test_number_that_is_shown_on_another_line_is_still_read(program: Any) -> None:
+    found = fusepass.syncs(program, x())
+    assert {row.kind for row in found} == {Kind.ITEM, Kind.READ_BACK}
+    assert sum(row.remaining for row in found) == 1
+    compiled = torch.compile(program, backend="fusepass")
+    with pytest.raises(HostSyncs):
+        assert_no_syncs(compiled, x())
+    assert_no_syncs(compiled, x(), allow="read_back")
+
+
+def test_line_of_mere_text_waits_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def says(t: Tensor) -> Tensor:
+        print("step")  # noqa: T201
+        return t * 2
+
+    assert not fusepass.syncs(says, x())
+    assert_no_syncs(torch.compile(says, backend="fusepass"), x())
+    assert capsys.readouterr().out
 
 
 def test_error_of_the_program_is_raised() -> None:
