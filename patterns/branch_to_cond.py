@@ -104,10 +104,11 @@ def _handed(
 ) -> Iterator[fx.Node]:
     """The operands as the cond gets them: it sends each one that requires grad a gradient.
 
-    In training it also keeps them all, so that what is written behind the site is copied.
+    In training it also keeps them all, so that what is written behind the site is copied, and what
+    was made for others to see, who may write it before the backward.
     """
     trained = any(value.requires_grad for node in operands for value in tensors_of(node))
-    written: set[int] = set()
+    written = _made_for_others(site.graph) if trained else set()
     following = site.next
     while trained and following.op != "output":
         written.update(memories(written_nodes(following)))
@@ -119,6 +120,16 @@ def _handed(
         if not written.isdisjoint(memories([operand])):
             made = _call(site, "clone", made, made.meta["example_value"])
         yield made
+
+
+def _made_for_others(graph: fx.Graph) -> set[int]:
+    """Memory that leaves the graph, or comes from an earlier one of the same program."""
+    inputs = graph.find_nodes(op="placeholder")
+    found = [
+        node for node in inputs if any(v.requires_grad and not v.is_leaf for v in tensors_of(node))
+    ]
+    left = graph.output_node().all_input_nodes
+    return set(memories(found + left)) - set(memories(node for node in inputs if node not in found))
 
 
 def _call(site: fx.Node, method: str, operand: fx.Node, value: torch.Tensor) -> fx.Node:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph import number_arithmetic, number_uses
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.history import History
-from fusepass.graph.memory import memory_of
+from fusepass.graph.memory import memories, memory_of
 from fusepass.graph.number import Held, Unfit, kind_of
 from fusepass.graph.number_range import Range, read_from
 from fusepass.graph.recording import Recorder
@@ -100,8 +101,9 @@ class _Replacing:
         nodes = list(self.graph.nodes)
         history = History(self.graph, nodes[-1])
         recorder = Recorder(self.graph, self.fake_mode)
+        seen = _seen_outside(self.graph)
         for number in self.numbers:
-            self.held[number.node] = _read(number, history, recorder)
+            self.held[number.node] = _read(number, history, recorder, seen)
         for node in nodes:
             used = [self.held[n] for n in node.all_input_nodes if n in self.held]
             if not used or self.ignored(node):
@@ -136,7 +138,17 @@ class _Replacing:
             self.kept.setdefault(root, why)
 
 
-def _read(number: Number, history: History, recorder: Recorder) -> Held:
+def _seen_outside(graph: fx.Graph) -> frozenset[int]:
+    """In training, memory that others can write between the graph and its backward."""
+    nodes = list(graph.nodes)
+    values = [value for value in map(tensor_value, nodes) if value is not None]
+    if not any(value.requires_grad for value in values):
+        return frozenset()
+    inputs = [node for node in nodes if node.op in ("placeholder", "get_attr")]
+    return frozenset(memories(inputs + list(nodes[-1].all_input_nodes)))
+
+
+def _read(number: Number, history: History, recorder: Recorder, seen: frozenset[int]) -> Held:
     """A number as the tensor it was read from, at the moment it was read."""
     node, source = number.node, number.source
     moment = history.moments[node]
@@ -156,7 +168,13 @@ def _read(number: Number, history: History, recorder: Recorder) -> Held:
             made = recorder.before(place, "detach", tensor)
         if tensor_value(tensor).dim():  # type: ignore[union-attr]
             made = recorder.before(place, "reshape", made, ())
-        if history.is_written(tensor, history.moments[place], last):
+        written = history.is_written(tensor, history.moments[place], last)
+        if not seen.isdisjoint(memories([tensor])):
+            # Inductor takes a copy away again, or makes it anew in the backward, from memory that
+            # others may have written by then.
+            made = recorder.before(place, torch.amax, made)
+            torch_private.never_recompute(made)
+        elif written:
             made = recorder.before(place, "clone", made)
         return made
 

@@ -119,7 +119,7 @@ def partial_reason(node: fx.Node) -> str | None:
     if any(map(overlaps_itself, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"
     name = op_name(node)
-    if name not in _ANY_NUMBER and any(_overflows(n, node) for n in _numbers(node)):
+    if any(_overflows(n, node) for n in _numbers(node, name)):
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
@@ -152,20 +152,32 @@ def _getitem(node: fx.Node) -> str | None:
     return None
 
 
-# What computes with a number in double precision, or compares with it, takes any.
+# What computes with a number in double precision, or compares with it, takes any; not as a scale.
 _ANY_NUMBER = frozenset("add div eq ge gt item le lt mul ne pow rsub sub true_divide".split())
 
 
-def _numbers(node: fx.Node) -> Iterator[float]:
-    for given in (*node.args, *node.kwargs.values()):
-        if isinstance(given, (int, float)) and not isinstance(given, bool):
+_SCALES = ("alpha", "value")
+
+
+def _numbers(node: fx.Node, name: str | None) -> Iterator[float | torch.SymFloat]:
+    """The numbers a call is given that it converts to its dtype, which checks them."""
+    any_number = (name or "").removesuffix("_") in _ANY_NUMBER
+    scales = [node.kwargs[key] for key in _SCALES if key in node.kwargs]
+    for given in scales if any_number else (*node.args, *node.kwargs.values()):
+        if isinstance(given, fx.Node):
+            number = given.meta.get("example_value")
+            if isinstance(number, torch.SymFloat) and not _is_unread(given):
+                yield number
+        elif isinstance(given, (int, float)) and not isinstance(given, bool):
             yield given
 
 
-def _overflows(number: float, node: fx.Node) -> bool:
+def _overflows(number: float | torch.SymFloat, node: fx.Node) -> bool:
     value = tensor_value(node)
     if value is None or value.dtype is torch.bool or value.is_complex():
         return False
+    if isinstance(number, torch.SymFloat):
+        return value.dtype is not torch.float64
     if value.is_floating_point():
         return abs(number) != float("inf") and abs(number) > torch.finfo(value.dtype).max
     limits = torch.iinfo(value.dtype)

@@ -160,3 +160,10 @@ def schema_mutates(target: Any) -> bool | None:
     """Whether an operator overload writes to an argument; None when it has no schema."""
     schema = getattr(target, "_schema", None)
     return None if schema is None else bool(schema.is_mutable)
+
+
+def never_recompute(node: fx.Node) -> None:
+    """Have AOTAutograd keep what a node gives for the backward, not compute it there again."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    node.meta["recompute"] = CheckpointPolicy.MUST_SAVE

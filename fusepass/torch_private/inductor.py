@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -115,11 +116,27 @@ def run_op_by_op(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
 
 
 def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:
-    """The graph itself as what runs. Calling the module would print a traceback if that fails."""
+    """The graph itself as what runs. Calling the module would print a traceback if that fails.
+
+    Where it fails, grad mode is left as it was found, as by the end of a ``with`` in eager.
+    """
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
     _LazyGraphModule.force_recompile(gm)
-    return gm.forward
+    forward = gm.forward
+    if not gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled):
+        return forward
+
+    @functools.wraps(forward)
+    def run(*args: Any) -> Any:
+        enabled = torch.is_grad_enabled()
+        try:
+            return forward(*args)
+        except BaseException:
+            torch._C._set_grad_enabled(enabled)
+            raise
+
+    return run
 
 
 def graph_pass(

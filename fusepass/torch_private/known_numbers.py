@@ -1,4 +1,4 @@
-"""Dynamo: numbers that its algebra of real numbers fails on. Run on torch 2.11, 2.13, 2.15.
+"""Dynamo: numbers that it computes with in its own way. Run on torch 2.11, 2.13, 2.15.
 
 Plain Dynamo ends with an internal error where a NaN, or a bool beside an integer that varies, comes
 into a frame that it compiled for any number.
@@ -6,14 +6,19 @@ into a frame that it compiled for any number.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
 
+from fusepass.torch_private.stack import is_any_tensor, realized
+
+_SCALED = {"method_add_": "alpha", "method_addcdiv_": "value", "method_addcmul_": "value"}
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
@@ -49,3 +54,36 @@ def take_int_for_bool(node: fx.Node) -> bool:
         return False
     node.args = tuple(int(arg) if isinstance(arg, bool) else arg for arg in node.args)
     return True
+
+
+def hook_scaled(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
+    """Record ``x.add_(y, alpha=2.5)`` and its like as they are.
+
+    Dynamo makes a product and a sum of them, which rounds otherwise, and takes a number that eager
+    finds too large for the dtype.
+
+    Args:
+        is_ours: called with a translator; says whether capture has a part in its frame.
+
+    Returns:
+        Functions that take the hooks out again.
+    """
+    from torch._dynamo.variables import TensorVariable
+
+    return [_hook_scaled(TensorVariable, *names, is_ours) for names in _SCALED.items()]
+
+
+def _hook_scaled(
+    owner: Any, method: str, name: str, is_ours: Callable[[Any], bool]
+) -> Callable[[], None]:
+    original = getattr(owner, method)
+
+    @functools.wraps(original)
+    def scaled(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        number = kwargs.get(name)
+        if number is None or is_any_tensor(realized(number)) or not is_ours(tx):
+            return original(self, tx, *args, **kwargs)
+        return None  # then it is a call like any other
+
+    setattr(owner, method, scaled)
+    return functools.partial(setattr, owner, method, original)

@@ -11,7 +11,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.torch_private.known_numbers import is_nan, known_by_nan, take_int_for_bool
+from fusepass.torch_private.known_numbers import (
+    hook_scaled,
+    is_nan,
+    known_by_nan,
+    take_int_for_bool,
+)
 from fusepass.torch_private.stack import number_node, realized
 
 _KINDS: dict[type, str] = {
@@ -86,6 +91,7 @@ def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
         _hook_reading(handlers),
         _hook_fakes(handlers),
         _hook_functions(handlers),
+        *hook_scaled(handlers.is_ours),
     ]
 
     def uninstall() -> None:

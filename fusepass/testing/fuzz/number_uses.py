@@ -173,6 +173,7 @@ def _partial(d: Draft, scope: Scope, one: Number) -> Lines:
     text, given = d.draw.choice(choices[::-1]), one.name
     if "math" in text:
         d.imports.add("import math")
+        d.rounded |= "sqrt" in text  # torch's of a double on the CPU is that of MKL, not rounded
         given = f"min(abs({given}), 9)"
     made = Number(name, [], truth=one.truth)  # of True, min is True
     return [f"{name} = {text.format(given)}", *_operand(d, scope, made)]
