@@ -253,6 +253,16 @@ class HostSyncs(FusepassError, AssertionError):
         )
 
 
+class NotAProgram(FusepassError, TypeError):
+    """:func:`fusepass.syncs` or ``assert_no_syncs`` was given something that cannot be called."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__(
+            f"fusepass: {given!r} is no program: give a function or an nn.Module first, and behind "
+            "it the arguments of one call."
+        )
+
+
 class NotCompiled(FusepassWarning):
     """:func:`fusepass.syncs` looked at a program that torch.compile cannot compile."""
 

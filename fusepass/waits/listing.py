@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fusepass import torch_private
-from fusepass.errors import FusepassError, NotCompiled
+from fusepass.errors import FusepassError, NotAProgram, NotCompiled
 from fusepass.report.explain import was_compiled_with_fusepass
 from fusepass.report.restore import everything_restored
 from fusepass.waits import cuda, residence
@@ -42,6 +42,9 @@ def syncs(fn: Any, /, *args: Any, **kwargs: Any) -> Syncs:
 
     Returns:
         One row per line and kind; false where there is none.
+
+    Raises:
+        NotAProgram: ``fn`` cannot be called.
     """
     return listed(fn, args, kwargs, with_fusepass=True)
 
@@ -55,6 +58,8 @@ def listed(fn: Any, args: Any, kwargs: Any, *, with_fusepass: bool) -> Syncs:
         kwargs: keyword arguments of the call.
         with_fusepass: whether to compile ``fn`` with fusepass; else all that is there remains.
     """
+    if not callable(fn):
+        raise NotAProgram(fn)
     target = torch_private.original_callable(fn)
     as_if = residence.no_device()
     ours = was_compiled_with_fusepass(fn)

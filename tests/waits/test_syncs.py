@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.errors import HostSyncs, NotCompiled
+from fusepass.errors import HostSyncs, NotAProgram, NotCompiled
 from fusepass.testing import assert_no_syncs
 from fusepass.waits import listing, residence
 from fusepass.waits.kinds import Kind
@@ -332,6 +332,12 @@ def test_line_of_mere_text_waits_for_nothing(capsys: pytest.CaptureFixture[str])
     assert not fusepass.syncs(says, x())
     assert_no_syncs(torch.compile(says, backend="fusepass"), x())
     assert capsys.readouterr().out
+
+
+def test_what_cannot_be_called() -> None:
+    for asked in (fusepass.syncs, assert_no_syncs):
+        with pytest.raises(NotAProgram, match="3 is no program"):
+            asked(3, x())
 
 
 def test_error_of_the_program_is_raised() -> None:
