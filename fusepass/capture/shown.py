@@ -89,7 +89,7 @@ def _text(tensor: torch.Tensor, look: Look) -> str | None:
 @functools.cache
 def _kind() -> Any:
     def text(self: Any, **options: Any) -> str:
-        with torch._C.DisableTorchFunctionSubclass():  # nothing else of it is looked up
+        with torch_private.without_overrides():  # nothing else of it is looked up
             plain: str = torch.Tensor.__repr__(self, **options)
         return f"Parameter containing:\n{plain}" if self.look.parameter else plain
 

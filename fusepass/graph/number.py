@@ -77,6 +77,10 @@ class Held:
         finally:
             self.recorder.grad = grad
 
+    def dtype_on(self, device: torch.device) -> torch.dtype:
+        """Of the tensor that holds it there, exactly; it has been asked for with :meth:`on`."""
+        return tensor_value(self._homes[device]).dtype  # type: ignore[union-attr]
+
     def out(self) -> fx.Node:
         """The number as a tensor of its own that can leave the graph, to be read with ``item``.
 

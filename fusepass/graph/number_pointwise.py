@@ -150,7 +150,13 @@ def power(use: Use) -> None:
     if common in HALVES:
         raise Unfit(Reason.INEXACT, f"a power of {name_of(common)} is rounded in between or not")
     base = given if x.dtype == common else use.record("to", given, common)
-    use.narrowed(_power(use, base, number.on(x.device, common)))
+    exponent = number.on(x.device, common)
+    if x.device.type == "cpu" and number.kind == "float":
+        exact = torch.promote_types(number.dtype_on(x.device), common) == common
+        if not exact:
+            text = f"a Python exponent is a double to the CPU's kernel, a tensor {name_of(common)}"
+            raise Unfit(Reason.INEXACT, text)
+    use.narrowed(_power(use, base, exponent))
 
 
 def _power(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:

@@ -118,7 +118,7 @@ from fusepass.torch_private.lowering import (
     lower_to_addmm_activation,
     real_tensors,
 )
-from fusepass.torch_private.number_text import text_of_number
+from fusepass.torch_private.number_text import text_of_number, without_overrides
 from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
     builtin_class,
@@ -387,6 +387,7 @@ __all__ = [
     "was_emptied",
     "with_node",
     "without_compile_in_place",
+    "without_overrides",
     "wrap_call",
     "wrap_tensor",
 ]

@@ -8,6 +8,8 @@ every other case torch is asked. Run on torch 2.11, 2.13, 2.15.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import _tensor_str
@@ -20,6 +22,11 @@ _WIDTH = 80  # a longer text has several lines
 _LEAST = 1e-37  # below, a processor may have been told to take numbers for zero
 _REPR, _STR, _INTERN = torch.Tensor.__repr__, _tensor_str._str, _tensor_str._str_intern
 _TORCHS_OWN = all(f.__module__.startswith("torch._tensor") for f in (_REPR, _STR, _INTERN))
+
+
+def without_overrides() -> AbstractContextManager[Any]:
+    """Inside, no subclass's ``__torch_function__`` is looked up."""
+    return torch._C.DisableTorchFunctionSubclass()
 
 
 def text_of_number(
