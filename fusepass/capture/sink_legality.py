@@ -82,6 +82,7 @@ def left_out(node: fx.Node) -> bool:
         or isinstance(value, torch.Tensor)
         or is_sink(node)
         or is_line(node)
+        or written_nodes(node)  # x[i] = number has no value, and does something
     ):
         return False
     inputs = node.all_input_nodes

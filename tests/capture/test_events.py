@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 # ruff: noqa: T201
+import contextlib
+import io
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -220,3 +222,28 @@ def test_print_options_of_the_moment() -> None:
         with torch._tensor_str.printoptions(**options):
             eager, ours = (written(f, inputs(), ()) for f in (prints_numbers, target))
         assert ours.out == eager.out
+
+
+@pytest.mark.parametrize("written", ["masked", "row"])
+def test_stores_of_numbers_stay_beside_lines(written: str) -> None:
+    """A store has no value: it was taken for a check of its number and left out."""
+
+    def program(x: Tensor, a: float) -> Tensor:
+        y = x + 1
+        if written == "masked":
+            y[y > 0] = a
+        else:
+            y[0] = a * 2
+        print(y.sum())
+        return y
+
+    compiled = torch.compile(
+        program, backend="fusepass", dynamic=True, options={"codegen": "eager"}
+    )
+    for a in (-1.0, 2.5, 3.5):
+        x = torch.tensor([[-1.0, 0.0, 0.5]])
+        with contextlib.redirect_stdout(io.StringIO()) as eager:
+            expected = program(x, a)
+        with contextlib.redirect_stdout(io.StringIO()) as late:
+            assert torch.equal(compiled(x, a), expected)
+        assert late.getvalue() == eager.getvalue()
