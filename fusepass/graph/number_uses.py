@@ -19,6 +19,7 @@ from fusepass.graph.number import Held, Unfit
 from fusepass.graph.number_fills import clamp, fill, full, setitem, tensor, where
 from fusepass.graph.number_pointwise import FUNCTIONS, REVERSED, pointwise, power
 from fusepass.graph.number_scaled import alpha, leaky_relu, lerp, scaled_product
+from fusepass.graph.number_trial import refuse_kinds
 from fusepass.graph.number_use import Use
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
@@ -50,6 +51,7 @@ def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> Non
         raise _no_handler(node, name, held)
     use = Use(node, name, in_place, given, held, value, recorder)
     recorder.grad = value.requires_grad
+    refuse_kinds(use)
     handler[1](use)
 
 

@@ -87,6 +87,8 @@ def values_of(dtype: torch.dtype) -> Iterator[Tensor]:
 def operands(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     """A tensor of a dtype with NaN, infinities and both zeros if it can have them."""
     generator = torch.Generator().manual_seed(5)
+    if dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=dtype)
     if not dtype.is_floating_point:
         return torch.randint(0, 2 if dtype is torch.bool else 100, shape, generator=generator).to(
             dtype

@@ -81,8 +81,9 @@ USES: dict[str, Callable[..., Any]] = {
     "remainder_": in_place("remainder_"),
     "fmod_": in_place("fmod_"),
     "lt_": in_place("lt_"),
-    "imul": lambda x, s: operator.imul(x.clone(), s),
-    "itruediv": lambda x, s: operator.itruediv(x.clone(), s),
+    "imul": lambda x, s: called(operator.imul, x, x.clone(), s),
+    "isub": lambda x, s: called(operator.isub, x, x.clone(), s),
+    "itruediv": lambda x, s: called(operator.itruediv, x, x.clone(), s),
     "masked_fill": lambda x, s: x.masked_fill(mask(x), s),
     "fill_": in_place("fill_"),
     "x[...] = s": lambda x, s: stored(x, s, Ellipsis),
@@ -132,6 +133,18 @@ def outcomes(function: Callable[..., Any], x: Tensor, source: torch.dtype) -> li
     return found
 
 
+def raised(function: Callable[..., Any], x: Tensor, source: torch.dtype) -> list[Any]:
+    """Types and texts of what a function raises for each number of a dtype, or a graph for each."""
+    graph = isinstance(function, fx.GraphModule)
+    found: list[Any] = []
+    for t in values_of(source):
+        try:
+            found.append(function(x.clone(), t if graph else t.item()))
+        except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+            found.append((type(error), str(error)))
+    return found
+
+
 # Kept although eager raises for no number: a negative one wraps, or only CUDA checks.
 KEPT_TO_BE_SAFE = (torch.uint8, torch.float16, torch.bfloat16)
 EVERYDAY = (torch.bool, torch.int8, torch.int64, torch.float16, torch.float32)
@@ -151,21 +164,22 @@ def test_bits_of_eager_from_every_dtype(name: str) -> None:
 def check(name: str, sources: tuple[torch.dtype, ...]) -> None:
     """Where eager raises for a number of the dtype the number is kept, and mostly only there."""
     function, replacements = USES[name], 0
-    for dtype, source in itertools.product(DTYPES, sources):
+    for dtype, source in itertools.product((*DTYPES, torch.complex64), sources):
         for shape in SHAPES if source is torch.float32 else SHAPES[:1]:
             x = operands(dtype, shape)
             expected = outcomes(function, x, source)
             failed = [e for e in expected if isinstance(e, Exception)]
-            if len(failed) == len(expected):
-                continue  # for any number: no question of its value
             try:
                 made = replaced(function, x, torch.zeros((), dtype=source))
             except Exception:  # noqa: BLE001  # neither can Dynamo trace it
                 continue
+            if len(failed) == len(expected):  # for any number of the kind, or for this tensor
+                assert made.kept or raised(made.gm, x, source) == raised(function, x, source)
+                continue
             if made.kept:
                 assert made.reads == 1
                 safe = dtype in KEPT_TO_BE_SAFE or torch.bool in (dtype, source)
-                safe |= made.kept[0].code is Reason.INEXACT
+                safe |= made.kept[0].code is Reason.INEXACT or dtype.is_complex
                 safe |= name == "sub alpha=s"  # the smallest integer, negated, wraps
                 assert failed or safe, (dtype, source, made.kept)
                 continue
