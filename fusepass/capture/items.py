@@ -124,7 +124,10 @@ def keep_asked(
     if named:
         whole = all(not frame.items[node].dtype.is_floating_point for node in named)
         text, code = "Python asks for its value", Reason.PYTHON_VALUE
-        if whole and torch_private.asked_by_operation(error):
+        taker = _takes_a_number(translator.output.graph, named)
+        if taker is not None:
+            text = f"{taker} takes a Python number there: no form of it with a tensor is known"
+        elif whole and torch_private.asked_by_operation(error):
             text, code = "it is used as a size, an index or a count", Reason.SIZE
         keep(translator, frame, dict.fromkeys(named, Kept(code, text)))
     if others is not None and frame.items:
@@ -176,6 +179,23 @@ def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[f
     if fails or torch_private.gives_unknown_sizes(error):
         asked += [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
     return _made_of(asked)
+
+
+_SCALARS = "alpha atol beta eps p rtol value".split()  # arguments that are no size or position
+
+
+def _takes_a_number(graph: fx.Graph, named: list[fx.Node]) -> str | None:
+    """The operation that failed because of an argument of its own that is a number, no size."""
+    last = next(iter(reversed(graph.nodes)), None)
+    name = op_name(last) if last is not None else None
+    if last is None or name is None or "example_value" in last.meta:
+        return None
+    given = [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
+    if not set(_made_of(given)) & set(named):
+        return None
+    scalars = [last.kwargs[key] for key in _SCALARS if key in last.kwargs]
+    floating = [isinstance(n.meta.get("example_value"), torch.SymFloat) for n in given]
+    return name if all(floating) or all(n in scalars for n in given) else None
 
 
 def _given_out(graph: fx.Graph) -> set[fx.Node]:

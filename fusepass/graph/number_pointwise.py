@@ -156,10 +156,10 @@ def power(use: Use) -> None:
         if not exact:
             text = f"a Python exponent is a double to the CPU's kernel, a tensor {name_of(common)}"
             raise Unfit(Reason.INEXACT, text)
-    use.narrowed(_power(use, base, exponent))
+    use.narrowed(powers(use, base, exponent))
 
 
-def _power(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:
+def powers(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:
     """As eager's kernels have it: a square is a product, a power of a half is a square root."""
     made = use.record(torch.pow, base, exponent)
     square = use.record(torch.mul, base, base)

@@ -17,6 +17,7 @@ from torch import fx
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.number import Held, Unfit
 from fusepass.graph.number_fills import clamp, fill, full, setitem, tensor, where
+from fusepass.graph.number_functions import float_power, isin, of_two
 from fusepass.graph.number_pointwise import FUNCTIONS, REVERSED, pointwise, power
 from fusepass.graph.number_scaled import alpha, leaky_relu, lerp, scaled_product
 from fusepass.graph.number_trial import refuse_kinds
@@ -72,7 +73,7 @@ def _no_handler(node: fx.Node, name: str, held: dict[fx.Node, Held]) -> Unfit:
     used = [held[n] for n in node.all_input_nodes if n in held]
     if all(number.kind == "int" for number in used):
         return Unfit(Reason.SIZE, f"{name} takes it as a size, an index or a count")
-    return Unfit(Reason.PYTHON_VALUE, f"{name} has no form that takes a tensor for it")
+    return Unfit(Reason.PYTHON_VALUE, f"no form of {name} that takes a tensor for it is known")
 
 
 def _called(node: fx.Node) -> str:
@@ -87,6 +88,13 @@ _HANDLERS: dict[str, Handler] = {
     "sub": (_TWO, alpha),
     "pow": (("input", "exponent"), power),
     "__rpow__": (_TWO, power),
+    "float_power": (("input", "exponent"), float_power),
+    "copysign": (_TWO, of_two),
+    "xlogy": (_TWO, of_two),
+    "special_xlogy": (_TWO, of_two),
+    "special_xlog1py": (_TWO, of_two),
+    "special_zeta": (_TWO, of_two),
+    "isin": (("elements", "test_element"), isin),
     "leaky_relu": (("input", "negative_slope"), leaky_relu),
     "index_fill": (("input", "dim", "index", "value"), fill("value")),
     "clamp": (("input", "min", "max"), clamp),
@@ -108,7 +116,9 @@ _HANDLERS: dict[str, Handler] = {
 }
 
 # Numbers given to these beside a tensor tell nothing of what the result looks like.
-_SAME_FOR_ANY = frozenset([*FUNCTIONS, *REVERSED, "clamp", "leaky_relu", "lerp"])
+_SAME_FOR_ANY = frozenset(
+    [*FUNCTIONS, *REVERSED, "clamp", "float_power", "leaky_relu", "lerp"]
+)
 
 
 def takes_any_number(node: fx.Node) -> bool:

@@ -183,7 +183,10 @@ def _stand_in(node: fx.Node) -> Any:
 
 
 def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
-    """``math.isnan`` and its like of an unknown number give an unknown truth value."""
+    """``math.isnan`` and its like of an unknown number give an unknown truth value.
+
+    ``torch.as_tensor`` of one is ``torch.tensor`` of it.
+    """
     from torch._dynamo.variables import TorchInGraphFunctionVariable
 
     original = TorchInGraphFunctionVariable.call_function
@@ -199,6 +202,10 @@ def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
                 )
                 handlers.is_unknown(tx, proxy.node)
                 return unknown_number(tx, proxy, "bool")
+        if self.value is torch.as_tensor and args:
+            node = number_node(realized(args[0]))
+            if node is not None and handlers.is_marked(node):  # then both make a new tensor
+                self = TorchInGraphFunctionVariable(torch._refs.tensor)  # as Dynamo has it
         return original(self, tx, args, kwargs)
 
     TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]

@@ -12,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusepass.graph.device_numbers import Kept, Number, replace_numbers
+from fusepass.graph.number import kind_of
+from fusepass.graph.number_uses import takes_any_number
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -58,12 +60,21 @@ def _fake(node: fx.Node, mode: Any) -> Any:
         if held.is_floating_point:
             return mode.shape_env.create_unbacked_symfloat()
         return mode.shape_env.create_unbacked_symint()
-    args = fx.map_arg(node.args, lambda n: n.meta["example_value"])
-    kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["example_value"])
+    args = fx.map_arg(node.args, lambda n: _value(n, node))
+    kwargs = fx.map_arg(node.kwargs, lambda n: _value(n, node))
     with mode:
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         return node.target(*args, **kwargs)
+
+
+def _value(source: fx.Node, user: fx.Node) -> Any:
+    """What a fake result is computed of: for calls that take any number, with one of its kind."""
+    value = source.meta["example_value"]
+    kind = kind_of(value)
+    if kind is None or not takes_any_number(user):
+        return value
+    return {"bool": True, "int": 2, "float": 0.5}[kind]
 
 
 def values_of(dtype: torch.dtype) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +110,20 @@ USES: dict[str, Callable[..., Any]] = {
     "index_fill": lambda x, s: x.reshape(-1).index_fill(
         0, called(torch.zeros, x, 1, dtype=torch.int64), s
     ),
+    "copysign": lambda x, s: torch.copysign(x, s),
+    "copysign_": in_place("copysign_"),
+    "xlogy": lambda x, s: torch.xlogy(x, s),
+    "xlogy from the left": lambda x, s: torch.special.xlogy(s, x),
+    "xlogy_": in_place("xlogy_"),
+    "xlog1py": lambda x, s: torch.special.xlog1py(x, s),
+    "xlog1py from the left": lambda x, s: torch.special.xlog1py(s, x),
+    "zeta": lambda x, s: torch.special.zeta(x, s),
+    "zeta from the left": lambda x, s: torch.special.zeta(s, x),
+    "isin": lambda x, s: torch.isin(x, s),
+    "isin inverted": lambda x, s: torch.isin(elements=x, test_element=s, invert=True),
+    "float_power": lambda x, s: torch.float_power(x, s),
+    "float_power from the left": lambda x, s: torch.float_power(s, x),
+    "float_power_": in_place("float_power_"),
     "clamp max": lambda x, s: x.clamp(max=s),
     "clamp min": lambda x, s: torch.clamp(x, s),
     "clamp both": lambda x, s: torch.clamp(x, -1, s),
@@ -198,6 +213,17 @@ def check(name: str, sources: tuple[torch.dtype, ...]) -> None:
     assert replacements or name == "full dtype"  # numbers of 8 bits only: the everyday ones
 
 
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.is_floating_point], ids=str)
+def test_the_sign_of_not_a_number(dtype: torch.dtype) -> None:
+    """``copysign`` shows the sign of a NaN, which other comparisons let pass."""
+    x = operands(dtype, (37,))
+    for t in (torch.tensor(sign * math.nan) for sign in (1, -1)):
+        made = replaced(USES["copysign"], x, t)
+        assert not made.kept
+        eager = torch.copysign(x, t.item())
+        assert torch.equal(made.gm(x, t).signbit(), eager.signbit())
+
+
 def near_misses() -> dict[str, tuple[Callable[..., Any], torch.dtype, Reason]]:
     floating, whole = torch.float32, torch.int64
     return {
@@ -205,7 +231,17 @@ def near_misses() -> dict[str, tuple[Callable[..., Any], torch.dtype, Reason]]:
         "a slice": (lambda x, n: x[:n], whole, Reason.SIZE),
         "an index and a value": (lambda x, n: stored(x, n, n), whole, Reason.SIZE),
         "a size": (lambda x, n: called(torch.full, x, (n,), 1.0), whole, Reason.SIZE),
-        "no tensor form": (lambda x, s: torch.copysign(x, s), floating, Reason.PYTHON_VALUE),
+        "no tensor form": (
+            lambda x, s: torch.nn.functional.softplus(x, s),
+            floating,
+            Reason.PYTHON_VALUE,
+        ),
+        "isin of the number": (lambda x, s: torch.isin(s, x), floating, Reason.PYTHON_VALUE),
+        "float_power, with its gradient": (
+            lambda x, s: torch.float_power(x.requires_grad_(), s),
+            floating,
+            Reason.INEXACT,
+        ),
         "an exponent, with its gradient": (
             lambda x, s: x.requires_grad_() ** s,
             floating,
