@@ -194,6 +194,7 @@ def _takes_a_number(graph: fx.Graph, named: list[fx.Node]) -> str | None:
     if not set(_made_of(given)) & set(named):
         return None
     scalars = [last.kwargs[key] for key in _SCALARS if key in last.kwargs]
+    scalars += last.args[3:4] if name == "pad" else []  # as F.pad calls it: the value
     floating = [isinstance(n.meta.get("example_value"), torch.SymFloat) for n in given]
     return name if all(floating) or all(n in scalars for n in given) else None
 

@@ -11,7 +11,7 @@ from fusepass.report.decision import Reason
 
 
 def of_two(use: Use) -> None:
-    """``copysign`` and ``xlogy``: eager itself makes a tensor of the number, of the result's dtype."""
+    """``copysign``, ``xlogy`` and their like: eager itself makes a tensor of the number."""
     name = "input" if use.number("input") is not None else "other"
     number, x_name = use.number(name), "other" if name == "input" else "input"
     if number is None or any(node in use.held for node in use.others(name)):

@@ -60,7 +60,9 @@ class Use:
 
     def unfit(self) -> Unfit:
         """That the call has no form that takes a tensor for the number."""
-        return Unfit(Reason.PYTHON_VALUE, f"no form of {self.name} that takes a tensor for it is known")
+        return Unfit(
+            Reason.PYTHON_VALUE, f"no form of {self.name} that takes a tensor for it is known"
+        )
 
     def checked(self, name: str, dtype: torch.dtype, *, lenient: bool = False) -> fx.Node:
         """A held number as a tensor of the dtype that eager converts it to, with a check.

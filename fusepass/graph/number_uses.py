@@ -116,9 +116,7 @@ _HANDLERS: dict[str, Handler] = {
 }
 
 # Numbers given to these beside a tensor tell nothing of what the result looks like.
-_SAME_FOR_ANY = frozenset(
-    [*FUNCTIONS, *REVERSED, "clamp", "float_power", "leaky_relu", "lerp"]
-)
+_SAME_FOR_ANY = frozenset([*FUNCTIONS, *REVERSED, "clamp", "float_power", "leaky_relu", "lerp"])
 
 
 def takes_any_number(node: fx.Node) -> bool:

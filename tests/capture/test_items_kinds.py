@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fusepass.errors import FusepassWarning
 
@@ -143,3 +144,63 @@ def test_what_raises_is_read(form: str) -> None:
 def test_what_does_not_raise_stays(form: str) -> None:
     """The same calls, with numbers that eager takes."""
     stays(compared(form, torch.float32, "float"))
+
+
+ON_DEVICE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "copysign": lambda x, t: torch.copysign(x, t.item()) + x.clone().copysign_(-t.item()),
+    "xlogy": lambda x, t: torch.special.xlogy(t.item(), x.abs()) + x.abs().xlogy(t.item()),
+    "isin": lambda x, t: torch.isin(x, t.item(), invert=True) & torch.isin(x, t.item() + 1),
+    "float_power": lambda x, t: torch.float_power(x, t.item()) + torch.float_power(t.item(), x),
+    "as_tensor": lambda x, t: x * torch.as_tensor(t.item()),
+    "as_tensor of a dtype": lambda x, t: torch.as_tensor(t.item(), dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("codegen", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_functions_of_two_tensors(name: str, codegen: str) -> None:
+    calls = [(torch.tensor([1.0, -2.0, 0.0]), torch.tensor(value)) for value in (0.5, 2.0, 0.0)]
+    if codegen == "inductor":
+        calls = calls[1:2]  # values that round to the same everywhere
+    stays(side_by_side(ON_DEVICE[name], *calls, codegen=codegen))
+
+
+@pytest.mark.parametrize("name", ["copysign", "xlogy", "as_tensor"])
+def test_gradients_of_functions_of_two_tensors(name: str) -> None:
+    stays(side_by_side(ON_DEVICE[name], (torch.tensor([1.0, -2.0]), torch.tensor(0.5)), grad=True))
+
+
+TAKE_NUMBERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "layer_norm": lambda x, t: functional.layer_norm(x, (3,), eps=t.item()),
+    "pad": lambda x, t: functional.pad(x, (1, 1), value=t.item()),
+    "isclose": lambda x, t: torch.isclose(x, x + 1, atol=t.item()),
+    "index_add": lambda x, t: x.index_add(0, torch.tensor([0]), x[:1], alpha=t.item()),
+    "softplus": lambda x, t: functional.softplus(x, t.item()),
+}
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize("name", TAKE_NUMBERS)
+def test_the_reason_names_the_operation(name: str, kind: str) -> None:
+    outcome = side_by_side(TAKE_NUMBERS[name], inputs(torch.float32, kind))
+    if name == "softplus" and kind == "int":  # by position, where a size could stand as well
+        is_read(outcome, "size")
+        return
+    is_read(outcome, "python_value")
+    (reason,) = (d["reason"] for d in outcome.decisions if d["rule"] == "item")
+    assert name in reason
+    assert "no form of" in reason
+    assert "asks for its value" not in reason
+
+
+def test_near_misses_of_the_reason() -> None:
+    def asked(x: Tensor, t: Tensor) -> Tensor:
+        return x * {0.5: 2, 1.5: 3}[t.item()]
+
+    def sized(x: Tensor, t: Tensor) -> Tensor:
+        return functional.pad(x, (0, int(t)), value=1.0)
+
+    outcome = side_by_side(asked, (torch.ones(3), torch.tensor(0.5)))
+    assert not any("no form of" in reason for reason in outcome.reasons), outcome.reasons
+    outcome = side_by_side(sized, (torch.ones(3), torch.tensor(2)))
+    is_read(outcome, "size")
