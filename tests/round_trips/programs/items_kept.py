@@ -336,3 +336,8 @@ def floor_division_of_integers(x: Tensor, t: Tensor) -> Tensor:
 @FAMILY.program(beside(2, 5, dtype=torch.int64, like=torch.int64))
 def shifts(x: Tensor, t: Tensor) -> Tensor:
     return x << t.item(), x & t.item()  # expect: item device on_device
+
+
+@FAMILY.program(lambda: [(normal(3, 4) > 0, torch.tensor(0.5))])
+def a_difference_that_raises(x: Tensor, t: Tensor) -> Tensor:
+    return x - t.item()  # expect: item keep partial_op
