@@ -3,7 +3,7 @@
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
 elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
-(empty_selection.py).
+(empty_selection.py), variances warn where there is too little (few_selected.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from fusepass import torch_private
+from fusepass.capture import few_selected
 from fusepass.capture.empty_selection import extremum
 from fusepass.capture.frame import frame_of
 from fusepass.capture.read_back import is_only_tested
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.memory import memory_of
+from fusepass.graph.selected import SPREADS
 from fusepass.graph.selected_extrema import EXTREMA
 
 _TOLERANCES = {"rtol": 1e-05, "atol": 1e-08, "equal_nan": False}
@@ -35,6 +37,8 @@ def on_call(
     frame = frame_of(translator.output)
     if frame is None or frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
         return call()
+    if name in SPREADS:
+        return few_selected.spread(translator, frame, name, call)
     if name in EXTREMA:
         alone = len(args) == 1 and not kwargs and not frame.in_message
         return extremum(translator, frame, name, args, call) if alone else call()

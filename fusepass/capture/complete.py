@@ -24,7 +24,7 @@ from fusepass.capture import (
 from fusepass.capture.event_outputs import take_events_out
 from fusepass.capture.events import Events
 from fusepass.capture.frame import Frame, any_frame_of
-from fusepass.capture.items import settle_items
+from fusepass.capture.items import reading, settle_items
 from fusepass.capture.masked import settle_masks
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
@@ -50,8 +50,8 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.plain:
         with log.compiling(frame, output_graph):
             return compile_graph()
-    reading = settle_items(gm, frame, output_graph)
-    settle_masks(gm, frame, output_graph)
+    late = settle_items(gm, frame, output_graph)
+    late += settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))
     take_back(
         output_graph,
@@ -75,7 +75,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
         _give_all_back(output_graph, frame, error)
         raise
     compiled = compiled if events is None else events.around(compiled)
-    return compiled if reading is None else reading(compiled)
+    return reading(compiled, frozenset(late)) if late else compiled
 
 
 def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:

@@ -219,6 +219,7 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
     if frame is not None:
         if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
+            masked.keep_asked(translator, frame, error)
         stack = getattr(error, "real_stack", None)
         file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
         log.graph_break(frame.compiler, reason, file, line)

@@ -29,7 +29,6 @@ from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
 FROM_ITEM = "fusepass_from_item"  # meta key of a number read from a tensor, or computed from one
-Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 _ON_DEVICE = (
     "device",
     Reason.ON_DEVICE,
@@ -134,14 +133,14 @@ def keep_asked(
         keep(translator, frame, dict.fromkeys(frame.items, others))
 
 
-def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around | None:
+def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
     """Replace the numbers of a complete graph by tensors; give back those that are needed.
 
     Returns:
-        What is to be put around the compiled graph: numbers that leave it are read there.
+        The positions of outputs that were numbers, and are tensors to be read behind the graph.
     """
     if not frame.items:
-        return None
+        return []
     graph = gm.graph
     read_in_time(graph, torch_private.fake_mode_of(gm))
     for node in reversed(graph.nodes):
@@ -165,7 +164,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Around 
         item = frame.items[node]
         treatment, code, text = _AFTER if node in given_out else _ON_DEVICE
         frame.round_trips[item.position] = _decision(item, Outcome.APPLIED, code, text, treatment)
-    return functools.partial(_reading, positions=frozenset(late)) if late else None
+    return late
 
 
 def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[fx.Node]:
@@ -207,8 +206,13 @@ def _given_out(graph: fx.Graph) -> set[fx.Node]:
     return set(_made_of([n for n in leaving if FROM_ITEM in n.meta]))
 
 
-def _reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
-    """A compiled graph of which some outputs are read as numbers."""
+def reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
+    """A compiled graph of which some outputs are read as numbers.
+
+    Args:
+        compiled: the graph.
+        positions: of these outputs, tensors of one element.
+    """
 
     @functools.wraps(compiled)
     def call(*args: Any) -> Any:

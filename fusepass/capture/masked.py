@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.counts import selection_of
 from fusepass.capture.frame import Frame, Place, frame_of
 from fusepass.capture.position import location, position
 from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.history import History
 from fusepass.graph.masked_store import (
     counts_masks,
     is_masked_store,
@@ -25,7 +27,11 @@ from fusepass.graph.masked_store import (
 )
 from fusepass.graph.mixed_index import split_index, split_mixed_indices
 from fusepass.graph.modes import modes_of_graph
-from fusepass.graph.selection_counts import count_on_device
+from fusepass.graph.number import READ_LATE
+from fusepass.graph.origins import Origins
+from fusepass.graph.same_value import same_value
+from fusepass.graph.selected_places import select_by_masks
+from fusepass.graph.selection_counts import count_on_device, mask_behind, places_of
 from fusepass.graph.selections import lower_selections
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -56,9 +62,30 @@ def on_size(translator: Any, node: fx.Node) -> bool:
     resumed = translator.output.root_tx.f_code.co_name.startswith(_RESUMED)
     if resumed and place.position in log.log_of(frame.compiler).kept:
         return False  # met, and given back, before the graph break
+    _count_once(frame, node)
     frame.selections[node] = place
     node.meta[_PLACE] = place
     return True
+
+
+def _count_once(frame: Frame, node: fx.Node) -> None:
+    """Have a selection be of the size of an earlier one, if their masks are equal.
+
+    ``F.mse_loss(x[x > 0], y[x > 0])`` compares the sizes while it is traced.
+    """
+    mask = mask_behind(node) or places_of(node)
+    if mask is None or not frame.selections:
+        return
+    history = History(node.graph, node)
+    now = history.moments[node]
+    for earlier in frame.selections:
+        other = mask_behind(earlier) or places_of(earlier)
+        if other is None or other is mask or earlier not in history.moments:
+            continue
+        moments = history.moments[earlier], now
+        if same_value(other, mask, history, moments):
+            torch_private.count_as(tensor_value(mask), tensor_value(other))
+            return
 
 
 def _selects(node: fx.Node) -> bool:
@@ -78,15 +105,21 @@ def _given_back(frame: Any) -> set[Any]:
     return torch_private.kept_between_restarts(frame, _GIVEN_BACK, set)  # type: ignore[no-any-return]
 
 
-def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> None:
-    """Take the sizes that only the data know out of a complete graph, or start the frame again."""
+def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
+    """Take the sizes that only the data know out of a complete graph, or start the frame again.
+
+    Returns:
+        The positions of outputs that were such sizes, and are tensors to be read behind the graph.
+    """
     frame.settled = True
+    late: list[int] = []
     fake_mode = torch_private.fake_mode_of(gm)
     if fake_mode is None or not frame.options.rule_on("masked"):
-        return
+        return late
     nodes = list(gm.graph.nodes)
+    select_by_masks(nodes, (_PLACE,))
     split_mixed_indices(nodes, fake_mode)
-    _settle_selections(nodes, frame, output_graph, fake_mode)
+    _settle_selections(nodes, frame, output_graph, fake_mode, late)
     with modes_of_graph() as follow:
         for node in nodes:
             follow(node)
@@ -94,16 +127,18 @@ def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> None:
                 _settle_store(node, frame, fake_mode)
             elif counts_masks(node):
                 _record_store(node, frame, "it is no store through one mask: y[mask] = v is one")
+    return late
 
 
 def _settle_selections(
-    nodes: list[fx.Node], frame: Frame, output_graph: Any, fake_mode: Any
+    nodes: list[fx.Node], frame: Frame, output_graph: Any, fake_mode: Any, late: list[int]
 ) -> None:
     sizes = [torch_private.sizes_bound(node.meta) for node in nodes]
     if not any(sizes):
         return
     graph = nodes[0].graph
-    needed = count_on_device(graph, fake_mode)
+    counted = _counted(graph)
+    needed = count_on_device(graph, fake_mode, late)
     nodes[:] = graph.nodes
     result = lower_selections(nodes, fake_mode)
     result.kept |= {
@@ -117,11 +152,23 @@ def _settle_selections(
         text = "what the mask selects is computed for all elements: nothing waits for its size"
         if place in frame.empties.values():
             text += "; whether it selects anything is asked once, after the graph"
-        frame.round_trips[place.position] = _decision(
-            Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place
-        )
+        code, treatment = Reason.ON_DEVICE, "device"
+        if root in counted:
+            text = "how many the mask selects is needed behind the graph only, and read there"
+            code, treatment = Reason.AFTER_GRAPH, "late"
+        frame.round_trips[place.position] = _decision(Outcome.APPLIED, code, text, treatment, place)
     gone = frozenset().union(*sizes) - _bound(graph)
     torch_private.forget_sizes(output_graph.root_tx, gone)
+
+
+def _counted(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Selections, a size of which leaves the graph, or a number made of it."""
+    nodes = list(graph.nodes)
+    origins = Origins(nodes)
+    leaving = [n for n in nodes[-1].all_input_nodes if tensor_value(n) is None]
+    made = [n for n in nodes[-1].all_input_nodes if READ_LATE in n.meta]
+    leaving += [source for n in made for source in n.all_input_nodes]
+    return frozenset().union(*map(origins.of, leaving))
 
 
 def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
@@ -167,6 +214,25 @@ def give_all_back(translator: Any, frame: Frame, code: Reason, text: str) -> Non
     """
     if frame.selections:
         give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
+
+
+def keep_asked(translator: Any, frame: Frame, error: BaseException) -> None:
+    """Give back the selections whose counts are asked for while the program is traced.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        error: what Dynamo raised because of it, or because of something else.
+    """
+    symbols = torch_private.asked_symbols(error) if frame.selections else ()
+    graph = translator.output.graph
+    asked = {selection_of(graph, symbol) for symbol in symbols} & frame.selections.keys()
+    text = "Python asks how many the mask selects"
+    if torch_private.asked_by_operation(error):
+        text = "how many the mask selects is used as a size, an index or a count"
+    if asked:
+        why = Reason.SIZE, text
+        give_back(translator.output, frame, {frame.selections[node]: why for node in asked})
 
 
 def give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:

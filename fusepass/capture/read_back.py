@@ -153,8 +153,9 @@ def _is_marked(node: fx.Node) -> bool:
 
 
 def _read_late(node: fx.Node) -> None:
-    """Mark a tensor that Dynamo makes of a number to hand it out."""
-    if any(map(_is_marked, node.all_input_nodes)):
+    """Mark a tensor that Dynamo makes of a number, or of a size, to hand it out."""
+    values = (source.meta.get("example_value") for source in node.all_input_nodes)
+    if any(map(_is_marked, node.all_input_nodes)) or any(map(torch_private.unknown_sizes, values)):
         node.meta[READ_LATE] = True
 
 

@@ -55,7 +55,7 @@ def on_speech(
     place = place_of(translator, frame)
     try:
         check_frame(translator, frame, place)
-        _record(translator, frame, place, utterance(translator, speaker, args, kwargs))
+        record(translator, frame, place, utterance(translator, speaker, args, kwargs))
     except torch_private.restart_errors():
         raise
     except Refusal as refusal:
@@ -173,7 +173,19 @@ def leave_all(output_graph: Any, frame: Frame, error: Exception) -> None:
         leave(output_graph.root_tx, {place: why for place, _ in frame.lines})
 
 
-def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
+def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: Any = None) -> None:
+    """Put a line node where a call stands that writes a line.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        place: of the call, by :func:`place_of`.
+        said: what it writes.
+        only_if: a tracked 0-d bool tensor, under which it writes that; None if it always does.
+
+    Raises:
+        Refusal: it cannot be written later as it would be now.
+    """
     if said.listener is not None:
         pending = torch_private.pending_changes(translator)
         if pending is not None:
@@ -190,6 +202,8 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
     when = [(frame.predicates[site].as_proxy(), arm) for site, arm in frame.arms]
     if frame.due is not None:
         when.append((frame.due.as_proxy(), True))
+    if only_if is not None:
+        when.append((only_if.as_proxy(), True))
     looks = _looks(translator.output.graph, writer)
     operands = [torch_private.proxy_of(translator, node) for node in writer.nodes]
     proxy = translator.output.create_proxy("call_function", line, (tuple(when), *operands), {})
@@ -212,7 +226,7 @@ def _record(translator: Any, frame: Frame, place: Any, said: Utterance) -> None:
     )
     frame.lines.append((place, frozenset(site for site, _ in frame.arms)))
     text = "the line is written after the graph" + (
-        ", at one read-back per call" if operands else ""
+        ", at one read-back per call" if operands or only_if is not None else ""
     )
     decision = Decision(
         Station.CAPTURE, "print", Outcome.APPLIED, Reason.AFTER_GRAPH, text, "late", *where

@@ -126,6 +126,24 @@ def _is_logged(logger: logging.Logger | None, level: int) -> bool:
     return not root.handlers or root.isEnabledFor(level)
 
 
+def warning(translator: Any, text: str) -> Utterance:
+    """What torch writes when it warns of the line being traced, a UserWarning.
+
+    Args:
+        translator: Dynamo's translator, at the call.
+        text: of the warning.
+
+    Raises:
+        Refusal: it cannot be written later as it would be now.
+    """
+    frame, line = _at_level(translator, 1)
+    file, module = frame.f_code.co_filename, frame.f_globals
+    if listeners.would_raise(UserWarning, text, module.get("__name__") or "<string>", line):
+        raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
+    parts = (Known(text), Known(UserWarning), Known((file, line)), Known(module))
+    return Utterance(lambda _: Made(emit.warned, parts), listeners.of_warnings())
+
+
 _OF_WARN = ("message", "category", "stacklevel", "source")
 
 

@@ -26,6 +26,9 @@ from fusepass.graph.masked_store import add_call, mask_of
 from fusepass.graph.same_value import same_value
 from fusepass.report.decision import Reason
 
+SPREADS = ("std", "var")
+WARNED = "fusepass_warned"  # meta key of a variance: eager's warning of too few elements is written
+
 
 @dataclass(frozen=True, eq=False)
 class Selection:
@@ -112,6 +115,17 @@ class Lowering:
         """Erase what was recorded in front of a node."""
         for made in reversed(self.made.pop(node, [])):
             made.graph.erase_node(made)
+
+
+def check_warned(node: fx.Node) -> None:
+    """Hold a variance, or standard deviation, against what capture did for its warning.
+
+    Raises:
+        Kept: nobody would write it.
+    """
+    if WARNED not in node.meta:
+        text = "eager warns where a mask selects too few for a variance, and that cannot wait"
+        raise Kept(Reason.SIDE_EFFECT, text)
 
 
 def gathered(low: Lowering, node: fx.Node) -> Whole | None:

@@ -19,7 +19,15 @@ from fusepass.graph.calls import Call, call_of, default_of
 from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name, tensor_value
 from fusepass.graph.effects import is_random
 from fusepass.graph.memory import memory_of
-from fusepass.graph.selected import Kept, Lowering, Whole, gated, same_selection
+from fusepass.graph.selected import (
+    SPREADS,
+    Kept,
+    Lowering,
+    Whole,
+    check_warned,
+    gated,
+    same_selection,
+)
 from fusepass.graph.totality import POINTWISE, partial_reason
 from fusepass.report.decision import Reason
 
@@ -214,7 +222,7 @@ def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
     if call is None or call.inplace or partial_reason(node) is not None:
         return False
     if name == "squeeze":  # of one element selected it would take that dimension, too
-        dims = reduced_dims(call, first) if "dim" in dict(call.args) else None
+        dims = reduced_dims(call, first.value.dim()) if "dim" in dict(call.args) else None
         return dims is not None and first.front not in dims
     if name in ("stack", "cat") or (name in _LAID_OUT and name not in ("view", "reshape")):
         return True  # the shape of the result tells
@@ -222,22 +230,24 @@ def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
         return first.front == 0
     if name not in _ALONG:
         return False
-    dims = reduced_dims(call, first)
+    if name in SPREADS:
+        check_warned(node)
+    dims = reduced_dims(call, first.value.dim())
     return dims is not None and first.front not in dims
 
 
-def reduced_dims(call: Call, whole: Whole) -> list[int] | None:
-    """The dimensions a call reduces or works along, all of them where it names none."""
+def reduced_dims(call: Call, count: int) -> list[int] | None:
+    """The dimensions of ``count`` that a call reduces or works along, all where it names none."""
     given = dict(call.args)
     if type(given.get("unbiased")) is int:  # x.var(0) has two meanings, of which torch takes this
         given["dim"] = given["unbiased"]
     dims = given.get("dim", default_of(call.op, "dim") if call.op in _ONE_DIM else None)
     if dims is None:
-        return None if call.op in _ONE_DIM else list(range(whole.value.dim()))
+        return None if call.op in _ONE_DIM else list(range(count))
     each = dims if isinstance(dims, tuple) else (dims,)
     if not each or not all(type(dim) is int for dim in each):
         return None
-    return [dim % whole.value.dim() for dim in each]
+    return [dim % count for dim in each]
 
 
 _ONE_DIM = frozenset("cosine_similarity cumsum log_softmax normalize softmax".split())

@@ -15,7 +15,15 @@ import torch
 from torch import fx
 
 from fusepass.graph.calls import call_of
-from fusepass.graph.selected import Kept, Lowering, Whole, filled, total_size
+from fusepass.graph.selected import (
+    SPREADS,
+    Kept,
+    Lowering,
+    Whole,
+    check_warned,
+    filled,
+    total_size,
+)
 from fusepass.graph.selected_calls import reduced_dims
 from fusepass.report.decision import Reason
 
@@ -48,7 +56,7 @@ def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
     if call is None or call.inplace or source not in low.whole or set(given) - _ARGUMENTS:
         return None
     whole, name = low.whole[source], call.op
-    dims = reduced_dims(call, whole)
+    dims = reduced_dims(call, whole.value.dim())
     if dims is None or whole.front not in dims:
         return None
     if whole.value.dtype.is_complex:
@@ -59,7 +67,8 @@ def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
             cast = low.add(node, "to", whole.node, dtype)
             whole = replace(whole, node=cast)
         return total(low, node, whole, dims, keepdim=bool(given.get("keepdim")), mean=True)
-    if name in ("var", "std"):
+    if name in SPREADS:
+        check_warned(node)
         return _spread(low, node, whole, dims, given)
     if name not in _NEUTRAL or not _has_neutral(name, given):
         return None
@@ -119,6 +128,8 @@ def _spread(
     dtype = whole.value.dtype
     if not isinstance(correction, (int, float)) or not dtype.is_floating_point:
         raise Kept(Reason.SIZE, "the variance of what a mask selected has no form of its own")
+    if correction < 0:
+        raise Kept(Reason.SIZE, "a variance of nothing is no number, divided by more than nothing")
     if dtype in _HALF:
         wide = low.add(node, "to", whole.node, torch.float32)
         whole = replace(whole, node=wide)

@@ -2,7 +2,8 @@
 
 ``x[mask].numel()``, ``len(x[mask])`` and ``mask.nonzero().shape[0]`` are Python integers that are
 known once the mask has been counted. Where they only take part in tensor work, the count stays a
-tensor (device_numbers.py), and nothing that is selected has to be looked at.
+tensor (device_numbers.py), and nothing that is selected has to be looked at. One that leaves the
+graph leaves it as a tensor, and is read behind it.
 """
 
 from __future__ import annotations
@@ -60,12 +61,16 @@ def places_of(node: Any) -> fx.Node | None:
     return source if tensor_value(source) is not None else None
 
 
-def count_on_device(graph: fx.Graph, fake_mode: Any) -> dict[fx.Node, Kept]:
+def count_on_device(
+    graph: fx.Graph, fake_mode: Any, late: list[int] | None = None
+) -> dict[fx.Node, Kept]:
     """Replace sizes of what masks select by counts, where only tensor work uses them.
 
     Args:
         graph: a complete one.
         fake_mode: the mode its fake values belong to.
+        late: takes the positions of outputs that were sizes and are now 0-d tensors, to be read
+            with ``item``. Without it the graph may not give a size out.
 
     Returns:
         By selection, why a size of it is needed.
@@ -81,7 +86,7 @@ def count_on_device(graph: fx.Graph, fake_mode: Any) -> dict[fx.Node, Kept]:
                 numbers[number] = source
     if not numbers:
         return {}
-    kept = replace_numbers(graph, numbers, fake_mode, is_check)
+    kept = replace_numbers(graph, numbers, fake_mode, is_check, late)
     return {source: kept[n.node] for n, source in numbers.items() if n.node in kept}
 
 

@@ -18,6 +18,7 @@ from fusepass.torch_private.containers import (
 from fusepass.torch_private.data_sizes import (
     asked_by_operation,
     asked_symbols,
+    count_as,
     data_sizes,
     forget_count,
     forget_sizes,
@@ -255,6 +256,7 @@ __all__ = [
     "constant_or_class",
     "container_items",
     "container_of",
+    "count_as",
     "data_sizes",
     "dynamic_shapes_unlearned",
     "evaluated_size",

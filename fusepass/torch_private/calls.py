@@ -24,14 +24,16 @@ _FUNCTIONS: dict[Any, str] = {
     torch.Tensor.equal: "equal",
     torch.max: "max",
     torch.min: "min",
+    torch.std: "std",
+    torch.var: "var",
 }
-_METHODS = ("allclose", "equal", "max", "min")
+_METHODS = ("allclose", "equal", "max", "min", "std", "var")
 # What a tensor is besides its contents, layout and device.
 _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains_grad".split())
 
 
 def hook_calls(on_call: CallHandler) -> Callable[[], None]:
-    """Put a handler in front of ``torch._assert``, ``equal``, ``allclose`` and extrema.
+    """Put a handler in front of ``torch._assert``, ``equal``, ``allclose``, extrema and variances.
 
     Args:
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first

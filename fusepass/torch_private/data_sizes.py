@@ -103,6 +103,18 @@ def sizes_from_data(fake: torch.Tensor) -> list[int]:
     return [dim for dim, size in enumerate(fake.shape) if free_unbacked_symbols(size)]
 
 
+def count_as(mask: Any, other: Any) -> None:
+    """Have the next ``x[mask]`` be of the size that was counted for an equal mask.
+
+    Args:
+        mask: a fake tensor, not counted yet or counted by itself.
+        other: one of the same values and sizes.
+    """
+    counted = getattr(other, "nonzero_memo", None)
+    if counted is not None and getattr(mask, "nonzero_memo", None) is None:
+        mask.nonzero_memo = counted
+
+
 def forget_count(mask: torch.Tensor, sizes: frozenset[Any]) -> None:
     """Have the next ``x[mask]`` count anew, if the count known is one of ``sizes``."""
     counted = getattr(mask, "nonzero_memo", None)

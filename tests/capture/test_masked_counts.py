@@ -130,8 +130,72 @@ def test_in_conditions(program: Program, grad: bool) -> None:
     assert not outcome.ops["nonzero"]
 
 
-def returned(x: Tensor, m: Tensor) -> Any:
-    return x * 2, x[m].numel()
+def beside_a_sum(x: Tensor, m: Tensor) -> Any:
+    chosen = x[m]
+    return chosen.sum(), chosen.numel()
+
+
+def of_a_moment(x: Tensor, m: Tensor) -> Any:
+    mask = m.clone()
+    count = x[mask].numel()
+    mask.logical_not_()
+    return count, x[mask].numel(), mask
+
+
+def in_a_dict(x: Tensor, m: Tensor) -> Any:
+    return {"loss": x[m].mean(), "rows": len(x[m.any(1)]), "total": [x[m].numel() * 2 + 1]}
+
+
+RETURNED: dict[str, Program] = {
+    "numel": lambda x, m: x[m].numel(),
+    "len": lambda x, m: (x * 2, len(x[m])),
+    "nonzero": lambda x, m: m.nonzero().numel(),
+    "nonzero_of_numbers": lambda x, m: x.relu().nonzero().size(0),
+    "where": lambda x, m: torch.where(m)[0].numel(),
+    "masked_select": lambda x, m: (torch.masked_select(x, m).numel(), x.sum()),
+    "share": lambda x, m: (x * 2, x[m].numel() / x.numel()),
+    "both_uses": lambda x, m: (x / (x[m].numel() + 1), x[m].numel()),
+    "beside_an_item": lambda x, m: (x.sum().item() > 0, x[m].shape[0]),
+    "beside_a_sum": beside_a_sum,
+    "of_a_moment": of_a_moment,
+    "in_a_dict": in_a_dict,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", RETURNED)
+def test_returned(name: str, grad: bool) -> None:
+    """Read behind the graph as a Python int: nothing is selected, and the graph is one."""
+    outcome = by_error_rule(RETURNED[name], *draws(), grad=grad)
+    assert "keep" not in {treatment for treatment, _ in outcome.treatments}
+    assert ("late", "after_graph") in outcome.treatments
+    assert outcome.breaks == []
+    assert not outcome.ops["nonzero"]
+
+
+def test_returned_beside_what_is_selected() -> None:
+    def program(x: Tensor, m: Tensor) -> Any:
+        chosen = x[m]
+        return chosen, chosen.numel()
+
+    by_error_rule(program, *draws()).only("keep", "size")
+
+
+def test_returned_from_dynamic_shapes() -> None:
+    given = [(torch.randn(n, 3), torch.rand(n, 3) < 0.5) for n in (5, 7, 2)]
+    assert by_error_rule(RETURNED["in_a_dict"], *given, dynamic=True).breaks == []
+    assert by_error_rule(beside_a_sum, *given, dynamic=True).breaks == []
+
+
+def test_given_on_behind_a_graph_break() -> None:
+    def program(x: Tensor, m: Tensor) -> Tensor:
+        count = x[m].numel()
+        torch._dynamo.graph_break()
+        return x * count
+
+    outcome = by_error_rule(program, *draws())
+    assert {treatment for treatment, _ in outcome.treatments} == {"late"}
+    assert len(outcome.breaks) == 1
 
 
 def as_a_size(x: Tensor, m: Tensor) -> Tensor:
@@ -158,7 +222,7 @@ def divides_integers(x: Tensor, m: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "program",
-    [returned, as_a_size, as_a_slice, as_a_range, as_a_key, divides_integers],
+    [as_a_size, as_a_slice, as_a_range, as_a_key, divides_integers],
     ids=lambda program: program.__name__,
 )
 def test_needed_by_python(program: Program) -> None:
@@ -193,6 +257,7 @@ def test_a_count_used_after_its_mask_was_written() -> None:
 def test_through_inductor() -> None:
     by_error_rule(guarded, *draws(), grad=True, codegen="inductor")
     by_error_rule(USED["at_least_one"], *draws(), grad=True, codegen="inductor")
+    by_error_rule(beside_a_sum, *draws(), grad=True, codegen="inductor")
 
 
 def test_dynamic_shapes() -> None:
