@@ -132,3 +132,11 @@ def test_a_filter_that_raises() -> None:
 def test_no_warning_without_a_mask() -> None:
     outcome = by_error_rule(lambda x, m: x.std() + x.var(0).sum(), *draws())
     assert outcome.decisions == []
+
+
+def test_rows_of_a_size_that_varies_are_kept() -> None:
+    """Whether one row is enough is not known then."""
+    given = [(torch.randn(n, n), torch.rand(n, n) < 0.5) for n in (5, 7, 4)]
+    outcome = by_error_rule(WARNS["all_of_rows"], *given, dynamic=True)
+    assert {treatment for treatment, _ in outcome.treatments} == {"keep"}
+    assert by_error_rule(WARNS["std"], *given, dynamic=True).breaks == []
