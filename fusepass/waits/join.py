@@ -71,7 +71,7 @@ def _read_backs(compiled: CompiledCall) -> list[Wait]:
 
 def is_read_late(decision: Decision) -> bool:
     """Whether a number is read behind the graph, where the host waits for it all the same."""
-    return decision.rule == "item" and decision.treatment == "late"
+    return decision.rule in ("item", "masked") and decision.treatment == "late"
 
 
 def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:

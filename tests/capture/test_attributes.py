@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import fusepass
 
+from .opaque import note
 from .side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
@@ -91,12 +92,12 @@ def test_buffers_stay_buffers(kind: type[Holder]) -> None:
 def test_a_failed_fork_leaves_nothing_bound() -> None:
     """The first arm binds; then the second cannot be captured, and all starts anew."""
 
-    class Prints(Holder):
+    class Notes(Holder):
         def other(self, x: Tensor) -> None:
             self.plain = self.plain - x
-            print("other")  # noqa: T201
+            note(x)
 
-    outcome = decided(Prints())
+    outcome = decided(Notes())
     assert {t for t, _ in outcome.treatments} == {"keep"}
 
 

@@ -18,6 +18,7 @@ IN_THE_KEY = [
     "fusepass.patterns.branch_to_where",
     "fusepass.patterns.branch_to_cond",
     "fusepass.patterns.constant_attention_mask",
+    "fusepass.patterns.host_tensor",
     "fusepass.patterns.joined_reductions",
     "fusepass.graph.history",
     "fusepass.graph.mask_facts",

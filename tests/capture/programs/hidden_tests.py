@@ -122,7 +122,7 @@ def caught(x: Tensor) -> Tensor:
     return x + 1
 
 
-@FAMILY.program(ONE, keep("untraceable"))
+@FAMILY.program(ONE, WHERE)
 def read_and_no_raise(x: Tensor) -> Tensor:
     if x.sum() > 0:
         held = x.tolist()

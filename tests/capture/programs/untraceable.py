@@ -65,7 +65,7 @@ def prints_after_return(x: Tensor) -> Tensor:
     return x * 3
 
 
-@FAMILY.program(ONE, UNTRACEABLE)
+@FAMILY.program(ONE, WHERE)
 def item_in_arm(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x * x.max().item()
@@ -74,7 +74,7 @@ def item_in_arm(x: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(ONE, UNTRACEABLE)
+@FAMILY.program(ONE, WHERE)
 def tolist_in_arm(x: Tensor) -> Tensor:
     if x.sum() > 0:
         y = x * sum(x.sum(0).tolist())
