@@ -52,6 +52,17 @@ def on_fault(translator: Any, error: Exception) -> None:
     _go_on_plain(translator, frame, Reason.INTERNAL, error)
 
 
+def on_observed(translator: Any, error: Exception) -> None:
+    """Dynamo finds that the program raises: of a value it does not know, that may be wrong.
+
+    ``len`` of a text with an unknown number in it raises TypeError there, and an ``except`` of the
+    program's own would take it.
+    """
+    frame = frame_of(translator.output)
+    if frame is not None:
+        _give_unknown_back(translator, frame, error)
+
+
 def _is_ours(error: BaseException) -> bool:
     """Whether it is an error that fusepass itself tells the user of."""
     inner = getattr(error, "inner_exception", None)

@@ -19,6 +19,7 @@ from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
 from fusepass.torch_private.data_sizes import SizeHandler, hook_sizes
+from fusepass.torch_private.error_hooks import hook_errors, hook_observed
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -29,7 +30,6 @@ from fusepass.torch_private.speech import (
 from fusepass.torch_private.stack import (
     is_any_tensor,
     realized,
-    restart_errors,
     unsupported_errors,
     wrap_call,
 )
@@ -82,6 +82,8 @@ class Handlers:
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
         on_fault: called in the same way when an error inside Dynamo or a backend is.
+        on_observed: called as ``(translator, error)`` when Dynamo finds that an instruction other
+            than a ``raise`` raises, before the program's own handlers are looked for.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
         on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
@@ -103,6 +105,7 @@ class Handlers:
     on_raise: RaiseHandler
     on_error: Callable[[Any, Exception], None]
     on_fault: Callable[[Any, Exception], None]
+    on_observed: Callable[[Any, Exception], None]
     on_not: TruthHandler
     on_skip: Callable[[Any, Exception], None]
     on_size: SizeHandler
@@ -126,7 +129,8 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         hook_sizes(handlers.on_size),
         _hook_graphs(handlers.on_graph),
         _hook_breaks(handlers.on_break),
-        _hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
+        hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
+        hook_observed(handlers.on_observed),
     ]
 
     def uninstall() -> None:
@@ -192,40 +196,6 @@ def _hook_breaks(on_break: BreakHandler) -> Callable[[], None]:
 
     base.log_graph_break = with_break  # type: ignore[method-assign]
     return lambda: setattr(base, "log_graph_break", log_graph_break)
-
-
-def _hook_errors(
-    on_error: Callable[[Any, Exception], None],
-    on_skip: Callable[[Any, Exception], None],
-    on_fault: Callable[[Any, Exception], None],
-) -> Callable[[], None]:
-    from torch._dynamo import exc
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    own = vars(InstructionTranslator).get("run")
-    run = InstructionTranslator.run
-
-    @functools.wraps(run)
-    def with_error(self: Any) -> None:
-        try:
-            run(self)
-        except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
-            on_error(self, error)
-            raise
-        except (exc.Unsupported, exc.SkipFrame) as error:
-            on_skip(self, error)
-            raise
-        except restart_errors():
-            raise
-        except Exception as error:
-            on_fault(self, error)
-            raise
-
-    InstructionTranslator.run = with_error  # type: ignore[method-assign]
-    if own is None:
-        return lambda: delattr(InstructionTranslator, "run")
-    return lambda: setattr(InstructionTranslator, "run", own)
 
 
 def _all_subclasses(kind: type) -> list[Any]:

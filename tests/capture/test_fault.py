@@ -119,3 +119,36 @@ class Unnamed:
 
 def test_a_source_without_a_name_has_a_description() -> None:
     assert raising._described(SimpleNamespace(source=Unnamed())) == "an object"
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad])
+def test_what_only_dynamo_raises_is_not_caught_by_the_program(context: Any) -> None:
+    """``len`` of a text with an unknown number raised, and the program's ``except`` took it."""
+
+    def program(x: Tensor, number: Tensor) -> Tensor:
+        try:
+            y = x + len(f"<{number.item()}>")
+        except TypeError:
+            y = x * 100
+        return y
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for value in (-2.0, 1e-8, 3.25):
+        x, number = torch.randn(3), torch.tensor(value)
+        with context():
+            assert torch.equal(compiled(x, number), program(x, number))
+
+
+def test_what_the_program_raises_is_caught_by_it() -> None:
+    def program(x: Tensor, number: Tensor) -> Tensor:
+        scale = number.item()
+        try:
+            y = x + len(3)  # type: ignore[arg-type]
+        except TypeError:
+            y = x * scale
+        return y
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for value in (-2.0, 3.25):
+        x, number = torch.randn(3), torch.tensor(value)
+        assert torch.equal(compiled(x, number), program(x, number))
