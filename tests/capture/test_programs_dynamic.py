@@ -24,7 +24,10 @@ QUALIFIED = [
     and program.state is None
     and program.name not in NUMBERS_THAT_VARY
 ]
-CHOSEN = QUALIFIED[::3]
+# Captured otherwise where sizes and numbers are symbols: a slope may overflow, and how many numbers
+# a list has is not known.
+OTHERWISE = {"modules.activationfromattribute", "untraceable.tolist_in_arm"}
+CHOSEN = [program for program in QUALIFIED[::3] if program.name not in OTHERWISE]
 # Two marked dimensions that turn out equal are an error in torch itself.
 MARKED = [program for program in QUALIFIED[1::5] if len(program.inputs.shapes) == 1]
 # No fixed size of any program: Dynamo gives equal sizes one symbol on first sight, and a later
