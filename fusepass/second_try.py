@@ -52,7 +52,8 @@ def compiled_or_without_rules(
     except Exception as error:
         if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
             raise
-        problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        first_line, *_ = str(error).strip().splitlines() or ["no text"]
+        problem = f"{type(error).__name__}: {first_line}"
     undone = [d for d in record.decisions if d.rule in _optional() and _is_new(d, before)]
     record.decisions = before
     put_back()

@@ -105,10 +105,10 @@ def _handed(
     """The operands as the cond gets them: it sends each one that requires grad a gradient.
 
     In training it also keeps them all, so that what is written behind the site is copied, and what
-    was made for others to see, who may write it before the backward.
+    others see, who may write it before the backward.
     """
     trained = any(value.requires_grad for node in operands for value in tensors_of(node))
-    written = _made_for_others(site.graph) if trained else set()
+    written = _seen_by_others(site.graph) if trained else set()
     following = site.next
     while trained and following.op != "output":
         written.update(memories(written_nodes(following)))
@@ -122,14 +122,15 @@ def _handed(
         yield made
 
 
-def _made_for_others(graph: fx.Graph) -> set[int]:
-    """Memory that leaves the graph, or comes from an earlier one of the same program."""
+def _seen_by_others(graph: fx.Graph) -> set[int]:
+    """Memory that leaves the graph or comes into it, but for leaves.
+
+    Autograd lets nobody write a leaf, unless under no_grad as optimizers do, after the backward.
+    """
     inputs = graph.find_nodes(op="placeholder")
-    found = [
-        node for node in inputs if any(v.requires_grad and not v.is_leaf for v in tensors_of(node))
-    ]
-    left = graph.output_node().all_input_nodes
-    return set(memories(found + left)) - set(memories(node for node in inputs if node not in found))
+    leaves = [n for n in inputs if any(v.requires_grad and v.is_leaf for v in tensors_of(n))]
+    seen = [n for n in inputs if n not in leaves] + graph.output_node().all_input_nodes
+    return set(memories(seen)) - set(memories(leaves))
 
 
 def _call(site: fx.Node, method: str, operand: fx.Node, value: torch.Tensor) -> fx.Node:

@@ -37,22 +37,36 @@ def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
     root = None if found is None else selection_of(node.graph, found[0])
     if found is None or root is None:
         raise Refusal(Reason.PREDICATE, "a size that no mask gave is tested")
-    mask: Any = mask_behind(root)
-    last = next(iter(reversed(node.graph.nodes)))
-    history = History(node.graph, last)
-    if history.is_written(mask, history.moments[root], history.moments[last] + 1):
+    mask = mask_now(root)
+    if mask is None:
         raise Refusal(Reason.PREDICATE, "the mask is written before its count is tested")
     _, factor, rest = found
-    tracked = torch_private.proxy_of(translator, mask)
-    if tensor_value(mask).dtype is not torch.bool:  # type: ignore[union-attr]
-        tracked = _record(translator, operator.ne, tracked, 0).as_proxy()
-    made = torch_private.wrap_call(translator, "call_method", "sum", (tracked,), {})
+    made = selected(translator, mask)
     if factor != 1:
         made = _record(translator, torch.mul, made.as_proxy(), factor)
     if rest:
         made = _record(translator, torch.add, made.as_proxy(), rest)
     least, most = sorted(factor * end + rest for end in (0, most_of(mask)))
     return made.as_proxy().node, Range(least, most)
+
+
+def mask_now(root: fx.Node) -> fx.Node | None:
+    """The mask by which ``root`` selected, if it still holds what it held then."""
+    mask = mask_behind(root)
+    last = next(iter(reversed(root.graph.nodes)))
+    history = History(root.graph, last)
+    if mask is None:
+        return None
+    written = history.is_written(mask, history.moments[root], history.moments[last] + 1)
+    return None if written else mask
+
+
+def selected(translator: Any, mask: fx.Node) -> Any:
+    """Record how many elements of a mask, of truth values or other numbers, are not zero."""
+    tracked = torch_private.proxy_of(translator, mask)
+    if tensor_value(mask).dtype is not torch.bool:  # type: ignore[union-attr]
+        tracked = _record(translator, operator.ne, tracked, 0).as_proxy()
+    return torch_private.wrap_call(translator, "call_method", "sum", (tracked,), {})
 
 
 def _record(translator: Any, call: Any, *args: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import handlers, masked
-from fusepass.capture.counts import selection_of
+from fusepass.capture.counts import mask_now, selection_of
 from fusepass.capture.frame import Frame
 from fusepass.capture.message import autocast_now
 from fusepass.capture.position import location
@@ -25,9 +25,7 @@ from fusepass.capture.recipe import Known, Made
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.sink import SINK, Sink, sink
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.history import History
 from fusepass.graph.selected_extrema import NEVER_EMPTY
-from fusepass.graph.selection_counts import mask_behind
 from fusepass.report.decision import Reason
 
 _TEXT = (
@@ -86,16 +84,12 @@ def _root(frame: Frame, tracked: Any) -> fx.Node | None:
 
 def _leave_sink(translator: Any, frame: Frame, name: str, root: fx.Node) -> bool:
     """Record a sink for an empty selection; False where the exception cannot wait."""
-    mask = mask_behind(root)
+    mask = mask_now(root)
     held = tensor_value(mask)
     if mask is None or held is None or held.dtype is not torch.bool:
         return False
     # Of nothing, the extremum would be asked for while the graph runs.
     if frame.arms or not torch_private.known_equal(held.numel() > 0, True):
-        return False
-    last = next(iter(reversed(mask.graph.nodes)))
-    history = History(mask.graph, last)
-    if history.is_written(mask, history.moments[root], history.moments[last] + 1):
         return False
     if handlers.who_sees(translator, RuntimeError) is not None:
         return False

@@ -73,7 +73,7 @@ class Emission:
 
         Args:
             values: as the graph took and gave them.
-            host: the same, what :meth:`shows` asks for on the host.
+            host: the same, what :attr:`shown_first` asks for on the host.
         """
         near = host if self.shown_first else values
         if self._writes.in_modes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,16 +19,14 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture import speech
-from fusepass.capture.counts import selection_of
+from fusepass.capture.counts import mask_now, selected, selection_of
 from fusepass.capture.frame import Frame
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.utterance import warning
 from fusepass.graph.calls import call_of
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.history import History
 from fusepass.graph.selected import WARNED
 from fusepass.graph.selected_calls import reduced_dims
-from fusepass.graph.selection_counts import mask_behind
 
 
 def spread(translator: Any, frame: Frame, name: str, call: Callable[[], Any]) -> Any:
@@ -85,23 +82,15 @@ def _holds(condition: Any) -> bool:
 
 def _warn(translator: Any, frame: Frame, name: str, root: fx.Node, most: int) -> bool:
     """Record the line; False where it cannot wait."""
-    text, mask = _text(name), mask_behind(root)
+    text, mask = _text(name), mask_now(root)
     if text is None or mask is None:
         return False
-    last = next(iter(reversed(mask.graph.nodes)))
-    history = History(mask.graph, last)
-    if history.is_written(mask, history.moments[root], history.moments[last] + 1):
-        return False
     place = speech.place_of(translator, frame)
-    call = functools.partial(torch_private.wrap_call, translator)
     try:
         speech.check_frame(translator, frame, place)
         said = warning(translator, text)
-        tracked = torch_private.proxy_of(translator, mask)
-        if tensor_value(mask).dtype is not torch.bool:  # type: ignore[union-attr]
-            tracked = call("call_function", operator.ne, (tracked, 0), {}).as_proxy()
-        count = call("call_method", "sum", (tracked,), {}).as_proxy()
-        few = call("call_function", torch.le, (count, most), {})
+        count = selected(translator, mask).as_proxy()
+        few = torch_private.wrap_call(translator, "call_function", torch.le, (count, most), {})
         speech.record(translator, frame, place, said, few)
     except Refusal:
         return False

@@ -89,6 +89,8 @@ class Frame:
         lines: calls that write a line, recorded in this graph: place, and sites they are inside.
         speakers: where print and the like were loaded, by translator and height of the stack.
         round_trips: what was decided about host round trips other than branches, by position.
+        next_id: the last number given to a site.
+        plain: whether Dynamo traces the frame as it would without capture.
     """
 
     compiler: Any

@@ -255,13 +255,14 @@ def put_predicate(translator: Any) -> None:
 def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:
     """The numbers that the condition on top of the stack is made of; none for a tensor."""
     found: dict[fx.Node, None] = {}
-    todo = [torch_private.number_on_top(translator)]
+    seen: set[fx.Node] = set()  # a model's graph has more paths than could be walked
+    top = torch_private.number_on_top(translator)
+    todo = [] if top is None else [top]
     while todo:
         node = todo.pop()
-        if node is None:
-            continue
         if node in frame.items:
             found[node] = None
-        else:
+        elif node not in seen:
+            seen.add(node)
             todo.extend(node.all_input_nodes)
     return tuple(found)

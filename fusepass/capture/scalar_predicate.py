@@ -6,6 +6,7 @@ an integer with a float, exactly. What could overflow, or raise, is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import fx
@@ -27,11 +28,7 @@ def is_read_back(node: fx.Node) -> bool:
 
 def comes_from_items(node: fx.Node) -> bool:
     """Whether a number is made of ``item()`` calls alone."""
-    if is_read_back(node):
-        return True
-    sources = node.all_input_nodes
-    call = node.op == "call_function" or (node.op == "call_method" and node.target in _METHODS)
-    return call and bool(sources) and all(map(comes_from_items, sources))
+    return _all_made_of(node, is_read_back, _computes)
 
 
 _METHODS = ("__abs__", "__neg__", "__pos__", "__round__", "__floor__", "__ceil__", "__trunc__")
@@ -39,11 +36,34 @@ _METHODS = ("__abs__", "__neg__", "__pos__", "__round__", "__floor__", "__ceil__
 
 def is_of_unknown_numbers(node: fx.Node) -> bool:
     """Whether a number is made of ``item()`` calls and counts of masks alone."""
-    if is_read_back(node) or is_count(node):
-        return True
-    sources = node.all_input_nodes
-    known = node.op == "call_function" and bool(sources)
-    return known and all(map(is_of_unknown_numbers, sources))
+    return _all_made_of(node, _is_unknown, lambda step: step.op == "call_function")
+
+
+def _is_unknown(node: fx.Node) -> bool:
+    return is_read_back(node) or is_count(node)
+
+
+def _computes(node: fx.Node) -> bool:
+    return node.op == "call_function" or (node.op == "call_method" and node.target in _METHODS)
+
+
+def _all_made_of(
+    node: fx.Node, is_root: Callable[[fx.Node], bool], is_step: Callable[[fx.Node], bool]
+) -> bool:
+    """Whether every path down from a node goes over steps to a root.
+
+    Numbers used twice in each round of a loop have more paths than could be walked.
+    """
+    todo, seen = [node], set()
+    while todo:
+        current = todo.pop()
+        if current in seen or is_root(current):
+            continue
+        seen.add(current)
+        if not (is_step(current) and current.all_input_nodes):
+            return False
+        todo += current.all_input_nodes
+    return True
 
 
 def predicate_of(translator: Any, node: fx.Node) -> Any:
@@ -53,9 +73,8 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
         Refusal: the condition has no exact form on tensors.
     """
     recorder = Recorder(node.graph, translator.fake_mode, at_end=True)
-    held: dict[fx.Node, Held] = {}
     try:
-        number = _held(translator, node, held, recorder)
+        number = _held(translator, node, recorder)
         if number.mixed:
             raise Unfit(Reason.PYTHON_VALUE, "it may be an integer or a float")
         made = number.on(number.device, DTYPES[number.kind])
@@ -65,18 +84,27 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
     return torch_private.wrap_tensor(translator, torch_private.proxy_of(translator, made), value)
 
 
-def _held(translator: Any, node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> Held:
-    if node in held:
-        return held[node]
-    if is_read_back(node):
-        source: Any = node.args[0]
-        held[node] = read_now(Number(node, source), recorder)
-        return held[node]
-    if is_count(node):
-        held[node] = read_now(Number(node, *count(translator, node)), recorder)
-        return held[node]
-    for source in node.all_input_nodes:
-        if is_of_unknown_numbers(source):
-            _held(translator, source, held, recorder)
-    held[node] = number_arithmetic.held(node, held, recorder)
-    return held[node]
+def _held(translator: Any, number: fx.Node, recorder: Recorder) -> Held:
+    """The tensor that holds a number, computed from those of the numbers it is made of."""
+    held: dict[fx.Node, Held] = {}
+    for node in _in_order(number):
+        if is_read_back(node):
+            source: Any = node.args[0]
+            held[node] = read_now(Number(node, source), recorder)
+        elif is_count(node):
+            held[node] = read_now(Number(node, *count(translator, node)), recorder)
+        else:
+            held[node] = number_arithmetic.held(node, held, recorder)
+    return held[number]
+
+
+def _in_order(number: fx.Node) -> list[fx.Node]:
+    """A number and those it is made of, in the order of the graph."""
+    todo, found = [number], set()
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            if not _is_unknown(node):
+                todo += filter(is_of_unknown_numbers, node.all_input_nodes)
+    return sorted(found)

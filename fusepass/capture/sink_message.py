@@ -103,9 +103,16 @@ class _Repeatable:
 
 def only_in_messages(node: fx.Node) -> bool:
     """Whether a number is used in messages and nowhere else."""
-    return all(
-        shows(user) or (comes_from_items(user) and only_in_messages(user)) for user in node.users
-    )
+    todo, seen = [node], {node}
+    while todo:
+        for user in todo.pop().users:
+            if shows(user) or user in seen:
+                continue
+            if not comes_from_items(user):
+                return False
+            seen.add(user)
+            todo.append(user)
+    return True
 
 
 def shows(user: fx.Node) -> bool:

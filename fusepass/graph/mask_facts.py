@@ -30,6 +30,10 @@ _OR = frozenset({"logical_or", "bitwise_or", "__or__"})
 _AND = frozenset({"logical_and", "bitwise_and", "__and__"})
 
 
+# Whether all elements of a mask, read at a moment, have a value: asked once, masks are used twice.
+_Answers = dict[tuple[bool, fx.Node, int], bool]
+
+
 @dataclass(frozen=True)
 class MaskFacts:
     """Masks of which every element is known.
@@ -48,15 +52,21 @@ class MaskFacts:
 
     def is_false(self, mask: Any, moment: int) -> bool:
         """Whether no element of a mask, read at a moment, is true."""
-        return mask is False or self._is_all(False, mask, moment)
+        return mask is False or self._is_all(False, mask, moment, {})
 
     def is_true(self, mask: Any, moment: int) -> bool:
         """Whether every element of a mask, read at a moment, is true."""
-        return mask is True or self._is_all(True, mask, moment)
+        return mask is True or self._is_all(True, mask, moment, {})
 
-    def _is_all(self, value: bool, mask: Any, moment: int) -> bool:
+    def _is_all(self, value: bool, mask: Any, moment: int, known: _Answers) -> bool:
         if not _is_bool(mask):
             return False
+        asked = (value, mask, moment)
+        if asked not in known:
+            known[asked] = self._follows(value, mask, moment, known)
+        return known[asked]
+
+    def _follows(self, value: bool, mask: Any, moment: int, answers: _Answers) -> bool:
         for known, read in self.true if value else self.false:
             if same_value(mask, known, self.history, (moment, read), self.source):
                 return True
@@ -64,12 +74,12 @@ class MaskFacts:
             return False
         name, moment = op_name(mask), self.history.moments[mask]
         if name in _SAME_ELEMENTS:
-            return self._is_all(value, mask.args[0], moment)
+            return self._is_all(value, mask.args[0], moment, answers)
         if name in _NOT:
-            return self._is_all(not value, mask.args[0], moment)
+            return self._is_all(not value, mask.args[0], moment, answers)
         if name in _AND or name in _OR:
             one_is_enough = (name in _OR) is value
-            known_parts = (self._is_all(value, part, moment) for part in mask.args)
+            known_parts = (self._is_all(value, part, moment, answers) for part in mask.args)
             return any(known_parts) if one_is_enough else all(known_parts)
         return False
 
@@ -82,7 +92,7 @@ def facts_of(predicate: fx.Node, outcome: bool, history: History, moment: int) -
 
 
 def _learn(node: Any, moment: int, outcome: bool, facts: MaskFacts) -> None:
-    if tensor_value(node) is None:
+    if tensor_value(node) is None or (node, moment) in (facts.true if outcome else facts.false):
         return
     if _is_bool(node):
         (facts.true if outcome else facts.false).append((node, moment))

@@ -7,6 +7,7 @@ of them read it, and nothing wrote their results since.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
@@ -38,46 +39,49 @@ def same_value(
         moments: when ``a`` and when ``b`` are read.
         source: gives what a node is known to hold (a copy's original, say).
     """
-    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-        return _same_nodes((a, moments[0]), (b, moments[1]), history, source)
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        pairs = zip(a, b, strict=False)
-        return len(a) == len(b) and all(
-            same_value(x, y, history, moments, source) for x, y in pairs
-        )
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(
-            same_value(a[k], b[k], history, moments, source) for k in a
-        )
-    if isinstance(a, slice) and isinstance(b, slice):
-        x, y = (a.start, a.stop, a.step), (b.start, b.stop, b.step)
-        return same_value(x, y, history, moments, source)
-    return type(a) is type(b) and repr(a) == repr(b)
+    return _Comparison(history, source).same(a, b, moments)
 
 
-def _same_nodes(
-    first: Held, second: Held, history: History, source: Callable[[Held], Held]
-) -> bool:
-    (a, at_a), (b, at_b) = source(first), source(second)
-    if a is b:
-        return not history.is_written(a, min(at_a, at_b), max(at_a, at_b))
-    alike = (
-        a.op == b.op
-        and a.op in ("call_function", "call_method")
-        and a.target == b.target
-        and op_name(a) is not None
-        and not is_random(a)
-        and not written_nodes(a)
-        and _same_kind(a, b)
-        and history.holds(a, at_a)
-        and history.holds(b, at_b)
-    )
-    read = (history.moments[a], history.moments[b])
-    return (
-        alike
-        and same_value(a.args, b.args, history, read, source)
-        and same_value(a.kwargs, b.kwargs, history, read, source)
-    )
+@dataclass(frozen=True)
+class _Comparison:
+    """One question of :func:`same_value`, with what was already found: values are used twice."""
+
+    history: History
+    source: Callable[[Held], Held]
+    known: dict[tuple[Held, Held], bool] = field(default_factory=dict)
+
+    def same(self, a: Any, b: Any, moments: tuple[int, int]) -> bool:
+        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+            pair = (a, moments[0]), (b, moments[1])
+            if pair not in self.known:
+                self.known[pair] = self._same_nodes(*pair)
+            return self.known[pair]
+        if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+            pairs = zip(a, b, strict=False)
+            return len(a) == len(b) and all(self.same(x, y, moments) for x, y in pairs)
+        if isinstance(a, dict) and isinstance(b, dict):
+            return a.keys() == b.keys() and all(self.same(a[k], b[k], moments) for k in a)
+        if isinstance(a, slice) and isinstance(b, slice):
+            return self.same((a.start, a.stop, a.step), (b.start, b.stop, b.step), moments)
+        return type(a) is type(b) and repr(a) == repr(b)
+
+    def _same_nodes(self, first: Held, second: Held) -> bool:
+        (a, at_a), (b, at_b) = self.source(first), self.source(second)
+        if a is b:
+            return not self.history.is_written(a, min(at_a, at_b), max(at_a, at_b))
+        alike = (
+            a.op == b.op
+            and a.op in ("call_function", "call_method")
+            and a.target == b.target
+            and op_name(a) is not None
+            and not is_random(a)
+            and not written_nodes(a)
+            and _same_kind(a, b)
+            and self.history.holds(a, at_a)
+            and self.history.holds(b, at_b)
+        )
+        read = (self.history.moments[a], self.history.moments[b])
+        return alike and self.same(a.args, b.args, read) and self.same(a.kwargs, b.kwargs, read)
 
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:

@@ -14,7 +14,7 @@ from fusepass.waits.result import Sync, table
 
 
 def assert_no_syncs(
-    fn: Any, /, *args: Any, allow: Collection[str] | str = (), **kwargs: Any
+    fn: Any, /, *args: Any, allow: Collection[str] | str | None = None, **kwargs: Any
 ) -> None:
     """One call of ``fn`` must not make the host wait for the device.
 
@@ -28,6 +28,7 @@ def assert_no_syncs(
         *args: positional arguments of the call.
         allow: what may stay: kinds (``"print"``), or places as ``file:line`` patterns
             (``"train.py:*"``, ``"*/models/*:12"``), matched against the end of the path.
+            None: nothing.
         **kwargs: keyword arguments of the call.
 
     Raises:

@@ -12,6 +12,9 @@ from torch._inductor.lowering import register_lowering
 
 import fusepass
 from fusepass.errors import InductorFault
+from fusepass.options import Options
+from fusepass.report.log import GraphRecord
+from fusepass.second_try import compiled_or_without_rules
 
 
 @torch.library.custom_op("fusepass_test_second_try::twice", mutates_args=())
@@ -82,6 +85,22 @@ def test_goes_on_without_the_rules(place: str, grad: bool) -> None:
         assert decision.outcome.value == "rejected"
         assert "no such loop" in decision.reason
     assert fusepass.last_report(compiled).graph_breaks == ()
+
+
+def test_the_error_may_have_no_text() -> None:
+    attempts: list[Options] = []
+
+    def compiled(options: Options) -> Any:
+        attempts.append(options)
+        if len(attempts) == 1:
+            raise AssertionError
+        return print
+
+    gm = torch.fx.symbolic_trace(lambda x: x + 1)
+    with pytest.warns(InductorFault, match="AssertionError: no text"):
+        found = compiled_or_without_rules(gm, GraphRecord("f", "f.py", 1), Options(), compiled)
+    assert found is print
+    assert attempts[1].rules["host_tensor"] is False
 
 
 def test_what_plain_inductor_cannot_compile_still_raises() -> None:

@@ -112,6 +112,23 @@ def test_what_a_cond_keeps_is_written_in_a_later_frame() -> None:
     assert "cond" in [treatment for treatment, _ in outcome.treatments]
 
 
+def from_an_earlier_frame(x: Tensor, whole: Tensor, parts: Tensor) -> Tensor:
+    h = torch.zeros_like(x)
+    torch._dynamo.graph_break()
+    y = x * (whole % parts) if parts else x + h
+    torch._dynamo.graph_break()
+    h.add_(1)
+    return y * h
+
+
+def test_what_a_cond_keeps_comes_from_an_earlier_frame() -> None:
+    x, whole = torch.tensor([1.5, -1.0, 0.5]), torch.tensor(7)
+    outcome = side_by_side(
+        from_an_earlier_frame, *[(x, whole, torch.tensor(n)) for n in (2, 0, 3)], grad=True
+    )
+    assert "cond" in [treatment for treatment, _ in outcome.treatments]
+
+
 def scaled_in_place(x: Tensor, number: Tensor) -> Tensor:
     z = x * 2
     z.add_(z * 2, alpha=number.item())

@@ -226,3 +226,17 @@ def test_a_count_that_comes_round_to_zero(dtype: torch.dtype, elements: int, exa
     tested, asked = returned(program, torch.ones(elements, dtype=torch.bool))
     facts, end = learned(tested, False)
     assert facts.is_false(asked, end) is exact
+
+
+def test_masks_used_twice_are_asked_about_once() -> None:
+    def ladder(m: Tensor, rounds: int) -> Tensor:
+        for _ in range(rounds):
+            m = (m | m.t().t()) & (m | m.t().t().clone())
+        return m
+
+    def deep(m: Tensor) -> Tensor:
+        return ladder(m, 40)
+
+    assert known(lambda m: m.any(), False, deep) == (True, False)
+    assert known(lambda m: deep(m).all(), True, lambda m: m) == (False, False)
+    assert known(lambda m: m.all(), True, deep) == (False, True)

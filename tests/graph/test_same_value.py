@@ -187,3 +187,21 @@ def test_nodes_that_stand_for_others() -> None:
 
     assert not equal(a, b)
     assert equal(a, b, source)
+
+
+def test_values_used_twice_are_compared_once() -> None:
+    def ladder(x: Tensor) -> Tensor:
+        for _ in range(40):
+            x = x + x * 0.5
+        return x > 1
+
+    a, b = pair(lambda x: (ladder(x), ladder(x)))
+    asked: list[Held] = []
+
+    def source(held: Held) -> Held:
+        asked.append(held)
+        if len(asked) > 1000:
+            raise RecursionError
+        return held
+
+    assert equal(a, b, source)

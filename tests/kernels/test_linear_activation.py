@@ -132,9 +132,11 @@ def test_strides_of_operands_do_not_matter(how: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_special_values_are_eagers(name: str) -> None:
-    x = torch.tensor([[math.nan], [math.inf], [-math.inf], [-0.0], [0.0], [1e30]])
-    args = x, torch.ones(1, 1), torch.zeros(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_special_values_are_eagers(name: str, dtype: torch.dtype) -> None:
+    large = min(1e30, torch.finfo(dtype).max)
+    x = torch.tensor([[math.nan], [math.inf], [-math.inf], [-0.0], [0.0], [large]], dtype=dtype)
+    args = x, torch.ones(1, 1, dtype=dtype), torch.zeros(1, dtype=dtype)
     torch.testing.assert_close(
         OPS.linear_activation(*args, name), eager(*args, name), equal_nan=True
     )
