@@ -94,6 +94,31 @@ def test_what_dynamo_gets_wrong_itself_is_set_apart(monkeypatch: pytest.MonkeyPa
     check_program(Program(WRITES))
 
 
+def compile_that_raises(in_calls: dict[str, tuple[int, ...]]) -> Any:
+    def failing_compile(target: Any, *, backend: str, **_: Any) -> Any:
+        calls = iter(range(99))
+
+        def call(*args: Any) -> Any:
+            if next(calls) in in_calls[backend]:
+                raise NotImplementedError("of the compiler")
+            return target(*args)
+
+        return call
+
+    return failing_compile
+
+
+@pytest.mark.parametrize(("plain", "is_dynamos"), [((0, 1), True), ((1,), True), ((0,), False)])
+def test_plain_dynamo_may_have_failed_in_earlier_calls_too(
+    monkeypatch: pytest.MonkeyPatch, plain: tuple[int, ...], is_dynamos: bool
+) -> None:
+    monkeypatch.setattr(torch, "compile", compile_that_raises({"fusepass": (1,), "eager": plain}))
+    monkeypatch.setattr(fusepass, "last_report", no_report)
+    (failure,) = examine(Program(WRITES)).failures
+    assert failure.call == 1
+    assert failure.dynamo is is_dynamos
+
+
 def test_a_campaign_over_processes_is_the_same_campaign(tmp_path: Path) -> None:
     out = tmp_path / "summary.json"
     main(["--programs", "6", "--seed", "3", "--jobs", "2", "--out", str(out)])
