@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -58,7 +59,8 @@ TABLE: dict[str, tuple[tuple[torch.dtype, ...], Made]] = {
         (torch.int32, torch.int64),
         lambda n, d: (torch.arange(n, dtype=d) // 3 * 5 - 7) % 11 + torch.arange(n, dtype=d).neg(),
     ),
-    "clamped": (INTEGERS[3:], lambda n, d: torch.arange(n, dtype=d).sub(9).clamp(2, 90)),
+    # Inductor of torch 2.11 cannot compile .sub(9).clamp(2, 90) in a cat, wherever it is made.
+    "clamped": (INTEGERS[3:], lambda n, d: torch.arange(n, dtype=d).clamp(2, 90).sub(9)),
     "counts": (
         (torch.int64,),
         lambda n, d: torch.ones(min(n, 300), 77, dtype=torch.bool).tril().cumsum(1).sum(0),
@@ -93,6 +95,13 @@ TABLE: dict[str, tuple[tuple[torch.dtype, ...], Made]] = {
 
 # x[i] = 3.0 on a GPU copies the number over, op by op; Inductor compiles that away.
 STORE_NUMBERS = ("as_an_index", "indices_of_one", "written_after_the_copy")
+
+
+@pytest.fixture(autouse=True)
+def no_padding() -> Iterator[None]:
+    """Where Inductor finds a padded product faster, it hands the result out with the padding."""
+    with torch._inductor.config.patch(shape_padding=False):
+        yield
 
 
 def programs() -> list[Any]:

@@ -143,7 +143,12 @@ def _plain(value: Any) -> bool:
 
 
 def assert_same_call(
-    eager: Seen, compiled: Seen, exact: Seen | None = None, *, rounded: bool = False
+    eager: Seen,
+    compiled: Seen,
+    exact: Seen | None = None,
+    *,
+    rounded: bool = False,
+    only_gradients: bool = False,
 ) -> bool:
     """Compare all that two calls left behind.
 
@@ -152,6 +157,7 @@ def assert_same_call(
         compiled: the other.
         exact: the call in float64, for the error rule; bit by bit if None.
         rounded: sums may have been made in another order: then up to rounding, not bit by bit.
+        only_gradients: the error rule is for gradients, all else is compared as without ``exact``.
 
     Returns:
         Whether gradients, too, are equal bit by bit.
@@ -159,7 +165,11 @@ def assert_same_call(
     Raises:
         Difference: the first one found.
     """
-    text: Callable[[str, str], bool] = str.__eq__ if exact is None and not rounded else same_text
+    by_rule = None
+    if exact is not None:
+        by_rule = values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
+    bit_by_bit = exact is None or only_gradients
+    text: Callable[[str, str], bool] = str.__eq__ if bit_by_bit and not rounded else same_text
     if not _same_error(eager.error, compiled.error, text):
         raised = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
         raise Difference("exception", "call", raised)
@@ -167,8 +177,8 @@ def assert_same_call(
         said = [", ".join(map(str, seen.said)) or "nothing" for seen in (eager, compiled)]
         raise Difference("printed text", "call", f"eager said {said[0]}; compiled {said[1]}")
     values: Values = _close if rounded else assert_same_bits
-    if exact is not None:
-        values = values_within((left(eager), _given(eager)), (left(exact), _given(exact)))
+    if by_rule is not None and not bit_by_bit:
+        values = by_rule
     for name, one, other in zip(_LEFT, left(eager), left(compiled), strict=True):
         assert_same(one, other, name, values)
     assert eager.rng is not None
@@ -182,7 +192,7 @@ def assert_same_call(
         if one != shared[1][kind]:
             found = f"other {kind} are shared: {one} in eager, {shared[1][kind]} compiled"
             raise Difference("aliasing", "call", found)
-    return _assert_same_gradients(eager, compiled, values if exact is not None else None)
+    return _assert_same_gradients(eager, compiled, by_rule)
 
 
 _LEFT = ("result", "args", "state")

@@ -119,6 +119,53 @@ def test_plain_dynamo_may_have_failed_in_earlier_calls_too(
     assert failure.dynamo is is_dynamos
 
 
+class Off(torch.autograd.Function):
+    """The identity, but for its gradient, which is a tenth too large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] + 0.1
+
+
+def compile_that_is_off(target: Any, *, backend: str, **_: Any) -> Any:
+    return lambda x: target(Off.apply(x) if backend == "fusepass" else x)
+
+
+GRADIENT = """
+import torch
+
+
+def make():
+    return (lambda x: {}), None
+
+
+def inputs():
+    return [(torch.tensor([0.5, 2.0]),)]
+
+
+GRADS = (0,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [("x * 2", ["gradient"]), ("torch.lerp(x, x + 1, 16777217.0)", [])],
+    ids=["right", "terms cancel"],
+)
+def test_a_gradient_may_be_as_far_off_as_eagers_own(
+    monkeypatch: pytest.MonkeyPatch, form: str, found: list[str]
+) -> None:
+    monkeypatch.setattr(torch, "compile", compile_that_is_off)
+    monkeypatch.setattr(fusepass, "last_report", no_report)
+    examined = examine(Program(GRADIENT.format(form), training=True))
+    assert [failure.kind for failure in examined.failures] == found
+    assert examined.rounded == (not found)
+
+
 def test_a_campaign_over_processes_is_the_same_campaign(tmp_path: Path) -> None:
     out = tmp_path / "summary.json"
     main(["--programs", "6", "--seed", "3", "--jobs", "2", "--out", str(out)])
