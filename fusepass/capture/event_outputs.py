@@ -28,7 +28,7 @@ from fusepass.capture.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import SINK, Sink, is_sink
 from fusepass.capture.sink_legality import input_owners, left_out, may_fail
-from fusepass.capture.sink_message import Plan, is_input, operands_of, plans
+from fusepass.capture.sink_message import Plan, is_input, nodes_of, operands_of, plans
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
 
@@ -190,7 +190,7 @@ class _Lowering:
         copies: dict[fx.Node, fx.Node] = {}
         sources: dict[fx.Node, Place] = {}
         operands = operands_of(plan.event)
-        needed = [*operands, *(n for node in plan.again for n in node.all_input_nodes)]
+        needed = [*nodes_of(plan.event), *(n for node in plan.again for n in node.all_input_nodes)]
         for node in dict.fromkeys(needed):
             if node not in plan.again:
                 copies[node] = graph.placeholder(node.name)
@@ -201,7 +201,7 @@ class _Lowering:
         for node in plan.again:
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = {}
-        graph.output(tuple(copies[node] for node in operands))
+        graph.output(fx.map_arg(operands, copies.__getitem__))
         held: Sink | Line = plan.event.meta[LINE if is_line(plan.event) else SINK]
         direct = {i: sources[node] for i, node in enumerate(operands) if node in sources}
         places = tuple(sources.values())

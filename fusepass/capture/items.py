@@ -19,7 +19,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.frame import Frame
-from fusepass.capture.scalar_predicate import comes_from_items
+from fusepass.capture.scalar_predicate import comes_from_items, those_from_items
 from fusepass.capture.sink_message import only_in_messages, shows
 from fusepass.errors import CaptureFault
 from fusepass.graph.canonical import op_name
@@ -147,13 +147,22 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
         if FROM_ITEM in node.meta and not node.users:
             graph.erase_node(node)
     left = set(graph.nodes)
-    used = [n for n in frame.items if n in left and not only_in_messages(n)]
+    from_items = those_from_items(graph)
+
+    def is_number(node: fx.Node) -> bool:  # of what is made below nobody knew
+        return node in from_items if node in left else comes_from_items(node)
+
+    def is_message(user: fx.Node) -> bool:
+        """Whether a use of a number is the message of an exception, or a line that is written."""
+        return only_in_messages(user, is_number) if is_number(user) else shows(user)
+
+    used = [n for n in frame.items if n in left and not only_in_messages(n, is_number)]
     numbers = [Number(node, node.args[0]) for node in used]
     late: list[int] = []
     given_out = _given_out(graph)
     fake_mode = torch_private.fake_mode_of(gm)
     try:
-        kept = replace_numbers(graph, numbers, fake_mode, _is_message, late)
+        kept = replace_numbers(graph, numbers, fake_mode, is_message, late)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         first = frame.items[used[0]]
         warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
@@ -250,11 +259,6 @@ def _made_of(numbers: list[fx.Node]) -> list[fx.Node]:
         else:
             todo += [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
     return found
-
-
-def _is_message(user: fx.Node) -> bool:
-    """Whether a use of a number is the message of an exception, or a line that is written."""
-    return only_in_messages(user) if comes_from_items(user) else shows(user)
 
 
 def _decision(item: Item, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:

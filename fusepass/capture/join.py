@@ -24,7 +24,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import EXIT
 from fusepass.capture.select import BRANCH, HIDES_GRAD, WRITTEN, Branch, select
 from fusepass.capture.shadow import Shadows, shadow_arms
-from fusepass.capture.sink_message import operands_of
+from fusepass.capture.sink_message import nodes_of
 from fusepass.capture.write_back import write_back
 from fusepass.graph.masked_store import lower_masked_stores
 from fusepass.graph.mixed_index import split_mixed_indices
@@ -145,7 +145,7 @@ def _check_left(pairs: list[tuple[Any, Any]], rewritten: _Rewritten, raises_insi
 
 def _check_lines(lines: list[fx.Node], rewritten: _Rewritten) -> None:
     """What an arm prints must still be there when it has been rewritten."""
-    operands = {operand for node in lines for operand in operands_of(node)}
+    operands = {operand for node in lines for operand in nodes_of(node)}
     if not rewritten.erased.isdisjoint(operands):
         raise Refusal(Reason.SHAPE_MISMATCH, "an arm prints a tensor whose size depends on data")
     if operands and rewritten.shadows.finals:

@@ -16,10 +16,10 @@ from fusepass import torch_private
 from fusepass.capture import speech
 from fusepass.capture.frame import Frame
 from fusepass.capture.line import LINE, Line, is_line
-from fusepass.capture.scalar_predicate import comes_from_items, is_read_back
+from fusepass.capture.scalar_predicate import is_late_number, is_read_back
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.capture.sink_legality import left_out, may_fail
-from fusepass.capture.sink_message import Plan, is_input, is_rare, operands_of, plans
+from fusepass.capture.sink_message import Plan, is_input, is_rare, nodes_of, operands_of, plans
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
@@ -97,7 +97,7 @@ def _fails(node: fx.Node) -> str | None:
 
 def _is_heard(line: fx.Node) -> bool:
     """Whether what a line shows can still be read when an operation has failed."""
-    values = map(tensor_value, operands_of(line))
+    values = map(tensor_value, nodes_of(line))
     return all(value is None or value.device.type == "cpu" for value in values)
 
 
@@ -115,7 +115,8 @@ def _why_not(plan: Plan, order: dict[fx.Node, int], writes: list[fx.Node]) -> Wh
         text = "the text shows a gradient function whose name is not known"
         return Reason.UNTRACEABLE, text
     read = {node: node.all_input_nodes for node in plan.again if is_read_back(node)}
-    read |= {operands[i]: [operands[i]] for i in line.begun_before}
+    begun = [operands[i] for i in line.begun_before]
+    read |= {node: [node] for node in begun if isinstance(node, fx.Node)}
     for node, sources in read.items():
         start = -1 if is_input(node) else order[node]
         if _written_between(sources, start, order[plan.event], order, writes):
@@ -138,7 +139,7 @@ def _written_between(
 
 def _is_sure(node: fx.Node) -> bool:
     """Whether what is computed again is no arithmetic of numbers that may fail."""
-    if not comes_from_items(node) or isinstance(node.meta.get("example_value"), torch.SymBool):
+    if not is_late_number(node) or isinstance(node.meta.get("example_value"), torch.SymBool):
         return True
     name = op_name(node) or getattr(node.target, "__name__", "")
     divisor = node.args[1] if len(node.args) > 1 else None

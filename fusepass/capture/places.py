@@ -120,7 +120,8 @@ def _needed(node: fx.Node, known: dict[fx.Node, Any]) -> list[fx.Node]:
     if node.target is not select:
         return node.all_input_nodes
     predicate: Any = node.args[0]
-    return [predicate, *_arm(node, known)] if predicate in known else [predicate]
+    arm = _arm(node, known) if predicate in known else ()
+    return [predicate, *(n for n in arm if isinstance(n, fx.Node))]
 
 
 def _arm(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
@@ -130,7 +131,7 @@ def _arm(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
 
 def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     if node.target is select:
-        return tuple(known[n] for n in _arm(node, known))
+        return fx.map_arg(_arm(node, known), known.__getitem__)
     args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
     if node.op == "output":
         return args[0]

@@ -16,7 +16,7 @@ from fusepass.capture.counts import count, is_count
 from fusepass.capture.refusal import Refusal
 from fusepass.graph import number_arithmetic
 from fusepass.graph.device_numbers import Number, read_now
-from fusepass.graph.number import DTYPES, Held, Unfit
+from fusepass.graph.number import DTYPES, Held, Unfit, kind_of
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
 
@@ -31,7 +31,28 @@ def comes_from_items(node: fx.Node) -> bool:
     return _all_made_of(node, is_read_back, _computes)
 
 
+def is_late_number(node: fx.Node) -> bool:
+    """Whether a number is made of ``item()`` calls and of known numbers alone."""
+    return _all_made_of(node, lambda step: is_read_back(step) or _is_known(step), _computes)
+
+
+def _is_known(node: fx.Node) -> bool:
+    """A call on known numbers: floats that torch takes as such once the graph has been traced."""
+    number = kind_of(node) is not None
+    return node.op == "call_function" and number and not node.all_input_nodes
+
+
 _METHODS = ("__abs__", "__neg__", "__pos__", "__round__", "__floor__", "__ceil__", "__trunc__")
+
+
+def those_from_items(graph: fx.Graph) -> set[fx.Node]:
+    """All nodes for which :func:`comes_from_items` holds, in one walk."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        if is_read_back(node) or (_computes(node) and sources and found.issuperset(sources)):
+            found.add(node)
+    return found
 
 
 def is_of_unknown_numbers(node: fx.Node) -> bool:

@@ -10,14 +10,16 @@ which is written in every call.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.handed_on import is_another_object
 from fusepass.capture.line import LINE, Line, is_line
-from fusepass.capture.scalar_predicate import comes_from_items
+from fusepass.capture.scalar_predicate import comes_from_items, is_late_number
 from fusepass.capture.select import select
 from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
 from fusepass.graph.canonical import op_name, tensor_value
@@ -54,9 +56,18 @@ def plans(graph: fx.Graph) -> list[Plan]:
     return [_plan(node, order, repeatable) for node in events]
 
 
-def operands_of(event: fx.Node) -> list[fx.Node]:
-    """The nodes a sink or a line makes its message of."""
-    return [node for node in event.args[1:] if isinstance(node, fx.Node)]
+def operands_of(event: fx.Node) -> tuple[Any, ...]:
+    """What a sink or a line makes its message of, where its recipe looks for it.
+
+    Numbers among them were nodes while the frame was traced: floats that come in and that no
+    tensor needs, which torch takes as constants in the end.
+    """
+    return event.args[1:]
+
+
+def nodes_of(event: fx.Node) -> list[fx.Node]:
+    """The operands that are not known numbers."""
+    return [operand for operand in operands_of(event) if isinstance(operand, fx.Node)]
 
 
 def is_rare(event: fx.Node) -> bool:
@@ -101,14 +112,21 @@ class _Repeatable:
         return known and not is_random(node) and not written_nodes(node) and self.unwritten(node)
 
 
-def only_in_messages(node: fx.Node) -> bool:
-    """Whether a number is used in messages and nowhere else."""
+def only_in_messages(
+    node: fx.Node, is_number: Callable[[fx.Node], bool] = comes_from_items
+) -> bool:
+    """Whether a number is used in messages and nowhere else.
+
+    Args:
+        node: the number.
+        is_number: what is made of numbers read from tensors alone.
+    """
     todo, seen = [node], {node}
     while todo:
         for user in todo.pop().users:
             if shows(user) or user in seen:
                 continue
-            if not comes_from_items(user):
+            if not is_number(user):
                 return False
             seen.add(user)
             todo.append(user)
@@ -129,12 +147,12 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
     again: dict[fx.Node, None] = {}
     kept: dict[fx.Node, None] = {}
     frontier: list[fx.Node] = []
-    todo = operands_of(node)
+    todo = nodes_of(node)
     while todo:
         current = todo.pop()
         if current in again:
             continue
-        own = only_for_message(current) or comes_from_items(current)
+        own = only_for_message(current) or is_late_number(current)
         if own and not is_input(current):
             again[current] = None
             todo.extend(current.all_input_nodes)
@@ -157,12 +175,13 @@ def _shows_eagers(node: fx.Node, kept: dict[fx.Node, None]) -> bool:
     """Whether tensors in a message will have the ``requires_grad`` and ``grad_fn`` of eager's."""
     if is_line(node):
         line: Line = node.meta[LINE]
-        whole = [operands_of(node)[i] for i in line.looks]
-        unknown = [operands_of(node)[i] for i, look in line.looks.items() if look is None]
+        operands = operands_of(node)
+        whole = [operands[i] for i in line.looks]
+        unknown = [operands[i] for i, look in line.looks.items() if look is None]
         return _faithful(unknown, kept, any_kept=True) and not any(map(is_another_object, whole))
     sink: Sink = node.meta[SINK]
-    shown = [n for n in (node.args[1:][i] for i in sink.shows_grad) if isinstance(n, fx.Node)]
-    whole = [n for n in (node.args[1:][i] for i in sink.shows_whole) if isinstance(n, fx.Node)]
+    shown = [n for n in (operands_of(node)[i] for i in sink.shows_grad) if isinstance(n, fx.Node)]
+    whole = [n for n in (operands_of(node)[i] for i in sink.shows_whole) if isinstance(n, fx.Node)]
     if any(torch_private.ROW in n.meta for n in shown):
         return False
     return _faithful(shown, kept) and not any(map(is_another_object, whole))

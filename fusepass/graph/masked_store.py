@@ -101,8 +101,9 @@ def lower_store(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
         for _ in range(after if shape else 0):
             mask = add_call(made, node, fake_mode, "unsqueeze", (mask, -1))
         if held is None:
-            number = converted(value.dtype, source)
-            add_call(made, node, fake_mode, "masked_fill_", (target, mask, number))
+            source = converted(value.dtype, source)
+        if held is None and value.is_contiguous():  # Inductor leaves it so, whatever it was
+            add_call(made, node, fake_mode, "masked_fill_", (target, mask, source))
         else:
             chosen = add_call(made, node, fake_mode, torch.where, (mask, source, target))
             add_call(made, node, fake_mode, "copy_", (target, chosen))

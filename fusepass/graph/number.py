@@ -52,6 +52,7 @@ class Held:
             where it is on another device.
         recorder: of the graph.
         mixed: whether it may be an integer although ``kind`` is ``float`` (``max(s, 1)``).
+        operands: numbers whose tensors ``home`` asks for.
     """
 
     node: fx.Node
@@ -62,6 +63,7 @@ class Held:
     home: Callable[[torch.device], fx.Node | None]
     recorder: Recorder
     mixed: bool = False
+    operands: tuple[Held, ...] = ()
     _homes: dict[torch.device, fx.Node | None] = field(default_factory=dict)
     _casts: dict[tuple[torch.device, torch.dtype], fx.Node] = field(default_factory=dict)
 
@@ -93,8 +95,8 @@ class Held:
         return self.recorder.after(tensor, "clone", tensor)
 
     def _on(self, device: torch.device, dtype: torch.dtype) -> fx.Node:
-        if device not in self._homes:
-            self._homes[device] = self.home(device)
+        for number in self._without_home(device):
+            number._homes[device] = number.home(device)
         home = self._homes[device]
         if home is None:
             raise Unfit(Reason.PYTHON_VALUE, f"it is used on another device, {device}")
@@ -103,6 +105,21 @@ class Held:
         if (device, dtype) not in self._casts:
             self._casts[device, dtype] = self.recorder.after(home, "to", home, dtype)
         return self._casts[device, dtype]
+
+    def _without_home(self, device: torch.device) -> list[Held]:
+        """The numbers that this one is made of, each behind its operands: a sum may be long."""
+        found: dict[int, Held] = {}
+        todo = [self]
+        while todo:
+            number = todo[-1]
+            missing = [
+                one for one in number.operands if device not in one._homes and id(one) not in found
+            ]
+            if missing:
+                todo += missing
+            elif device not in todo.pop()._homes:
+                found[id(number)] = number
+        return list(found.values())
 
 
 def kind_of(value: Any) -> str | None:

@@ -126,7 +126,9 @@ class _Result:
             return compute(*[self._tensor(side, device, dtype) for side in self.sides])
 
         device = held[0].device
-        return Held(self.node, kind, found, roots, device, home, self.recorder)
+        return Held(
+            self.node, kind, found, roots, device, home, self.recorder, operands=tuple(held)
+        )
 
     def _tensor(self, side: Side, device: torch.device, dtype: torch.dtype) -> Any:
         if isinstance(side, Held):

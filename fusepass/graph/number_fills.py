@@ -32,6 +32,9 @@ def clamp(use: Use) -> None:
     if alone and dtype.is_floating_point and not torch_private.clamps_to_nan():
         _clamp_but_by_nan(use, bounds)
         return
+    if use.value.requires_grad and torch.is_grad_enabled() and torch_private.clamp_gradients():
+        _clamp_with_gradient(use, bounds)
+        return
     target = "clamp_" if use.in_place else "clamp"
     use.finish(use.record(target, use.given["input"], **bounds))
 
@@ -45,6 +48,26 @@ def _clamp_but_by_nan(use: Use, bounds: dict[str, fx.Node]) -> None:
     (bound,) = bounds.values()
     as_it_is = use.record("detach", given)
     use.narrowed(use.record(torch.where, use.record(torch.isnan, bound), as_it_is, clamped))
+
+
+def _clamp_with_gradient(use: Use, bounds: dict[str, fx.Node]) -> None:
+    """The gradient that eager has of a clamp by a number, where that by a tensor is another."""
+    rules = torch_private.clamp_gradients()
+    given, x = use.given["input"], use.tensor("input")
+    if rules is None or use.in_place or x.dtype != use.value.dtype:
+        raise use.unfit()
+    clamped = use.record("clamp", use.record("detach", given), **bounds)
+    passes = None
+    for name, (at_bound, at_nan) in zip(("min", "max"), rules, strict=True):
+        if name not in bounds:
+            continue
+        compare = {"min": (torch.gt, torch.ge), "max": (torch.lt, torch.le)}[name][at_bound]
+        inside = use.record(compare, given, bounds[name])
+        if at_nan:
+            inside = use.record(torch.logical_or, inside, use.record(torch.isnan, given))
+        both = passes is not None
+        passes = use.record(torch.logical_and, passes, inside) if both else inside
+    use.become(use.record(torch.where, passes, given, clamped))
 
 
 def fill(argument: str) -> Callable[[Use], None]:

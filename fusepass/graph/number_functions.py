@@ -18,6 +18,9 @@ def of_two(use: Use) -> None:
         raise use.unfit()
     x, dtype = use.tensor(x_name), use.value.dtype
     use.settled(number, x.dtype)
+    logarithm = "xlog" in use.name and name == "other"
+    if logarithm and use.value.requires_grad and number.range.nan:
+        raise Unfit(Reason.INEXACT, "of a number that is NaN the gradient is another at zero")
     use.put(**{name: number.on(x.device, dtype)})
 
 

@@ -50,6 +50,8 @@ def pointwise(use: Use) -> None:
     reverse = (other == "input") != (use.name in REVERSED)
     common = common_dtype(x, number)
     use.settled(number, x.dtype)
+    if name == "remainder" and reverse and x.requires_grad and torch.is_grad_enabled():
+        raise Unfit(Reason.PARTIAL_OP, "torch has no gradient for a remainder by a tensor")
     _check_division(use, name, number, x, common, reverse=reverse)
     if name == "div" and reverse and use.given.get("rounding_mode") is None:
         _quotient(use, number, x_name)
@@ -126,10 +128,21 @@ def _quotient(use: Use, number: Held, x_name: str) -> None:
         use.become(use.record("to", product, value.dtype))
 
 
+def rounds(use: Use, number: Held, dtype: torch.dtype) -> bool:
+    """Whether a number may lose digits as a tensor of a dtype."""
+    device = use.value.device
+    number.on(device, dtype)
+    return torch.promote_types(number.dtype_on(device), dtype) != dtype
+
+
 def power(use: Use) -> None:
     """``number ** x``, and ``x ** number`` with eager's own cases for some exponents."""
     number = use.number("exponent")
     if use.number("input") is not None:
+        base = use.number("input")
+        wide = computed_in(use.value.dtype)
+        if use.value.requires_grad and base is not None and rounds(use, base, wide):
+            raise Unfit(Reason.INEXACT, "the gradient has the logarithm of the base, a double")
         use.given["other"] = use.given.pop("exponent")
         pointwise(use)
         return

@@ -137,6 +137,8 @@ def of_integers(operation: Callable[..., int], a: Range, b: Range) -> Range | No
         a: of the left operand.
         b: of the right operand, without zero for a division.
     """
+    if not (is_int64(a) and is_int64(b)):
+        return None
     if operation is operator.mod:
         return Range(0, b.most - 1) if b.least > 0 else Range(b.least + 1, 0)
     ends = [operation(x, y) for x in (a.least, a.most) for y in (b.least, b.most)]

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.number import Held, Unfit
-from fusepass.graph.number_pointwise import FUNCTIONS, pointwise
+from fusepass.graph.number_pointwise import FUNCTIONS, pointwise, rounds
 from fusepass.graph.number_range import is_int64, negated
 from fusepass.graph.number_use import HALVES, Use, computed_in
 from fusepass.report.decision import Reason
@@ -14,8 +14,10 @@ from fusepass.report.decision import Reason
 
 def lerp(use: Use) -> None:
     """``torch.lerp`` with the number as its weight."""
-    _given(use, "weight")
+    number = _given(use, "weight")
     dtype, (start, end) = _operands(use, ("input", "end"))
+    if use.value.requires_grad and rounds(use, number, dtype):
+        raise Unfit(Reason.INEXACT, "the gradient has one less the weight, a double")
     use.narrowed(use.record(torch.lerp, start, end, use.checked("weight", dtype)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from typing import Any
 
 import torch
 import torch._dynamo
@@ -31,6 +32,41 @@ def clamps_to_nan() -> bool:
     """Whether ``x.clamp(max=nan)`` is NaN, which it is from torch 2.13 at the latest."""
     with torch.inference_mode():
         return bool(torch.zeros((), device="cpu").clamp(max=float("nan")).isnan())
+
+
+@functools.cache
+def clamp_gradients() -> tuple[tuple[bool, bool], tuple[bool, bool]] | None:
+    """Where the gradient of ``x.clamp(…)`` by a number passes, if not where one by a tensor does.
+
+    They differ in torch 2.15.
+
+    Returns:
+        For the lower and the upper bound: whether it passes at an element equal to the bound, and
+        at one that is NaN; None if numbers and tensors bound alike, by a NaN, too.
+    """
+    if not clamps_to_nan():
+        return None  # their own case, whose gradients agree
+    number, nan = 1.0, float("nan")
+    kinds = []
+    for name in ("min", "max"):
+        for bound in (number, nan):
+            made = [
+                _clamp_gradient(**{name: bound}),
+                _clamp_gradient(**{name: torch.tensor(bound)}),
+            ]
+            kinds.append((made[0], made[0] == made[1]))
+    if all(alike for _, alike in kinds):
+        return None
+    (low, _), _, (high, _), _ = kinds
+    return (low[0] == 1, low[1] == 1), (high[0] == 1, high[1] == 1)
+
+
+def _clamp_gradient(**bounds: Any) -> list[float]:
+    """For elements equal to one, NaN, smaller, and larger."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.tensor([1.0, float("nan"), 0.0, 2.0], device="cpu", requires_grad=True)
+        (found,) = torch.autograd.grad(x.clamp(**bounds).sum(), x)
+    return list(found.tolist())
 
 
 def version_text() -> tuple[str, str, str]:

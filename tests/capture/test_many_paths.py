@@ -17,6 +17,7 @@ from fusepass import torch_private
 from fusepass.capture.read_back import items_tested
 from fusepass.capture.scalar_predicate import comes_from_items, is_of_unknown_numbers
 from fusepass.capture.sink_message import only_in_messages
+from fusepass.errors import CaptureFault
 
 from .side_by_side import side_by_side
 
@@ -86,6 +87,19 @@ def averaged(x: Tensor, t: Tensor) -> Tensor:
     for _ in range(ROUNDS):
         a = a * 0.25 + a * 0.75
     return x * 2 if a > 3 else x / a
+
+
+def summed(x: Tensor, t: Tensor) -> Tensor:
+    total = 0.0
+    for i in range(300):
+        total += (t * i).sum().item()
+    return x * (total / 300)
+
+
+def test_a_long_sum_is_no_deep_recursion(recwarn: pytest.WarningsRecorder) -> None:
+    calls = [(torch.tensor([1.0, -2.0]), torch.tensor(n)) for n in (4.0, 0.5)]
+    side_by_side(summed, *calls, grad=True).only("device", "on_device")
+    assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
 
 
 def test_a_program_compiles() -> None:
