@@ -254,12 +254,12 @@ class HostSyncs(FusepassError, AssertionError):
 
 
 class NotAProgram(FusepassError, TypeError):
-    """:func:`fusepass.syncs` or ``assert_no_syncs`` was given something that cannot be called."""
+    """:func:`fusepass.syncs` and the like were given something that cannot be called."""
 
     def __init__(self, given: object) -> None:
         super().__init__(
-            f"fusepass: {given!r} is no program: give a function or an nn.Module first, and behind "
-            "it the arguments of one call."
+            f"fusepass: an object of type {type(given).__name__} is no program: give a function or "
+            "an nn.Module first, and behind it the arguments of one call."
         )
 
 
@@ -332,10 +332,14 @@ class PrefetchDevice(FusepassError, ValueError):
     """:func:`fusepass.prefetch` was given something that is no device, or one that is not there."""
 
     def __init__(self, device: object, problem: str) -> None:
-        first = problem.strip().split("\n")[0].rstrip(". ")  # torch lists all its signatures
+        first = problem.strip().split("\n")[0].rstrip(". ")
+        if "invalid combination" in first:  # torch lists all its signatures
+            first = f"a {type(device).__name__} is no device"
+        shown = repr(str(device) if type(device).__name__ == "device" else device)
         super().__init__(
-            f"fusepass: prefetch(loader, device={str(device)!r}): {first}. Pass a torch.device, a "
-            "name such as 'cuda' or 'cpu', or the index of a device of this machine."
+            f"fusepass: prefetch(loader, device={shown[:200]}): {first}. Pass the loader first, "
+            "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of a device "
+            "of this machine."
         )
 
 

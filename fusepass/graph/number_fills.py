@@ -83,7 +83,8 @@ def setitem(use: Use) -> None:
     """``x[index] = number``."""
     if use.number("value") is None or any(n in use.held for n in inside(use.given["index"])):
         raise Unfit(Reason.SIZE, "it is an index")
-    tensor = use.checked("value", use.tensor("input").dtype, lenient=True)
+    unchecked = not torch_private.stores_check_halves()
+    tensor = use.checked("value", use.tensor("input").dtype, lenient=unchecked)
     use.node.args = (*use.node.args[:2], tensor)
 
 

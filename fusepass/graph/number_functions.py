@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from torch import fx
 
 from fusepass.graph.number import Unfit
 from fusepass.graph.number_pointwise import powers
@@ -18,10 +21,23 @@ def of_two(use: Use) -> None:
         raise use.unfit()
     x, dtype = use.tensor(x_name), use.value.dtype
     use.settled(number, x.dtype)
-    logarithm = "xlog" in use.name and name == "other"
-    if logarithm and use.value.requires_grad and number.range.nan:
-        raise Unfit(Reason.INEXACT, "of a number that is NaN the gradient is another at zero")
+    if "xlog" in use.name and name == "other" and use.value.requires_grad and number.range.nan:
+        _logarithm(use, number.on(x.device, dtype))
+        return
     use.put(**{name: number.on(x.device, dtype)})
+
+
+def _logarithm(use: Use, other: fx.Node) -> None:
+    """``xlogy`` and ``xlog1py`` in training: to a number that is NaN, zeros give no gradient.
+
+    To a tensor that holds it they give NaN.
+    """
+    given, one_more = use.given["input"], use.name.rstrip("_").endswith("xlog1py")
+    none = use.record(torch.eq, given, 0)
+    none = use.record(torch.logical_and, none, use.record(torch.isnan, other))
+    safe = use.record(torch.where, none, 0.0 if one_more else 1.0, other)
+    made = use.record(torch.special.xlog1py if one_more else torch.xlogy, given, safe)
+    use.narrowed(use.record(torch.where, none, math.nan, made))
 
 
 def isin(use: Use) -> None:

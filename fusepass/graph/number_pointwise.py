@@ -139,9 +139,9 @@ def power(use: Use) -> None:
     """``number ** x``, and ``x ** number`` with eager's own cases for some exponents."""
     number = use.number("exponent")
     if use.number("input") is not None:
-        base = use.number("input")
+        held = use.number("input")
         wide = computed_in(use.value.dtype)
-        if use.value.requires_grad and base is not None and rounds(use, base, wide):
+        if use.value.requires_grad and held is not None and rounds(use, held, wide):
             raise Unfit(Reason.INEXACT, "the gradient has the logarithm of the base, a double")
         use.given["other"] = use.given.pop("exponent")
         pointwise(use)

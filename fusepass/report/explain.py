@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusepass import torch_private
-from fusepass.errors import NoReport
+from fusepass.errors import NoReport, NotAProgram
 from fusepass.report import log
 from fusepass.report.report import Report, report_of
 from fusepass.report.restore import everything_restored
@@ -49,9 +49,14 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     Returns:
         The report of this compile; ``regions_per_call`` is counted during the call, and ``syncs``
         has the host's waits seen in it.
+
+    Raises:
+        NotAProgram: ``fn`` cannot be called.
     """
     from fusepass.waits.left import left, looking
 
+    if not callable(fn):
+        raise NotAProgram(fn)
     watch = looking()
     with (
         everything_restored(_target(fn), args, kwargs),

@@ -199,6 +199,7 @@ from fusepass.torch_private.versions import (
     capture_supported,
     clamp_gradients,
     clamps_to_nan,
+    stores_check_halves,
     torch_version,
     version_text,
 )
@@ -365,6 +366,7 @@ __all__ = [
     "source_of_kernel",
     "standard_stream",
     "storage_key",
+    "stores_check_halves",
     "subgraph_of",
     "symbol_nodes",
     "symbolic_fake",

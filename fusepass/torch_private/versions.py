@@ -35,6 +35,17 @@ def clamps_to_nan() -> bool:
 
 
 @functools.cache
+def stores_check_halves() -> bool:
+    """Whether ``x[...] = 70000`` raises for float16 on the CPU, which it does from torch 2.15."""
+    with torch.inference_mode():
+        try:
+            torch.zeros(1, dtype=torch.float16, device="cpu")[...] = 70000
+        except RuntimeError:
+            return True
+    return False
+
+
+@functools.cache
 def clamp_gradients() -> tuple[tuple[bool, bool], tuple[bool, bool]] | None:
     """Where the gradient of ``x.clamp(…)`` by a number passes, if not where one by a tensor does.
 

@@ -138,5 +138,8 @@ def test_rows_of_a_size_that_varies_are_kept() -> None:
     """Whether one row is enough is not known then."""
     given = [(torch.randn(n, n), torch.rand(n, n) < 0.5) for n in (5, 7, 4)]
     outcome = by_error_rule(WARNS["all_of_rows"], *given, dynamic=True)
-    assert {treatment for treatment, _ in outcome.treatments} == {"keep"}
+    known = torch.__version__ >= "2.15"  # which traces them again as they are
+    assert {treatment for treatment, _ in outcome.treatments} == (
+        {"device", "late"} if known else {"keep"}
+    )
     assert by_error_rule(WARNS["std"], *given, dynamic=True).breaks == []

@@ -59,6 +59,11 @@ def test_not_a_device(device: Any) -> None:
     assert len(str(caught.value)) < 600  # torch lists everything it could have been
 
 
+def test_loader_and_device_the_wrong_way_round() -> None:
+    with pytest.raises(errors.PrefetchDevice, match="a list is no device"):
+        fusepass.prefetch("cpu", [torch.ones(2)])  # type: ignore[arg-type]
+
+
 @needs_no_gpu
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
 def test_a_device_that_is_not_there_is_found_at_iteration(device: Any) -> None:

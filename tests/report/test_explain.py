@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
+from fusepass.errors import NotAProgram
 from fusepass.report import log
 
 EAGER = {"codegen": "eager"}
@@ -259,3 +260,8 @@ class TestNoTrace:
         with pytest.warns(fusepass.errors.OptionsChanged), fusepass.options(treatment="cond"):
             fusepass.explain(branch, torch.ones(2))
         assert treatments(fusepass.last_report(compiled)) == ["where"]
+
+
+def test_what_cannot_be_called_is_named() -> None:
+    with pytest.raises(NotAProgram, match="type int is no program"):
+        fusepass.explain(5)

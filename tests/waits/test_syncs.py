@@ -336,7 +336,7 @@ def test_line_of_mere_text_waits_for_nothing(capsys: pytest.CaptureFixture[str])
 
 def test_what_cannot_be_called() -> None:
     for asked in (fusepass.syncs, assert_no_syncs):
-        with pytest.raises(NotAProgram, match="3 is no program"):
+        with pytest.raises(NotAProgram, match="type int is no program"):
             asked(3, x())
 
 
