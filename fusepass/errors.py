@@ -338,8 +338,8 @@ class PrefetchDevice(FusepassError, ValueError):
         shown = repr(str(device) if type(device).__name__ == "device" else device)
         super().__init__(
             f"fusepass: prefetch(loader, device={shown[:200]}): {first}. Pass the loader first, "
-            "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of a device "
-            "of this machine."
+            "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of one of "
+            "this machine's devices."
         )
 
 
