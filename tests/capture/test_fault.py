@@ -152,3 +152,22 @@ def test_what_the_program_raises_is_caught_by_it() -> None:
     for value in (-2.0, 3.25):
         x, number = torch.randn(3), torch.tensor(value)
         assert torch.equal(compiled(x, number), program(x, number))
+
+
+def bounded(x: Tensor, number: Tensor) -> Tensor:
+    a = number.item()
+    return x * a if 0 < a < 2 else x + a
+
+
+def behind_a_branch(x: Tensor, flag: Tensor, number: Tensor) -> Tensor:
+    if flag.item():
+        return x * 2
+    return bounded(x, number)
+
+
+def test_dynamos_stand_ins_do_not_raise_for_the_program() -> None:
+    """Of a bool that it does not know torch 2.11 says that integers have no order."""
+    x, yes, no = torch.ones(3), torch.tensor([True]), torch.tensor([False])
+    numbers = [torch.tensor(value) for value in (True, False, 1, 0.5, 3)]
+    side_by_side(bounded, *[(x, number) for number in numbers])
+    side_by_side(behind_a_branch, *[(x, f, number) for number in numbers for f in (no, yes)])

@@ -198,8 +198,8 @@ def counts_as_numbers(x: Tensor, mask: Tensor) -> Tensor:
 @FAMILY.program(plain, hosted=(1,), rounded=True)
 def mask_of_the_host(x: Tensor, mask: Tensor) -> Tensor:
     y = x * 2
-    y[mask] = 0  # expect: masked device on_device; cuda: masked keep device_mismatch
-    return y, x[mask].sum()  # expect: masked device on_device; cuda: masked keep size
+    y[mask] = 0  # expect: masked device on_device; cuda: masked keep size
+    return y, x[mask].sum()  # expect: masked device on_device; cuda: masked keep device_mismatch
 
 
 @FAMILY.program(
