@@ -47,7 +47,7 @@ def on_raise(translator: Any, frame: Frame | None, instruction: Any) -> None:
     """Called before each ``raise``; unwinds when it is the message of a sink that is traced."""
     if frame is None or not frame.in_message:
         return
-    if torch_private.is_internal_file(translator.f_code.co_filename):
+    if torch_private.is_dynamos_file(translator.f_code.co_filename):
         # Where it computes with values it does not know, it may raise what eager does not.
         raise Refusal(Reason.RAISES, "Dynamo's stand-in for a builtin raises in an arm")
     raise Raised(translator, instruction)

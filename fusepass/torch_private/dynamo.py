@@ -199,5 +199,9 @@ def input_count(translator: Any) -> int:
 
 def is_internal_file(path: str) -> bool:
     """Whether a source file holds stand-ins, Dynamo's or ours, and is not part of a program."""
-    own = written_out.__code__.co_filename
-    return "/torch/_dynamo/" in path.replace("\\", "/") or path == own
+    return is_dynamos_file(path) or path == written_out.__code__.co_filename
+
+
+def is_dynamos_file(path: str) -> bool:
+    """Whether a source file holds Dynamo's stand-ins for builtins."""
+    return "/torch/_dynamo/" in path.replace("\\", "/")

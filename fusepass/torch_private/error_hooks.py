@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from fusepass.torch_private.dynamo import is_internal_file
+from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors
 
 
@@ -56,7 +56,7 @@ def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[],
     @functools.wraps(handle)
     def with_observed(self: Any, raised: Any) -> None:
         stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
-        stated = stated and not is_internal_file(self.f_code.co_filename)
+        stated = stated and not is_dynamos_file(self.f_code.co_filename)
         if not stated and not isinstance(raised, ends):
             on_observed(self, raised)
         handle(self, raised)
