@@ -71,7 +71,6 @@ from fusepass.torch_private.graphs import (
 from fusepass.torch_private.hooks import (
     Handlers,
     install_hooks,
-    items_as_symbols,
     jump_kind,
     kept_between_restarts,
     restart_frame,
@@ -305,7 +304,6 @@ __all__ = [
     "is_plain_fake",
     "is_plain_object",
     "is_plain_tensor",
-    "items_as_symbols",
     "iterator_states",
     "jump_kind",
     "keep_device_busy",
