@@ -3,8 +3,9 @@
 A thread that wants Python's interpreter asks the one that runs to let go after the *switch
 interval*, 5 ms by default. A loader that decodes gives the interpreter back at every image, and a
 loop that starts kernels holds it for milliseconds: waiting 5 ms each time cost a loader of 41 ms a
-batch 10 ms on an H200's host. With 30 µs it was 2 to 4 % slower than alone, with 0.1 ms 4 to 6 %,
-with 10 µs 4 to 8 % (10 rounds on a noisy host). Nobody is interrupted who is alone.
+batch 10 ms on an H200's host. Turns of 30 µs were the best of those tried (10, 30 and 100 µs, ten
+rounds each on a noisy host): 1 to 4 % above the slower of the two alone. Nobody is interrupted who
+is alone.
 """
 
 from __future__ import annotations

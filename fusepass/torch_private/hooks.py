@@ -255,19 +255,6 @@ def restart_frame(reason: str, afresh: Any = None) -> NoReturn:
     raise SpeculationRestartAnalysis(restart_reason=reason)
 
 
-@contextlib.contextmanager
-def items_as_symbols(translator: Any) -> Iterator[None]:
-    """Inside, ``tensor.item()`` gives an unknown number instead of a graph break."""
-    mode = translator.fake_mode
-    allowed = mode.allow_scalar_outputs
-    mode.allow_scalar_outputs = True
-    try:
-        with torch._dynamo.config.patch(capture_scalar_outputs=True):
-            yield
-    finally:
-        mode.allow_scalar_outputs = allowed
-
-
 def _jump_hook(
     on_jump: JumpHandler, original: Callable[[Any, Any], None]
 ) -> Callable[[Any, Any], None]:

@@ -38,20 +38,16 @@ def ladder() -> list[fx.Node]:
 def visits(monkeypatch: pytest.MonkeyPatch) -> list[fx.Node]:
     """Nodes whose neighbours were asked for; too many is an error."""
     found: list[fx.Node] = []
+    plain = fx.Node.all_input_nodes.fget
+    assert plain is not None
 
-    def counted(name: str) -> None:
-        original: Any = vars(fx.Node).get(name)
-        plain = original.fget if isinstance(original, property) else original.__get__
+    def counted(node: fx.Node) -> Any:
+        found.append(node)
+        if len(found) > 1000 * ROUNDS:
+            raise RecursionError
+        return plain(node)
 
-        def get(node: fx.Node) -> Any:
-            found.append(node)
-            if len(found) > 1000 * ROUNDS:
-                raise RecursionError
-            return plain(node)
-
-        monkeypatch.setattr(fx.Node, name, property(get))
-
-    counted("all_input_nodes")
+    monkeypatch.setattr(fx.Node, "all_input_nodes", property(counted))
     return found
 
 
