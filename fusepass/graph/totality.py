@@ -119,6 +119,8 @@ def partial_reason(node: fx.Node) -> str | None:
     if any(map(overlaps_itself, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"
     name = op_name(node)
+    if any(not torch_private.fits_int64(n) for n in _varying_integers(node)):
+        return f"an integer that {name} is given does not fit 64 bits, which raises"
     if any(_overflows(n, node) for n in _numbers(node, name)):
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
@@ -170,6 +172,17 @@ def _numbers(node: fx.Node, name: str | None) -> Iterator[float | torch.SymFloat
                 yield number
         elif isinstance(given, (int, float)) and not isinstance(given, bool):
             yield given
+
+
+def _varying_integers(node: fx.Node) -> Iterator[torch.SymInt]:
+    """Python integers that a call on tensors is given and that differ from call to call."""
+    if tensor_value(node) is None:
+        return
+    for given in (*node.args, *node.kwargs.values()):
+        if isinstance(given, fx.Node) and not _is_unread(given):
+            number = given.meta.get("example_value")
+            if isinstance(number, torch.SymInt):
+                yield number
 
 
 def _overflows(number: float | torch.SymFloat, node: fx.Node) -> bool:

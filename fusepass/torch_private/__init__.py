@@ -51,6 +51,7 @@ from fusepass.torch_private.dynamo import (
 from fusepass.torch_private.graphs import (
     cond_operator,
     fake_mode_of,
+    fits_int64,
     function_of_operator,
     has_unbacked_size,
     invoke_subgraph_operator,
@@ -143,8 +144,6 @@ from fusepass.torch_private.side_effects import (
     side_effects_allowed,
 )
 from fusepass.torch_private.speech import (
-    METHODS,
-    Speaker,
     function_name,
     standard_stream,
     user_frames,
@@ -213,14 +212,12 @@ from fusepass.torch_private.watching import (
 )
 
 __all__ = [
-    "METHODS",
     "ROW",
     "TESTED_PYTHON",
     "TESTED_TORCH",
     "Container",
     "Handlers",
     "NumberHandlers",
-    "Speaker",
     "Watching",
     "add_constant",
     "addmm_activation",
@@ -268,6 +265,7 @@ __all__ = [
     "fake_mode_of",
     "faking",
     "fill_object",
+    "fits_int64",
     "forget_compiled_for",
     "forget_count",
     "forget_sizes",

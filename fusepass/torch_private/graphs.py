@@ -101,6 +101,24 @@ def known_equal(left: Any, right: Any) -> bool:
     return bool(statically_known_true(left == right))
 
 
+def fits_int64(number: torch.SymInt) -> bool:
+    """Whether a Python integer that varies fits 64 bits, here and (a guard) in every later call.
+
+    One that is read from a tensor does; sizes do without a guard.
+    """
+    from torch._dynamo.source import TensorPropertySource
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    environment = number.node.shape_env
+    if environment is None or environment.frozen or free_unbacked_symbols(number):
+        return True
+    sources = environment.var_to_sources
+    come = (one for symbol in number.node.expr.free_symbols for one in sources.get(symbol, ()))
+    if all(isinstance(source, TensorPropertySource) for source in come):
+        return True
+    return bool(number >= -(2**63)) and bool(number < 2**63)
+
+
 def has_unbacked_size(fake: torch.Tensor) -> bool:
     """Whether a size of a fake tensor depends on data, as that of ``nonzero`` does."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols

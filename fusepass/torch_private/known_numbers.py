@@ -56,6 +56,30 @@ def take_int_for_bool(node: fx.Node) -> bool:
     return True
 
 
+def break_at_power(node: fx.Node) -> None:
+    """Break the graph at a power of a float that varies and is negative or NaN this time.
+
+    Symbolic floats refuse it, and Dynamo would end the program with an error of its own.
+
+    Raises:
+        Unsupported: of Dynamo, if ``node`` is such a power.
+    """
+    from torch._dynamo.exc import unimplemented
+
+    if node.target not in (operator.pow, operator.ipow, pow) or len(node.args) < 2:
+        return
+    base = node.args[0]
+    number = base.meta.get("example_value") if isinstance(base, fx.Node) else None
+    hint = number.node.hint if isinstance(number, torch.SymFloat) else None
+    if hint is not None and not hint >= 0:
+        unimplemented(
+            gb_type="Power of a symbolic float",
+            context=str(node),
+            explanation=f"{hint} is negative or NaN, of which symbolic floats have no power.",
+            hints=["Multiply the number by itself, or take the power of a tensor."],
+        )
+
+
 def hook_scaled(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
     """Record ``x.add_(y, alpha=2.5)`` and its like as they are.
 

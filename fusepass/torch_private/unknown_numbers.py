@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from fusepass.torch_private.known_numbers import (
+    break_at_power,
     hook_scaled,
     is_nan,
     known_by_nan,
@@ -168,6 +169,7 @@ def _hook_fakes(handlers: NumberHandlers) -> Callable[[], None]:
         call = nodes if isinstance(nodes, tuple) and len(nodes) == 2 else (None, None)
         if last is None or call[0] is not last.args:
             return original(tx, nodes, *rest, **kwargs)
+        break_at_power(last)
         if handlers.is_ours(tx) and take_int_for_bool(last):
             nodes = (last.args, call[1])
         if handlers.takes_any(last):

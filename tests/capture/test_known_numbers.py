@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -43,3 +47,51 @@ def truth_and_count(x: Tensor, flag: bool, count: int) -> tuple[Tensor, int, flo
 def test_a_truth_value_is_added_to_a_number_that_varies() -> None:
     pairs = [(True, 2), (True, 3), (False, 4), (True, 5), (False, 6)]
     side_by_side(truth_and_count, *[(X, flag, count) for flag, count in pairs])
+
+
+def power(x: Tensor, a: float) -> Tensor:
+    return x * (a**2) + a
+
+
+def test_the_power_of_a_negative_float_that_varies_breaks_the_graph() -> None:
+    values = [1e39, 0.1, -2.0, 1e-300, float("nan"), -0.5, 3.0]
+    side_by_side(power, *[(X, value) for value in values])
+
+
+def warned_behind(x: Tensor, c: int) -> Tensor:
+    y = x * (x <= c)
+    print("careful")
+    return y
+
+
+def branched(x: Tensor, c: int) -> Tensor:
+    return x + c if x.sum() > 0 else x - 1
+
+
+def raising(x: Tensor, c: int) -> Tensor:
+    if x.sum() > 0:
+        raise ValueError("positive")
+    return x + c
+
+
+@pytest.mark.parametrize("program", [warned_behind, branched, raising])
+def test_an_integer_of_more_than_64_bits(program: Callable[..., Tensor]) -> None:
+    """An operation fails on it: in eager before the warning, and only in the arm that is taken."""
+    numbers = [3, 4, 5, 10**39, -(10**39), 2**63, -(2**63), 7]
+    calls = [(x, n) for n in numbers for x in (X, -X)]
+    if program is raising:  # what fails while it is traced raises Dynamo's TorchRuntimeError
+        calls = [(x, n) for x, n in calls if x is X or abs(n) < 8]
+    side_by_side(program, *calls)
+
+
+def asserted_last(x: Tensor, level: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x + 1
+        warnings.warn(f"sum {x.sum()}", stacklevel=1)
+    assert int(level) <= 0
+    return x
+
+
+def test_an_assert_of_a_number_that_is_known_by_then() -> None:
+    """With torch 2.11 Dynamo went on behind its own break, and raised an error of its own."""
+    side_by_side(asserted_last, *[(X, torch.tensor(n)) for n in (1.5, 0.0, -2.0, 3.0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, atom
-from fusepass.testing.fuzz.numbers import Number, read
+from fusepass.testing.fuzz.numbers import Number, given, read
 from fusepass.testing.fuzz.values import data, fresh
 
 USES = {
@@ -128,13 +128,18 @@ def _left(d: Draft, scope: Scope, text: str) -> Lines:
 
 def _operand(d: Draft, scope: Scope, one: Number) -> Lines:
     operand = atom(data(d, scope, d.draw.integer(0, 1)))
+    if d.draw.chance(8):
+        operand = f"({operand} {d.draw.choice(('*', '+'))} {given(d).name})"
     uses = [use for use in _OPERANDS if not (one.truth and " - " in use)]
     return _left(d, scope, d.draw.choice(uses).format(operand, one.name))
 
 
 def _in_argument(d: Draft, scope: Scope, one: Number) -> Lines:
     operand = d.draw.choice(scope.data)
-    return _left(d, scope, d.draw.choice(_ARGUMENT).format(operand, one.name))
+    number = one.name
+    if d.draw.chance(15):
+        number = f"{number} * {given(d).name}"
+    return _left(d, scope, d.draw.choice(_ARGUMENT).format(operand, number))
 
 
 def _written(d: Draft, scope: Scope, one: Number) -> Lines:
@@ -158,7 +163,7 @@ def _low(d: Draft, scope: Scope, one: Number) -> Lines:
 def _arithmetic(d: Draft, scope: Scope, one: Number) -> Lines:
     other = one
     if d.draw.chance(40):
-        other = read(d, scope, "")
+        other = given(d) if d.draw.chance(35) else read(d, scope, "")
     name = d.fresh("c", scope)
     text = d.draw.choice(_ARITHMETIC).format(one.name, other.name)
     lines = other.lines if other is not one else []

@@ -88,6 +88,16 @@ _OPERANDS = (
     "{0} + ({1} == {0})",
 )
 
+# Python numbers that the caller hands over: kept while they stay the same, then any of the kind.
+_GIVEN = (
+    ("0.5", "0.5", "2.0", "-1.5", "0.001"),
+    ("1.5", "-2.0", "0.0", "1e39", "0.1"),
+    ("2.0", "3.0", "nan", "inf", "-0.0"),
+    ("2", "2", "3", "-1", "0"),
+    ("1", "300", "7", "16777217", "4"),
+    ("True", "True", "False", "True", "False"),
+)
+
 
 @dataclass(frozen=True)
 class Number:
@@ -135,6 +145,15 @@ def read(d: Draft, scope: Scope, mark: str, *, whole: bool = False) -> Number:
     text = f"{source}.item()" if how == "item" else f"{how}({source})"
     truth = how == "bool" or (how == "item" and dtype == "bool")
     return Number(name, [f"{name} = {text}{mark}"], whole, truth)
+
+
+def given(d: Draft) -> Number:
+    """A Python number that the caller hands over."""
+    d.tag("number_given")
+    values = d.draw.choice(_GIVEN)
+    start = d.draw.integer(0, len(values) - 1)
+    name = d.argument("rate", *(values[start:] + values[:start]))
+    return Number(name, [], truth="True" in values)
 
 
 def _listed(d: Draft, scope: Scope, name: str, mark: str) -> Number:

@@ -96,6 +96,7 @@ TRIPS = {
     "read_tolist": ".tolist()",
     "number_of_low": "of a tensor of half precision",
     "number_of_int": "of a tensor of integers or truth values",
+    "number_given": "beside a number that the caller hands over",
     # where they go
     "number_operand": "into arithmetic and comparisons with tensors",
     "number_argument": "into arguments such as clamp's and alpha",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented
-from fusepass.testing.fuzz.numbers import read
+from fusepass.testing.fuzz.numbers import given, read
 from fusepass.testing.fuzz.values import data, fresh
 
 FORMS = {
@@ -53,6 +53,9 @@ def statement(d: Draft, scope: Scope) -> Lines:
         text = {"print_tensor": _TENSORS, "print_number": _NUMBERS, "print_formatted": _FORMATTED}
         shown = d.draw.choice(text[form]).format(operand)
         label = d.draw.choice(('"at", ', "", "1, "))
+        if d.draw.chance(20):
+            number = given(d).name
+            label = d.draw.choice((f"{number}, ", f'f"rate {{{number}:.3f}}", ', f"{number} * 2, "))
         return [f"print({label}{shown}{_rest(d)}){mark}"]
 
 
