@@ -5,9 +5,10 @@
     ``cond(a, g, cond(b, f, g))  ->  cond(~a & b, f, g)``
     ``cond(a, cond(b, f, g), f)  ->  cond(~a | b, f, g)``
 
-By the truth table of the connectives, whenever evaluating ``b`` has no effect and cannot fail,
-which capture has made sure of for everything that stands in an arm. Python compiles
-``if a or b: f`` into two jumps, so ``f`` is traced twice; this gives the copy back.
+By the truth table of the connectives, whenever what stands in front of the inner branch, ``b``
+among it, draws no random numbers and cannot fail: it now always runs. Capture has made sure of
+that where both arms run, not where only one does. Python compiles ``if a or b: f`` into two jumps,
+so ``f`` is traced twice; this gives the copy back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import fx
 
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.effects import written_nodes
+from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
@@ -93,8 +95,28 @@ def _plan(outer: fx.Node, graph: fx.Graph) -> _Plan | None:
         for shared in (True, False):
             twin = inner.args[1] if shared else inner.args[2]
             if _same_values(repeated, twin, inner_in, arms):  # type: ignore[arg-type]
-                return _Plan(outer, inner, inner_in, shared, arms, selects)
+                plan = _Plan(outer, inner, inner_in, shared, arms, selects)
+                return plan if _may_move(plan, graph) else None
     return None
+
+
+def _may_move(plan: _Plan, graph: fx.Graph) -> bool:
+    """Whether nothing is drawn or can fail that would now happen always, or no more."""
+    site, branches = plan.inner.meta[BRANCH].site, known_branches(graph)
+    in_front: list[fx.Node] = []
+    repeated: list[fx.Node] = []
+    twin: list[fx.Node] = []
+    for node, arm in plan.arms.items():
+        if node.target is select or not (is_random(node) or partial_reason(node) is not None):
+            continue
+        inner_arm = arm_of(node, site, branches)
+        if arm is not plan.inner_in:
+            repeated.append(node)
+        elif inner_arm is None:
+            in_front.append(node)
+        elif inner_arm is plan.shared:
+            twin.append(node)
+    return not in_front and [n.target for n in repeated] == [n.target for n in twin]
 
 
 def _arms(outer: fx.Node, graph: fx.Graph) -> tuple[dict[fx.Node, bool], list[fx.Node]]:

@@ -93,3 +93,56 @@ def test_either_reduces_once() -> None:
     compiled, seen = traced(either)
     agrees(either, compiled)
     assert sum(n.target == "any" for n in seen[0].graph.nodes) == 1
+
+
+def drawn_between(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    for test in (a, b):
+        torch.rand(3)
+        if test.any():
+            return x.exp()
+    return x + torch.rand(3)
+
+
+def fails_between(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if a.any():
+        return x.exp()
+    x[torch.where(b, 3, 0)].sum()  # out of range where b is
+    if b.any():
+        return x.exp()
+    return x + torch.rand(3)
+
+
+def drawn_in_vain(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if a.any():
+        torch.rand(3)
+        return x.exp()
+    if b.any():
+        return x.exp()
+    return x + torch.rand(3)
+
+
+def drawn_in_the_arm(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+    if a.any() or b.any():
+        return x * torch.rand(3)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("function", "joined"),
+    [(drawn_between, 0), (fails_between, 0), (drawn_in_vain, 0), (drawn_in_the_arm, 1)],
+)
+def test_what_may_not_run_untaken(function: Callable[..., Tensor], joined: int) -> None:
+    compiled, seen = traced(function)
+    x = torch.randn(3)
+    for p, q in itertools.product([True, False], repeat=2):
+        outcomes = []
+        for one in (function, compiled):
+            torch.manual_seed(3)
+            try:
+                outcomes.append([one(torch.tensor([p]), torch.tensor([q]), x), torch.rand(2)])
+            except IndexError:
+                outcomes.append([])
+        assert len(outcomes[0]) == len(outcomes[1]), (p, q)
+        assert all(map(torch.equal, *outcomes)), (p, q)
+    nodes = [node for gm in seen for node in gm.graph.nodes]
+    assert sum(node.target is torch.logical_or for node in nodes) == joined
