@@ -58,6 +58,23 @@ def _reset() -> None:
         sys.modules["fusepass"].reset()
 
 
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked ``gpu_alone`` have the GPU to themselves; the other GPU tests share it."""
+    alone = request.node.get_closest_marker("gpu_alone") is not None
+    shares = "PYTEST_XDIST_WORKER" in os.environ
+    if not shares or not (alone or request.node.get_closest_marker("gpu")):
+        yield
+        return
+    import fcntl  # not on Windows
+
+    folder = Path(os.environ[_CACHE])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "device.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.fixture
 def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder for one test, used by this process and by those it starts."""

@@ -137,6 +137,7 @@ def test_random_state_and_memory_are_left_as_they_were(choices: None) -> None:
     assert torch.cuda.memory_allocated() - held < 1 << 20
 
 
+@pytest.mark.gpu_alone
 def test_a_full_device_is_no_error(choices: None) -> None:
     free, _ = torch.cuda.mem_get_info()
     hog = torch.empty(free - (400 << 20), dtype=torch.uint8, device="cuda")
@@ -148,6 +149,7 @@ def test_a_full_device_is_no_error(choices: None) -> None:
     assert choice.source == "model"
 
 
+@pytest.mark.gpu_alone
 def test_max_autotune_times_what_inductor_would_generate(choices: None) -> None:
     choice = choose(problem(512, 256, 512), mode="max-autotune-no-cudagraphs")
     assert choice.source == "measured"

@@ -122,6 +122,7 @@ def test_the_device_is_measured_quickly_and_leaves_its_memory_alone() -> None:
     assert torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated() < 300 << 20
 
 
+@pytest.mark.gpu_alone
 @pytest.mark.gpu
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_name() not in SHIPPED,
