@@ -18,6 +18,7 @@ GELU with erf on the CPU, which is why flavours are listed by device.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -39,8 +40,15 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 
 
 def _gelu_by_erf(x: Tensor) -> Tensor:
-    """GELU that is infinite at infinity, as torch's for fp16 is and for fp32 is not."""
+    """GELU that is infinite at infinity, as torch's for fp16 is on some CPUs."""
     return 0.5 * x * (1 + torch.erf(x * math.sqrt(0.5)))
+
+
+@functools.cache
+def _half_gelu() -> Activation:
+    """torch's GELU as it is for fp16 on this CPU: NaN at infinity where it has AVX-512 for fp16."""
+    many = torch.full((64,), math.inf, dtype=torch.float16)
+    return F.gelu if bool(F.gelu(many).isnan().all()) else _gelu_by_erf
 
 
 def _squared_relu(x: Tensor) -> Tensor:
@@ -94,7 +102,7 @@ def reference(
     if bias is not None:
         accumulator = accumulator + bias.to(wide)
     if activation == "gelu" and x.dtype == torch.float16 and x.device.type == "cpu":
-        function = _gelu_by_erf
+        function = _half_gelu()
     return accumulator.to(x.dtype), function(accumulator).to(x.dtype)
 
 

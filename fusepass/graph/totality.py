@@ -137,11 +137,18 @@ def partial_reason(node: fx.Node) -> str | None:
 
 def _is_unread(node: fx.Node) -> bool:
     """Whether a number is made of ``item`` calls that will not be in the graph when it runs."""
-    if UNREAD in node.meta:
-        return True
-    sources = node.all_input_nodes
-    number = "example_value" in node.meta and tensor_value(node) is None
-    return number and bool(sources) and all(map(_is_unread, sources))
+    seen = {node}
+    todo = [node]
+    while todo:  # every number once, however many ways lead to it
+        one = todo.pop()
+        if UNREAD in one.meta:
+            continue
+        sources = one.all_input_nodes
+        if not sources or "example_value" not in one.meta or tensor_value(one) is not None:
+            return False
+        todo += [source for source in sources if source not in seen]
+        seen.update(sources)
+    return True
 
 
 def _getitem(node: fx.Node) -> str | None:
@@ -179,9 +186,9 @@ def _varying_integers(node: fx.Node) -> Iterator[torch.SymInt]:
     if tensor_value(node) is None:
         return
     for given in (*node.args, *node.kwargs.values()):
-        if isinstance(given, fx.Node) and not _is_unread(given):
+        if isinstance(given, fx.Node):
             number = given.meta.get("example_value")
-            if isinstance(number, torch.SymInt):
+            if isinstance(number, torch.SymInt) and not _is_unread(given):
                 yield number
 
 

@@ -8,12 +8,12 @@ from fusepass.testing.fuzz.values import data, fresh
 
 FORMS = {
     "print_tensor": 4,
-    "print_number": 4,
+    "print_number": 5,
     "print_formatted": 4,
     "print_container": 4,
     "logged": 4,
-    "warned": 4,
-    "print_moment": 4,
+    "warned": 5,
+    "print_moment": 5,
     "print_between": 4,
 }
 _TENSORS = ("{0}", "{0}.sum()", "{0}.shape, {0}.mean()", "{0}.max(), {0}.dtype", "{0}[0]")
