@@ -195,6 +195,8 @@ def check(name: str, sources: tuple[torch.dtype, ...]) -> None:
                 assert made.reads == 1
                 safe = dtype in KEPT_TO_BE_SAFE or torch.bool in (dtype, source)
                 safe |= made.kept[0].code is Reason.INEXACT or dtype.is_complex
+                # torch 2.15 bounds a tensor of 8 bits from above by what it does not hold
+                safe |= dtype is torch.int8 and name.startswith("clamp")
                 safe |= name == "sub alpha=s"  # the smallest integer, negated, wraps
                 assert failed or safe, (dtype, source, made.kept)
                 continue
