@@ -1,0 +1,170 @@
+"""An epilogue as a plain value: what happens to the elements of a product before they are stored.
+
+A straight line of operations on numbers, the same for every element. It knows neither graphs nor
+kernels: ``graph/gemm_region.py`` makes one of an FX region, ``kernels/gemm_source.py`` writes it as
+Triton, and :func:`evaluate` computes it with torch, which is the reference for both.
+
+Everything is computed in fp32, whatever the dtypes of the graph: rounding to a half type between
+two operations is left out, as Inductor leaves it out inside a kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Argument = str | float | bool
+"""``"%3"`` for the value of that number, or a constant."""
+
+# Operation to its meaning. A value is fp32, or a truth value.
+OPERATIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "add": torch.add,
+        "sub": torch.sub,
+        "mul": torch.mul,
+        "div": torch.div,
+        "neg": torch.neg,
+        "abs": torch.abs,
+        "exp": torch.exp,
+        "expm1": torch.expm1,
+        "log": torch.log,
+        "log1p": torch.log1p,
+        "sqrt": torch.sqrt,
+        "rsqrt": torch.rsqrt,
+        "reciprocal": torch.reciprocal,
+        "erf": torch.erf,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "relu": torch.relu,
+        "maximum": torch.maximum,
+        "minimum": torch.minimum,
+        "where": torch.where,
+        "eq": torch.eq,
+        "ne": torch.ne,
+        "lt": torch.lt,
+        "le": torch.le,
+        "gt": torch.gt,
+        "ge": torch.ge,
+        "logical_not": torch.logical_not,
+        "logical_and": torch.logical_and,
+        "logical_or": torch.logical_or,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an element reads besides the product.
+
+    Attributes:
+        kind: ``row`` for one number per column of the product (a bias), ``column`` for one per
+            row, ``full`` for one per element, ``scalar`` for one in all.
+        dtype: a floating dtype or ``bool``, without ``torch.``.
+    """
+
+    kind: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: its name in :data:`OPERATIONS` and what it is given."""
+
+    op: str
+    args: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A value that is stored, and as which dtype (without ``torch.``)."""
+
+    value: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Values are numbered: the products first, then the operands, then the steps in order.
+
+    Attributes:
+        products: how many there are: 1, or 2 for a gated pair.
+        operands: what is read besides.
+        steps: the operations.
+        outputs: what is stored, each of the size of one product.
+    """
+
+    products: int
+    operands: tuple[Operand, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Output, ...]
+
+    def text(self) -> str:
+        """As JSON on one line: equal for equal epilogues."""
+        return json.dumps(asdict(self), separators=(",", ":"), default=repr)
+
+
+def parse(text: str) -> Epilogue:
+    """The inverse of :meth:`Epilogue.text`.
+
+    Raises:
+        ValueError: it is no such text, or names an operation or a value there is not.
+    """
+    try:
+        record = json.loads(text)
+        found = Epilogue(
+            int(record["products"]),
+            tuple(Operand(**one) for one in record["operands"]),
+            tuple(Step(one["op"], tuple(one["args"])) for one in record["steps"]),
+            tuple(Output(**one) for one in record["outputs"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not an epilogue: {text!r}") from error
+    known = found.products + len(found.operands)
+    for position, step in enumerate(found.steps):
+        used = [int(arg[1:]) for arg in step.args if isinstance(arg, str)]
+        if step.op not in OPERATIONS or any(one >= known + position for one in used):
+            raise ValueError(f"a malformed step in an epilogue: {step}")
+    return found
+
+
+def evaluate(
+    epilogue: Epilogue, products: Sequence[Tensor], operands: Sequence[Tensor]
+) -> list[Tensor]:
+    """Compute an epilogue with torch.
+
+    Args:
+        epilogue: with as many products and operands as are given.
+        products: each (M, N), of fp32 or fp64, which is kept.
+        operands: broadcastable to (M, N).
+
+    Returns:
+        The outputs, contiguous, in their dtypes.
+    """
+    wide = products[0].dtype
+    shape = products[0].shape
+    values = [*products, *(o if o.dtype == torch.bool else o.to(wide) for o in operands)]
+
+    def value(arg: Argument) -> Tensor:
+        if isinstance(arg, str):
+            return values[int(arg[1:])]
+        kind = torch.bool if isinstance(arg, bool) else wide
+        return torch.tensor(arg, dtype=kind, device=products[0].device)
+
+    for step in epilogue.steps:
+        made = OPERATIONS[step.op](*map(value, step.args))
+        values.append(made)
+    return [
+        value(out.value).expand(shape).to(getattr(torch, out.dtype)).contiguous()
+        for out in epilogue.outputs
+    ]
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a number can stand in an epilogue's text: JSON's infinities and NaN included."""
+    return isinstance(value, (int, float)) and not (isinstance(value, int) and abs(value) > 2**53)

@@ -1,0 +1,125 @@
+"""ATen's element-wise calls, written with the operations of an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.epilogue import OPERATIONS
+from fusepass.graph.epilogue import is_constant as is_number
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_CASTS = frozenset("convert_element_type _to_copy".split())
+
+
+class NoRegion(Exception):
+    """Why there is no region at a GEMM, or why a call has no place in it."""
+
+
+Emit = Callable[..., Any]
+"""Called with an operation and its arguments (nodes, numbers, what it gave before)."""
+_SAME = frozenset(OPERATIONS) - {"add", "sub", "div", "where", "sigmoid", "relu"}
+
+
+def calls_of(node: fx.Node) -> Callable[[Emit, fx.Node], Any] | None:
+    """How a call is written with an epilogue's operations; None if it cannot be."""
+    name, value = op_name(node), tensor_value(node)
+    if name is None or value is None or value.dtype not in (*FLOATS, torch.bool):
+        return None
+    if name in _CASTS:
+        return _cast if value.dtype in FLOATS and not set(node.kwargs) - {"dtype"} else None
+    if node.kwargs and set(node.kwargs) - {"alpha", "min", "max"}:
+        return None
+    if name in _SPECIAL:
+        return _SPECIAL[name]
+    return _same if name in _SAME and not node.kwargs else None
+
+
+def _same(emit: Emit, node: fx.Node) -> Any:
+    return emit(op_name(node), *_numbers(node.args))
+
+
+def _numbers(args: Any) -> list[Any]:
+    if not all(isinstance(arg, (fx.Node, tuple)) or is_number(arg) for arg in args):
+        raise NoRegion("an argument is neither a tensor nor a number")
+    return list(args)
+
+
+def _cast(emit: Emit, node: fx.Node) -> Any:
+    source: Any = node.args[0]
+    value = tensor_value(source)
+    if value is None or value.dtype not in FLOATS:
+        raise NoRegion("a cast of what is not floating")
+    return source  # computed in fp32, rounded where it is stored
+
+
+def _sum(emit: Emit, node: fx.Node) -> Any:
+    first, second = _numbers(node.args[:2])
+    alpha = argument(node, 2, "alpha", 1)
+    if not is_number(alpha):
+        raise NoRegion("a scale that varies")
+    if alpha != 1:
+        second = emit("mul", second, alpha)
+    return emit("add" if op_name(node) == "add" else "sub", first, second)
+
+
+def _quotient(emit: Emit, node: fx.Node) -> Any:
+    return emit("div", *_numbers(node.args[:2]))
+
+
+def _relu(emit: Emit, node: fx.Node) -> Any:
+    return emit("relu", node.args[0])
+
+
+def _sigmoid(emit: Emit, node: fx.Node) -> Any:
+    return emit("sigmoid", node.args[0])
+
+
+def _where(emit: Emit, node: fx.Node) -> Any:
+    return emit("where", *_numbers(node.args[:3]))
+
+
+def _power(emit: Emit, node: fx.Node) -> Any:
+    base, exponent = node.args[:2]
+    if not isinstance(base, fx.Node) or exponent not in (2, 3, 4, 0.5, -1, -0.5):
+        raise NoRegion("a power with no short form")
+    if exponent == 0.5:
+        return emit("sqrt", base)
+    if exponent == -0.5:
+        return emit("rsqrt", base)
+    if exponent == -1:
+        return emit("reciprocal", base)
+    square = emit("mul", base, base)
+    return square if exponent == 2 else emit("mul", square, base if exponent == 3 else square)
+
+
+def _clamp(emit: Emit, node: fx.Node) -> Any:
+    name, value = op_name(node), node.args[0]
+    low = argument(node, 1, "min") if name in ("clamp", "clamp_min", "hardtanh") else None
+    high = argument(node, 2, "max") if name in ("clamp", "hardtanh") else None
+    high = argument(node, 1, "max") if name == "clamp_max" else high
+    if low is None and high is None:
+        raise NoRegion("a clamp without bounds")
+    if low is not None:
+        value = emit("maximum", *_numbers([value, low]))
+    if high is not None:
+        value = emit("minimum", *_numbers([value, high]))
+    return value
+
+
+_SPECIAL: dict[str, Callable[[Emit, fx.Node], Any]] = {
+    "add": _sum,
+    "sub": _sum,
+    "div": _quotient,
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "where": _where,
+    "pow": _power,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+}

@@ -1,0 +1,129 @@
+"""A GEMM, or a gated pair of GEMMs, with the element-wise work around it, found in an ATen graph.
+
+A pair has one ``x``: two GEMMs that meet behind element-wise calls, or two halves of one product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
+from fusepass.graph.region_growth import (
+    VIEWS,
+    Part,
+    Region,
+    grown,
+    keeps_rows,
+    operands_of,
+)
+
+__all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
+
+
+def is_gemm(node: fx.Node) -> bool:
+    """Whether a node multiplies two matrices of half precision, with a bias or without."""
+    value = tensor_value(node)
+    if node.op != "call_function" or value is None or op_name(node) not in ("mm", "addmm"):
+        return False
+    scaled = any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta"))
+    return value.dim() == 2 and value.dtype in FLOATS[1:] and not scaled
+
+
+def region_at(gemm: fx.Node, *, pairs: bool) -> Region:
+    """The region of a GEMM.
+
+    Args:
+        gemm: one of :func:`is_gemm`.
+        pairs: look for a gated pair of which ``gemm`` is the first product; else for one product.
+
+    Raises:
+        NoRegion: there is none.
+    """
+    halves = _halves(gemm)
+    if pairs and halves:
+        return grown([gemm], halves)
+    if halves or not pairs:
+        if pairs or halves:
+            raise NoRegion("its result is taken apart")
+        return grown([gemm], ())
+    partner = _partner(gemm)
+    if partner is None:
+        raise NoRegion("no other product of the same operand meets it")
+    return grown([gemm, partner], ())
+
+
+def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:
+    """The two halves of a packed product, where it is used for nothing else."""
+    users = list(gemm.users)
+    while len(users) == 1 and op_name(users[0]) in VIEWS and keeps_rows(users[0], gemm):
+        users = list(users[0].users)
+    if len(users) == 1 and op_name(users[0]) in ("split", "split_with_sizes", "chunk"):
+        users = sorted(users[0].users, key=lambda one: one.args[1])  # type: ignore[arg-type,return-value]
+    elif not (len(users) == 2 and all(op_name(u) == "slice" for u in users)):
+        return ()
+    whole = gemm.meta["val"].shape[1]
+    values = [tensor_value(one) for one in users]
+    if len(values) != 2 or any(v is None for v in values) or not isinstance(whole, int):
+        return ()
+    if any(v.shape[-1] * 2 != whole for v in values):  # type: ignore[union-attr]
+        return ()
+    offsets = [value.storage_offset() for value in values]  # type: ignore[union-attr]
+    order = sorted(range(2), key=offsets.__getitem__)
+    apart = offsets[order[1]] - offsets[order[0]]
+    return tuple(users[i] for i in order) if apart == whole // 2 else ()
+
+
+def _partner(gemm: fx.Node) -> fx.Node | None:
+    """The other product of a gated pair: of the same x, met behind element-wise calls."""
+    mine = operands_of(gemm)
+    found: list[fx.Node] = []
+    seen = {gemm}
+    todo = [gemm]
+    while todo and len(seen) < 64:
+        for user in todo.pop(0).users:
+            if user in seen or user.op != "call_function" or tensor_value(user) is None:
+                continue
+            if op_name(user) not in VIEWS and calls_of(user) is None:
+                continue
+            seen.add(user)
+            todo.append(user)
+            found += [one for one in map(_product_behind, user.all_input_nodes) if one is not None]
+    for other in found:
+        theirs = operands_of(other)
+        same = _base(theirs[1]) == _base(mine[1]) and other is not gemm
+        if (
+            same
+            and _alike(mine[2], theirs[2])
+            and other.meta["val"].dtype == gemm.meta["val"].dtype
+        ):
+            return other
+    return None
+
+
+def _product_behind(node: fx.Node) -> fx.Node | None:
+    """The GEMM of which a value is computed by calls of one operand, or which it is."""
+    while node.op == "call_function":
+        if is_gemm(node):
+            return node
+        inputs = [one for one in node.all_input_nodes if tensor_value(one) is not None]
+        plain = op_name(node) in VIEWS or calls_of(node) is not None
+        if not plain or len(set(inputs)) != 1:
+            return None
+        node = inputs[0]
+    return None
+
+
+def _alike(one: fx.Node, other: fx.Node) -> bool:
+    a, b = one.meta["val"], other.meta["val"]
+    return bool(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype)
+
+
+def _base(node: fx.Node) -> tuple[fx.Node, tuple[Any, ...]]:
+    """What a matrix is a reshape of, and its shape: equal for equal values."""
+    shape = tuple(node.meta["val"].shape)
+    while node.op == "call_function" and op_name(node) in VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node, shape

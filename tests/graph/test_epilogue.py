@@ -1,0 +1,72 @@
+"""Epilogues as values: their text, what is refused, and what they compute."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step, evaluate, parse
+
+SWIGLU = Epilogue(
+    2,
+    (),
+    (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%2")), Step("mul", ("%3", "%1"))),
+    (Output("%4", "bfloat16"), Output("%0", "float32")),
+)
+SPECIAL = Epilogue(
+    1,
+    (Operand("row", "float16"), Operand("full", "bool")),
+    (Step("maximum", ("%0", "%1")), Step("where", ("%2", "%3", -math.inf))),
+    (Output("%4", "float32"),),
+)
+
+
+@pytest.mark.parametrize("epilogue", [SWIGLU, SPECIAL])
+def test_text_and_back(epilogue: Epilogue) -> None:
+    assert parse(epilogue.text()) == epilogue
+    assert "\n" not in epilogue.text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        SWIGLU.text().replace("sigmoid", "sigmoidal"),
+        SWIGLU.text().replace('"%2"', '"%9"'),
+        SWIGLU.text()[:-1],
+    ],
+)
+def test_malformed_texts(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse(text)
+
+
+def test_what_is_computed() -> None:
+    gate, up = torch.randn(5, 7), torch.randn(5, 7)
+    out, pre = evaluate(SWIGLU, [gate, up], [])
+    assert torch.equal(out, (gate * torch.sigmoid(gate) * up).bfloat16())
+    assert torch.equal(pre, gate)
+
+
+def test_special_values_and_truth() -> None:
+    product = torch.tensor([[math.nan, math.inf, -math.inf], [1.0, -0.0, 2.0]])
+    row = torch.tensor([0.5, 3.0, 0.0], dtype=torch.float16)
+    keep = torch.tensor([[True, True, True], [True, False, True]])
+    (out,) = evaluate(SPECIAL, [product], [row, keep])
+    expected = torch.tensor([[math.nan, math.inf, 0.0], [1.0, -math.inf, 2.0]])
+    torch.testing.assert_close(out, expected, equal_nan=True)
+
+
+def test_double_precision_is_kept() -> None:
+    product = torch.randn(3, 3, dtype=torch.float64)
+    epilogue = Epilogue(1, (), (Step("exp", ("%0",)),), (Output("%1", "float64"),))
+    assert torch.equal(evaluate(epilogue, [product], [])[0], product.exp())
+
+
+def test_every_operation_has_a_meaning_in_triton() -> None:
+    from fusepass.kernels.gemm_source import EXPRESSIONS
+
+    assert EXPRESSIONS.keys() == OPERATIONS.keys()
