@@ -1,7 +1,6 @@
 """Every private module and underscore name of torch that fusepass touches, behind names of our own.
 
-Nothing else in the package imports them. At the head of each room stand the versions it was read
-and run on; when a torch release moves something, these files are what changes.
+Nothing else imports them. At the head of each room stand the versions it was read and run on.
 """
 
 from __future__ import annotations
@@ -105,6 +104,7 @@ from fusepass.torch_private.inductor import (
     run_op_by_op,
 )
 from fusepass.torch_private.iterators import ROW, iterator_states, set_iterator_state
+from fusepass.torch_private.kernel_call import KernelCall, kernel_calls_tested, lower_to_kernel
 from fusepass.torch_private.late import (
     constant_or_class,
     is_of_this_message,
@@ -217,6 +217,7 @@ __all__ = [
     "TESTED_TORCH",
     "Container",
     "Handlers",
+    "KernelCall",
     "NumberHandlers",
     "Watching",
     "add_constant",
@@ -306,6 +307,7 @@ __all__ = [
     "jump_kind",
     "keep_device_busy",
     "kept_between_restarts",
+    "kernel_calls_tested",
     "kind_of",
     "known_bounds",
     "known_equal",
@@ -314,6 +316,7 @@ __all__ = [
     "late_parts",
     "linear_size",
     "lower_to_addmm_activation",
+    "lower_to_kernel",
     "marked",
     "message_tracing",
     "mode_config",

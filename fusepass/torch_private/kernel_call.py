@@ -1,0 +1,113 @@
+"""Inductor: an operator that is compiled to one launch of a Triton kernel. Run on 2.11."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor
+from torch import fx
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch.
+
+    Attributes:
+        kernel: of Triton, with its one configuration.
+        count: programs there is work for, maybe symbolic.
+        most: programs that run at a time; no more are started.
+        dtypes: of the outputs, each (M, N) and contiguous.
+        arguments: called with what stands for inputs and outputs, gives the kernel's by name.
+    """
+
+    kernel: Any
+    count: Any
+    most: int
+    dtypes: Sequence[torch.dtype]
+    arguments: Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]
+
+
+_TESTED = ((2, 11),)  # of torch: where the tests of tests/gpu were run on a device
+
+
+def kernel_calls_tested() -> bool:
+    """Whether launches in Inductor's code were tested on a device with this version of torch."""
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) in _TESTED
+
+
+Plan = Callable[[Sequence[torch.Tensor], int, str, str], KernelCall | None]
+
+
+def lower_to_kernel(operator: Any, plan: Plan) -> None:
+    """Compile ``operator(x, weights, operands, epilogue, tile)`` to a launch of the planned kernel.
+
+    The launch stands in the generated code with the kernel's text, as one of the user's own Triton
+    kernels would: nothing of ours is called, and Inductor plans the memory of its outputs.
+
+    Args:
+        operator: an overload of that signature.
+        plan: given fake tensors, the number of weights, the epilogue and the tile, says what to
+            launch, or None to leave the call to the operator.
+    """
+    if "torch._inductor.lowering" not in sys.modules:
+        return
+    from torch._higher_order_ops.triton_kernel_wrap import (
+        kernel_side_table,
+        triton_kernel_wrapper_mutation,
+    )
+    from torch._inductor import ir, lowering
+    from torch._inductor.virtualized import V
+
+    if getattr(lowering.lowerings.get(operator), "fusepass_plan", None) is plan:
+        return
+    leave = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+    def lower(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> Any:
+        node = V.graph.current_node
+        args: Any = node.args
+        given = [args[0], *args[1], *args[2]]
+        fakes = [value.meta["val"] if isinstance(value, fx.Node) else value for value in given]
+        call = plan(fakes, len(weights), epilogue, tile)
+        if call is None or V.graph.cpp_wrapper:
+            return leave(x, weights, operands, epilogue, tile)
+        tensors = [
+            ir.ExternKernel.require_exact_strides(value, [_expression(s) for s in fake.stride()])
+            for value, fake in zip([x, *weights, *operands], fakes, strict=True)
+        ]
+        size = [_expression(fakes[0].shape[0]), _expression(fakes[1].shape[1])]
+        empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
+        outputs = [
+            empty(size, [size[1], 1], dtype=dtype, device=fakes[0].device) for dtype in call.dtypes
+        ]
+        arguments = {k: _expression(v) for k, v in call.arguments(tensors, outputs).items()}
+        numbers = {k: v for k, v in arguments.items() if not isinstance(v, ir.IRNode)}
+        count = _expression(call.count)
+        lowering.lowerings[triton_kernel_wrapper_mutation](
+            kernel_idx=kernel_side_table.add_kernel(call.kernel),
+            constant_args_idx=kernel_side_table.add_constant_args(numbers),
+            grid=[(_smaller(count, call.most), 1, 1)],
+            tma_descriptor_metadata={},
+            kwargs={k: v for k, v in arguments.items() if k not in numbers},
+        )
+        return outputs
+
+    lowering.register_lowering(operator, type_promotion_kind=None)(lower)
+    vars(lowering.lowerings[operator])["fusepass_plan"] = plan
+
+
+def _expression(value: Any) -> Any:
+    """A symbolic size as Inductor writes it."""
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _smaller(count: Any, most: int) -> Any:
+    if isinstance(count, int):
+        return min(count, most)
+    import sympy
+
+    return sympy.Min(count, most)

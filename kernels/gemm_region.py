@@ -1,0 +1,323 @@
+"""A GEMM, or a gated pair of GEMMs, with everything element-wise around its result in one kernel.
+
+    ``fusepass::gemm_region(x, weights, operands, epilogue, tile) -> outputs``
+
+``epilogue`` is the text of a :class:`fusepass.graph.epilogue.Epilogue` of ``x @ w`` for each of the
+one or two weights. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), of the same strides, of
+which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous. ``x`` and weights
+are bf16 or fp16, products accumulate in fp32.
+
+The operator computes its reference, on any device. Under Inductor it becomes one launch of the
+Triton kernel of ``gemm_source.py`` with the tile that was chosen, like Inductor's own kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass import torch_private
+from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels.gemm_source import pointwise_source, source
+
+HALF = (torch.bfloat16, torch.float16)
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def reference(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: Epilogue
+) -> list[Tensor]:
+    """The outputs in plain PyTorch: accumulated in fp32 (fp64 stays), rounded once, at the end."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    products = [x.to(wide) @ weight.to(wide) for weight in weights]
+    return evaluate(epilogue, products, operands)
+
+
+# --- launch choice --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How the work is cut.
+
+    Attributes:
+        m, n, k: of a tile of the product; of a pair, ``n`` counts the columns of both.
+        warps: of a program.
+        stages: tiles of operands in flight.
+        programs: on each multiprocessor; two overlap one's epilogue with the other's products.
+        split: whether the epilogue takes a tile in two halves.
+        group: rows of tiles that go together.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    programs: int = 1
+    split: bool = False
+    group: int = 8
+
+    @property
+    def name(self) -> str:
+        """Short, for tables and reports: ``128x256x64w8s4``."""
+        more = f"c{self.programs}" * (self.programs > 1) + "h" * self.split
+        return f"{self.m}x{self.n}x{self.k}w{self.warps}s{self.stages}{more}"
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Shared memory for the operands."""
+        return self.stages * (self.m + self.n) * self.k * 2
+
+
+# Best on an H200 at the shapes of BASELINES.md §2 and §3, by tests/perf/results.
+PAIR_TILES = (
+    Tile(128, 256, 64, 8, 4),
+    Tile(64, 256, 64, 4, 4),
+    Tile(64, 128, 64, 4, 5),
+)
+ONE_TILES = (
+    Tile(128, 128, 64, 4, 3, programs=2, split=True),
+    Tile(128, 256, 64, 8, 3, split=True),
+    Tile(128, 128, 64, 8, 4),
+)
+
+
+def tiles(products: int, memory: int = 1 << 30) -> dict[str, Tile]:
+    """The tiles there are, by name.
+
+    Args:
+        products: 1 or 2.
+        memory: shared memory in bytes that one program may have; larger tiles are left out.
+    """
+    every = ONE_TILES if products == 1 else PAIR_TILES
+    return {tile.name: tile for tile in every if tile.bytes_in_flight * tile.programs <= memory}
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have on a device; plenty where that is not known."""
+    if device.type != "cuda":
+        return 1 << 30
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 1 << 30))
+
+
+def programs(tile: Tile, products: int, m: Any, n: Any, multiprocessors: int) -> tuple[Any, int]:
+    """Tiles of the whole product, and programs that at most run at a time."""
+    width = tile.n // products
+    return ((m + tile.m - 1) // tile.m) * ((n + width - 1) // width), (
+        multiprocessors * tile.programs
+    )
+
+
+def refuses(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: Epilogue
+) -> str | None:
+    """Why the kernel cannot compute a region, or None. Takes fake tensors too."""
+    first = weights[0]
+    if x.dtype not in HALF or {w.dtype for w in weights} != {x.dtype}:
+        return "the kernel multiplies bf16 or fp16"
+    if any(w.stride() != first.stride() for w in weights):
+        return "the weights of a pair have different strides"
+    if x.stride(1) != 1 or 1 not in first.stride():
+        return "an operand is contiguous in no dimension"
+    if epilogue.products == 2 and first.stride(0) != 1:
+        return "the weights of a pair lie as (K, N)"
+    rows = [x.stride(0), first.stride(1) if first.stride(0) == 1 else first.stride(0)]
+    offsets = [tensor.storage_offset() for tensor in (x, *weights)]
+    aligned = 16 // x.dtype.itemsize
+    for size in (*rows, *offsets, *first.shape):
+        if not isinstance(size, int) or size % aligned or size >= 1 << 31:
+            return "rows do not start at multiples of 16 bytes"
+    if 0 in first.shape:
+        return "the product is empty"
+    if any(o.dim() == 2 and o.shape[1] != 1 and o.stride(1) != 1 for o in operands):
+        return "what is read beside the product is not contiguous along its rows"
+    return None
+
+
+# --- kernel ---------------------------------------------------------------------------------------
+
+
+@functools.cache
+def kernel(epilogue: str, tile: Tile) -> Any:
+    """The Triton kernel of an epilogue with one tile."""
+    import triton
+
+    parsed = parse(epilogue)
+    made = _function(source(parsed), "fusepass_gemm")
+    constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "GROUP": tile.group}
+    if parsed.products == 1:
+        constants["SPLIT"] = tile.split
+    config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
+    return triton.autotune([config], key=[])(made)
+
+
+def _function(text: str, function: str) -> Any:
+    """A function of a module made of a text; Triton reads the text back as it would a file's."""
+    name = f"<fusepass gemm {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    module = types.ModuleType("fusepass_gemm")
+    module.__file__ = name
+    exec(compile(text, name, "exec"), vars(module))
+    return vars(module)[function]
+
+
+def arguments(
+    x: Any,
+    weights: Sequence[Any],
+    operands: Sequence[Any],
+    outputs: Sequence[Any],
+    epilogue: Epilogue,
+    values: Sequence[Tensor],
+) -> dict[str, Any]:
+    """The kernel's arguments, by name.
+
+    Args:
+        x: a tensor, or what stands for one; so for the next three.
+        weights: one or two.
+        operands: in the epilogue's order.
+        outputs: likewise.
+        epilogue: whose kernel it is.
+        values: tensors (fake ones too) whose sizes and strides those of x, the weights and the
+            operands are.
+    """
+    fake_x, first, *_ = values
+    fake_operands = values[1 + len(weights) :]
+    transposed = first.stride(0) == 1
+    given: dict[str, Any] = {"x_ptr": x, "w_ptr": weights[0]}
+    if epilogue.products == 2:
+        given["w2_ptr"] = weights[1]
+    for i, (operand, fake) in enumerate(zip(operands, fake_operands, strict=True)):
+        given[f"p{i}"] = operand
+        if epilogue.operands[i].kind == "full":
+            given[f"s{i}"] = fake.stride(0)
+    given |= {f"o{i}": output for i, output in enumerate(outputs)}
+    given |= {"M": fake_x.shape[0], "N": first.shape[1], "K": fake_x.shape[1]}
+    given |= {"sx": fake_x.stride(0), "sw": first.stride(1) if transposed else first.stride(0)}
+    if epilogue.products == 1:
+        given["TRANSPOSED"] = transposed
+    return given
+
+
+def launch(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: Tile
+) -> list[Tensor]:
+    """Run the kernel now; for timing, and for tests."""
+    import triton
+
+    parsed = parse(epilogue)
+    m, n = x.shape[0], weights[0].shape[1]
+    outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
+    tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, _multiprocessors(x.device))
+    if tiles_in_all == 0:
+        return outputs
+    if x.is_cuda:
+        triton.set_allocator(_scratch)
+    values = (x, *weights, *operands)
+    given = arguments(x, weights, operands, outputs, parsed, values)
+    kernel(epilogue, tile)[(min(tiles_in_all, at_a_time),)](**given)
+    return outputs
+
+
+@functools.cache
+def _pointwise(epilogue: str) -> Any:
+    return _function(pointwise_source(parse(epilogue)), "fusepass_pointwise")
+
+
+def unfused(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
+) -> list[Tensor]:
+    """What Inductor does by default: the GEMMs, then one kernel; for timing."""
+    parsed = parse(epilogue)
+    products = [x @ weight for weight in weights]
+    m, n = products[0].shape
+    outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
+    given: dict[str, Any] = {f"q{i}": product for i, product in enumerate(products)}
+    for i, (operand, kind) in enumerate(zip(operands, parsed.operands, strict=True)):
+        given |= {f"p{i}": operand} | ({f"s{i}": operand.stride(0)} if kind.kind == "full" else {})
+    given |= {f"o{i}": output for i, output in enumerate(outputs)}
+    grid = ((n + 511) // 512, (m + 3) // 4)
+    if m and n:
+        _pointwise(epilogue)[grid](**given, M=m, N=n, BM=4, BN=512, num_warps=8)
+    return outputs
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+# --- operator -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "fusepass::gemm_region",
+    mutates_args=(),
+    schema="(Tensor x, Tensor[] weights, Tensor[] operands, str epilogue, str tile) -> Tensor[]",
+)
+def gemm_region(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: str
+) -> list[Tensor]:
+    """``epilogue`` of ``x @ w`` for each weight; see the module.
+
+    Raises:
+        ValueError: a malformed epilogue.
+    """
+    return reference(x, weights, operands, parse(epilogue))
+
+
+@gemm_region.register_fake
+def _(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: str
+) -> list[Tensor]:
+    shape = x.shape[0], weights[0].shape[1]
+    return [x.new_empty(shape, dtype=getattr(torch, o.dtype)) for o in parse(epilogue).outputs]
+
+
+def plan(
+    values: Sequence[Tensor], products: int, epilogue: str, tile: str
+) -> torch_private.KernelCall | None:
+    """How Inductor should compile one call; None for the operator itself.
+
+    Args:
+        values: fake tensors of x, the weights and the operands.
+        products: how many weights there are.
+        epilogue: as the operator is given it.
+        tile: likewise.
+    """
+    chosen = tiles(products).get(tile)
+    x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
+    parsed = parse(epilogue)
+    if chosen is None or x.device.type != "cuda" or refuses(x, weights, operands, parsed):
+        return None
+    count, most = programs(
+        chosen, products, x.shape[0], weights[0].shape[1], _multiprocessors(x.device)
+    )
+    dtypes = [getattr(torch, out.dtype) for out in parsed.outputs]
+
+    def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        rest = tensors[1 + products :]
+        return arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values)
+
+    return torch_private.KernelCall(kernel(epilogue, chosen), count, most, dtypes, given)
+
+
+def install_lowering() -> None:
+    """Tell Inductor how to compile ``fusepass::gemm_region``, if Inductor is loaded."""
+    torch_private.lower_to_kernel(torch.ops.fusepass.gemm_region.default, plan)

@@ -1,0 +1,188 @@
+"""The kernel of GEMM regions: what it refuses, that it compiles for every device, its numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate
+from fusepass.kernels import gemm_region as kernel
+
+no_triton = importlib.util.find_spec("triton") is None
+needs_triton = pytest.mark.skipif(no_triton, reason="needs Triton, which this torch came without")
+
+SILU = (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%2")), Step("mul", ("%3", "%1")))
+SWIGLU = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "bfloat16")))
+GELU = Epilogue(
+    1,
+    (Operand("row", "bfloat16"), Operand("full", "bfloat16")),
+    (
+        Step("add", ("%0", "%1")),
+        Step("mul", ("%3", 2**-0.5)),
+        Step("erf", ("%4",)),
+        Step("add", ("%5", 1.0)),
+        Step("mul", ("%3", "%6")),
+        Step("mul", ("%7", 0.5)),
+        Step("add", ("%8", "%2")),
+    ),
+    (Output("%9", "bfloat16"), Output("%3", "bfloat16")),
+)
+MASKED = Epilogue(
+    1,
+    (Operand("column", "float16"), Operand("scalar", "float32"), Operand("full", "bool")),
+    (
+        Step("mul", ("%0", "%1")),
+        Step("relu", ("%4",)),
+        Step("tanh", ("%5",)),
+        Step("mul", ("%6", "%2")),
+        Step("where", ("%3", "%7", float("-inf"))),
+    ),
+    (Output("%8", "float32"),),
+)
+EPILOGUES = {"swiglu": SWIGLU, "gelu": GELU, "masked": MASKED}
+
+
+def inputs(
+    epilogue: Epilogue, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(m + n + k)
+
+    def noise(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        made = torch.randn(shape, generator=generator)
+        return made > 0 if dtype is torch.bool else made.to(dtype)
+
+    shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
+    operands = [noise(*shapes[o.kind], dtype=getattr(torch, o.dtype)) for o in epilogue.operands]
+    return noise(m, k), [noise(n, k).t() for _ in range(epilogue.products)], operands
+
+
+def within(got: Sequence[Tensor], exact: Sequence[Tensor], eager: Sequence[Tensor]) -> bool:
+    bounds = [
+        error_bound(half_ulp(g.dtype, rms(e)), rms_error(r, e), None)
+        for g, e, r in zip(got, exact, eager, strict=True)
+    ]
+    errors = [rms_error(g, e) for g, e in zip(got, exact, strict=True)]
+    return all(map(passes, errors, bounds))
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("size", [(5, 8, 16), (1, 1, 1), (3, 7, 0), (0, 4, 4)])
+def test_the_operator(name: str, size: tuple[int, int, int]) -> None:
+    epilogue = EPILOGUES[name]
+    x, weights, operands = inputs(epilogue, *size)
+    args = x, weights, operands, epilogue.text(), "reference"
+    got = torch.ops.fusepass.gemm_region(*args)
+    exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
+    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
+    assert within(got, exact, eager)
+    assert all(out.is_contiguous() and out.shape == (size[0], size[1]) for out in got)
+    torch.library.opcheck(torch.ops.fusepass.gemm_region.default, args)
+
+
+def test_a_malformed_epilogue() -> None:
+    x, weights, _ = inputs(SWIGLU, 4, 8, 8)
+    with pytest.raises(ValueError, match="epilogue"):
+        torch.ops.fusepass.gemm_region(x, weights, [], "{}", "reference")
+
+
+def refused(x: Tensor, weights: list[Tensor], epilogue: Epilogue = SWIGLU) -> str | None:
+    return kernel.refuses(x, weights, [], epilogue)
+
+
+def test_what_it_refuses() -> None:
+    x, weights, _ = inputs(SWIGLU, 16, 16, 32)
+    assert refused(x, weights) is None
+    assert refused(x.float(), [w.float() for w in weights]) is not None
+    assert refused(x, [weights[0], weights[1].half()]) is not None
+    assert refused(x.t().contiguous().t(), weights) is not None  # K is not contiguous
+    assert refused(x[:, 1:], [w[1:] for w in weights]) is not None  # does not start at 16 bytes
+    assert refused(*inputs(SWIGLU, 16, 16, 30)[:2]) is not None  # nor do its rows
+    assert refused(x, [weights[0], weights[1].contiguous()]) is not None  # other strides
+    assert refused(x, [w.contiguous() for w in weights]) is not None  # a pair lies as (K, N)
+    assert refused(x, [weights[0].contiguous()], GELU) is None  # one product need not
+    late = torch.empty_strided((16, 16), (1, 16)).bfloat16()
+    assert kernel.refuses(x, weights[:1], [late], GELU) is not None
+
+
+def test_tiles_have_names_of_their_own_and_fit() -> None:
+    for products in (1, 2):
+        every = kernel.tiles(products)
+        assert len(every) == len(kernel.ONE_TILES if products == 1 else kernel.PAIR_TILES)
+        fitting = kernel.tiles(products, 100 << 10)  # as much as an RTX 4090 has
+        assert fitting.keys() < every.keys()
+
+
+@needs_triton
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_it_compiles_without_a_gpu(name: str, capability: int) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    epilogue = EPILOGUES[name]
+    x, weights, operands = inputs(epilogue, 16, 16, 32)
+    tile = next(iter(kernel.tiles(epilogue.products).values()))
+    made = kernel.kernel(epilogue.text(), tile)
+    outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
+    given = kernel.arguments(x, weights, operands, outputs, epilogue, (x, *weights, *operands))
+    (config,) = made.configs
+    constants = {**config.kwargs, **{k: v for k, v in given.items() if isinstance(v, bool)}}
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.bool: "i1"}
+    signature = {
+        parameter.name: "constexpr"
+        if parameter.name in constants
+        else f"*{names[given[parameter.name].dtype]}"
+        if isinstance(given[parameter.name], Tensor)
+        else "i32"
+        for parameter in made.fn.params
+    }
+    source = ASTSource(fn=made.fn, signature=signature, constexprs=constants)
+    target = GPUTarget("cuda", capability, 32)
+    options = {"num_warps": tile.warps, "num_stages": min(tile.stages, 3)}
+    assert "fusepass_gemm" in triton.compile(source, target=target, options=options).asm["ptx"]
+
+
+@needs_triton
+def test_its_numbers_through_the_interpreter() -> None:
+    """In a process of its own: Triton decides when it is imported whether it interprets."""
+    program = """
+        import torch
+        from fusepass.graph.epilogue import parse
+        from fusepass.kernels import gemm_region as kernel
+        from tests.kernels.test_gemm_region import EPILOGUES, evaluate, inputs, within
+
+        for name, given in EPILOGUES.items():  # the interpreter knows no bf16
+            epilogue = parse(given.text().replace("bfloat16", "float16"))
+            tile = kernel.Tile(16, 32, 16, 4, 2, split=name == "gelu", group=2)
+            for size in ((40, 40, 48), (17, 24, 8), (1, 8, 16)):
+                x, weights, operands = inputs(epilogue, *size, torch.float16)
+                for given in (weights, weights[::-1], [w.contiguous() for w in weights]):
+                    if kernel.refuses(x, given, operands, epilogue):
+                        continue
+                    got = kernel.launch(x, given, operands, epilogue.text(), tile)
+                    double = [w.double() for w in given]
+                    exact = kernel.reference(x.double(), double, operands, epilogue)
+                    eager = evaluate(epilogue, [(x @ w).float() for w in given], operands)
+                    assert within(got, exact, eager), (name, size)
+    """
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
