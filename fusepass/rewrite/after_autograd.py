@@ -22,7 +22,9 @@ from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite import gate_folding
-from fusepass.rewrite.default_rules import default_rules, graph_rules
+from fusepass.rewrite.default_rules import default_rules, graph_rules, region_rules
+from fusepass.rewrite.driver import rewrite
+from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.rule import Rule
 from fusepass.rewrite.source_hash import rule_hash
@@ -57,7 +59,7 @@ def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
-        for graph_rule in graph_rules():
+        for graph_rule in (*graph_rules(), *region_rules()):
             digest.update(graph_rule.source_hash().encode())
         built_in = default_rules()
         digest.update(_hash_of_built_in().encode())
@@ -97,7 +99,10 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
     decisions: list[Decision] = []
     if gm is not None:
         built_in = frozenset(rule.name for rule in default_rules())
-        decisions = apply_rules(gm, rules, options, "after", built_in)
+        pair, one = region_rules()  # a pair first: a rule for one activation would take half of it
+        decisions = _regions(gm, pair, options)
+        decisions += apply_rules(gm, rules, options, "after", built_in)
+        decisions += _regions(gm, one, options)
     if decisions:
         return decisions
     matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)
@@ -105,6 +110,15 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
     return [
         Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)
     ]
+
+
+def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
+    """One region rule on a graph that has GEMMs on a GPU, or anywhere if that is asked for."""
+    values = [n.meta.get("val") for n in gm.graph.nodes if rule.anchor(n)]
+    if options.candidate != "reference" and not any(v.device.type == "cuda" for v in values):
+        return []
+    found = rewrite(gm, (rule,), options, Station.AFTER)
+    return [one for one in found if one.reason_code is not Reason.FLAVOUR]
 
 
 def op_by_op_compiler(

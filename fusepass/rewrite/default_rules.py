@@ -38,3 +38,11 @@ def default_rules() -> tuple[Rule, ...]:
     from fusepass.patterns import linear_activation
 
     return linear_activation.RULES
+
+
+@functools.cache
+def region_rules() -> tuple[GraphRule, ...]:
+    """Rules that edit ATen graphs themselves: GEMMs with what is element-wise around them."""
+    from fusepass.patterns import gemm_region
+
+    return gemm_region.RULES

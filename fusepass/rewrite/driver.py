@@ -22,8 +22,19 @@ from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.verify import Facts
 
 
-def rewrite(gm: fx.GraphModule, rules: tuple[GraphRule, ...], options: Options) -> list[Decision]:
-    """Apply the ``before`` rules to ``gm`` and the graphs nested in it, in place.
+def rewrite(
+    gm: fx.GraphModule,
+    rules: tuple[GraphRule, ...],
+    options: Options,
+    station: Station = Station.BEFORE,
+) -> list[Decision]:
+    """Apply rules to ``gm`` and the graphs nested in it, in place.
+
+    Args:
+        gm: of the station.
+        rules: for that station, in order.
+        options: in force.
+        station: before or after autograd.
 
     Returns:
         One decision per site a rule looked at and did not settle silently.
@@ -34,7 +45,8 @@ def rewrite(gm: fx.GraphModule, rules: tuple[GraphRule, ...], options: Options) 
     decisions: list[Decision] = []
     for rule in rules:
         for module in innermost_first(gm):  # a rule before this one may have made new ones
-            decisions += _Attempt(module, rule, options, nested=module is not gm).run()
+            nested = module is not gm
+            decisions += _Attempt(module, rule, options, station, nested=nested).run()
     return decisions
 
 
@@ -42,9 +54,16 @@ class _Attempt:
     """One rule on one graph: all of its sites, or none when it fails at one of them."""
 
     def __init__(
-        self, gm: fx.GraphModule, rule: GraphRule, options: Options, *, nested: bool
+        self,
+        gm: fx.GraphModule,
+        rule: GraphRule,
+        options: Options,
+        station: Station,
+        *,
+        nested: bool,
     ) -> None:
         self.gm, self.rule, self.options, self.nested = gm, rule, options, nested
+        self.station = station
         self.before: fx.Graph | None = None  # the graph before the first replacement
         self.children = {name for name, _ in gm.named_children()}
         self.buffers = {name for name, _ in gm.named_buffers(recurse=False)}
@@ -65,6 +84,8 @@ class _Attempt:
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         shared: dict[str, Any] = {}
         for node in anchors:
+            if node.graph is not gm.graph or node._erased:
+                continue  # another replacement took it in
             self.site = node
             match = Site(gm, node, options, fake_mode, self.nested, shared)
             verdict = self._verdict(match)
@@ -78,7 +99,9 @@ class _Attempt:
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules
                 self.before = copied(gm.graph)
-                facts = Facts(gm.graph, fake_mode) if options.verify else None
+                before_autograd = self.station is Station.BEFORE
+                verify = options.verify and before_autograd
+                facts = Facts(gm.graph, fake_mode) if verify else None
             changed = True
             branch = node.meta.get(BRANCH)
             rule.replace(match)
@@ -132,7 +155,7 @@ class _Attempt:
     def _decision(
         self, outcome: Outcome, code: Reason, text: str, place: tuple[str, int], treatment: str = ""
     ) -> Decision:
-        return Decision(Station.BEFORE, self.rule.name, outcome, code, text, treatment, *place)
+        return Decision(self.station, self.rule.name, outcome, code, text, treatment, *place)
 
 
 def innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:

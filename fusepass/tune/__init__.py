@@ -11,6 +11,7 @@ from fusepass.tune.decide import choose, epoch, reset, table_for, tune
 from fusepass.tune.maintain import import_choices, prune
 from fusepass.tune.model import Rates
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.region_problem import RegionProblem
 from fusepass.tune.table import Entry
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Entry",
     "Problem",
     "Rates",
+    "RegionProblem",
     "choose",
     "epoch",
     "import_choices",

@@ -162,7 +162,8 @@ def _call(
         present = [one for one in inputs if one is not None]
         rest = [None] * (len(inputs) - len(present))
         patches = torch_private.mode_config("max-autotune-no-cudagraphs")
-        return torch_private.compile_region(lambda *a: candidate.run(*a, *rest), present, patches)
+        run = candidate.traced or candidate.run
+        return torch_private.compile_region(lambda *a: run(*a, *rest), present, patches)
     return lambda: candidate.run(*inputs)
 
 

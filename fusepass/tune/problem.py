@@ -79,7 +79,10 @@ class Candidate:
 
     Attributes:
         name: what tables and reports call it.
-        run: ``run(x, weight_t, bias)``; ``bias`` is None for a problem without one.
+        run: ``run(x, weight_t, bias)``; ``bias`` is None for a problem without one. For a region
+            ``run(x, *weights, *operands)``.
+        traced: computes the same in torch, for Inductor to compile under max-autotune; None if
+            ``run`` can be traced itself.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None if nobody knows.
     """
@@ -88,6 +91,7 @@ class Candidate:
     run: Callable[..., Any]
     refuses: Callable[[Problem], str | None] = lambda problem: None
     estimate: Callable[[Problem, Any], float] | None = None
+    traced: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

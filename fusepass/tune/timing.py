@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusepass import torch_private
 from fusepass.tune.problem import Problem
+from fusepass.tune.region_problem import RegionProblem
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 SMALLEST_GAIN = 0.01
@@ -59,12 +60,17 @@ class Samples:
         return middle, (high - low) / 2
 
 
-def make_inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None]:
+def make_inputs(problem: Problem) -> tuple[Tensor | None, ...]:
     """Random x, weight_t and bias with the problem's strides; torch's own generators stay put.
+
+    For a region: x, the weights and the operands.
 
     Raises:
         NotEnoughMemory: operands and results would not leave half of the free memory alone.
     """
+    if isinstance(problem, RegionProblem):
+        _ensure_room(problem.bytes_needed, problem.device)
+        return problem.inputs(torch.Generator(problem.device).manual_seed(_SEED))
     m, n, k = problem.m, problem.n, problem.k
     extents = [
         1 + (rows - 1) * stride[0] + (columns - 1) * stride[1]
@@ -73,11 +79,7 @@ def make_inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None]:
             (k, n, problem.weight_strides),
         ]
     ]
-    needed = (sum(extents) + 4 * m * n) * problem.dtype.itemsize + 2 * _l2_bytes(problem.device)
-    free, _ = torch.cuda.mem_get_info(problem.device)
-    free += torch.cuda.memory_reserved(problem.device) - torch.cuda.memory_allocated(problem.device)
-    if needed > free / 2:
-        raise NotEnoughMemory(f"{needed >> 20} MiB needed, {free >> 20} MiB free")
+    _ensure_room((sum(extents) + 4 * m * n) * problem.dtype.itemsize, problem.device)
     generator = torch.Generator(problem.device).manual_seed(_SEED)
 
     def noise(count: int, scale: float) -> Tensor:
@@ -87,6 +89,14 @@ def make_inputs(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None]:
     x = noise(extents[0], 1.0).as_strided((m, k), problem.x_strides)
     weight = noise(extents[1], 1 / math.sqrt(k)).as_strided((k, n), problem.weight_strides)
     return x, weight, noise(n, 1.0) if problem.bias else None
+
+
+def _ensure_room(operands: int, device: torch.device) -> None:
+    needed = operands + 2 * _l2_bytes(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if needed > free / 2:
+        raise NotEnoughMemory(f"{needed >> 20} MiB needed, {free >> 20} MiB free")
 
 
 def time_on_device(

@@ -1,0 +1,84 @@
+"""A GEMM region as the tuner sees it, and random inputs for it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue
+from fusepass.tune.problem import Problem, rounded
+
+
+@dataclass(frozen=True)
+class RegionProblem(Problem):
+    """A GEMM, or a gated pair, with an epilogue; ``activation`` is the epilogue's digest.
+
+    Attributes:
+        epilogue: what follows the products.
+        second_start: of a packed pair, the column at which the second weight begins; else None.
+    """
+
+    epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
+    second_start: int | None = None
+
+    def key(self, mode: str) -> str:
+        """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
+        packed = "packed" if self.second_start is not None else ""
+        kinds = ",".join(one.kind for one in self.epilogue.operands)
+        parts = [
+            self.op + packed,
+            self.activation,
+            kinds or "none",
+            str(self.dtype).removeprefix("torch."),
+            self.layout,
+            f"{rounded(self.m)}x{self.k}x{self.n}",
+        ]
+        if mode.startswith("max-autotune"):
+            parts.append("max-autotune")
+        return "/".join(parts)
+
+    def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random x, weights (K, N) and operands, on the device and with the problem's strides."""
+        m, n, k = self.m, self.n, self.k
+
+        def noise(*shape: int, scale: float = 1.0, dtype: torch.dtype = self.dtype) -> Tensor:
+            data = torch.empty(*shape, dtype=torch.float32, device=self.device)
+            data.normal_(0.0, scale, generator=generator)
+            return data > 0 if dtype is torch.bool else data.to(dtype)
+
+        x_extent = 1 + (m - 1) * self.x_strides[0] + (k - 1) * self.x_strides[1]
+        x = noise(max(x_extent, 0)).as_strided((m, k), self.x_strides)
+        scale = 1 / math.sqrt(max(k, 1))
+        row, column = self.weight_strides
+        extent = 1 + (k - 1) * row + (n - 1) * column
+        products = self.epilogue.products
+        if self.second_start is None:
+            whole = [noise(extent, scale=scale) for _ in range(products)]
+            weights = [one.as_strided((k, n), (row, column)) for one in whole]
+        else:
+            packed = noise(extent + self.second_start * column, scale=scale)
+            starts = (0, self.second_start * column)
+            weights = [packed.as_strided((k, n), (row, column), start) for start in starts]
+        shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
+        operands = [
+            noise(*shapes[one.kind], dtype=getattr(torch, one.dtype))
+            for one in self.epilogue.operands
+        ]
+        return (x, *weights, *operands)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of the inputs (in fp32 while they are drawn) and the results."""
+        products = self.epilogue.products
+        full = sum(one.kind == "full" for one in self.epilogue.operands)
+        results = products + full + len(self.epilogue.outputs)
+        return 6 * (self.m * self.k + products * self.k * self.n + results * self.m * self.n)
+
+
+def digest(epilogue: Epilogue) -> str:
+    """A short name of an epilogue, equal for equal ones."""
+    return hashlib.sha256(epilogue.text().encode()).hexdigest()[:12]

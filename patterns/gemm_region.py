@@ -1,0 +1,258 @@
+"""A GEMM and the element-wise work around its result, in one kernel.
+
+    ``e(x @ w)``             ->  ``fusepass::gemm_region(x, [w], …, e)``
+    ``e(x @ w1, x @ w2)``    ->  ``fusepass::gemm_region(x, [w1, w2], …, e)``
+
+where ``e`` is any composition of element-wise operations with further operands: one number per
+column (bias), per row, per element (residual, a saved activation), or one in all. Both sides are
+the same function: ``e`` of an element needs that element of the products and nothing else, so it
+can be computed where the product is accumulated, before it is rounded and stored. The right side
+rounds once where the left one rounds each product.
+
+A gated pair is ``act(x W) * (x V)`` and its like (Shazeer, GLU Variants Improve Transformer, 2020),
+with two weights or with the halves of one packed weight.
+
+In the backward of such a layer the GEMM that makes the gradient of the activation's result has the
+derivative of the activation around it, with what the forward saved as operands: the same rule.
+
+Whether it pays is measured, whole against whole: the GEMMs and one element-wise kernel, as Inductor
+runs them, against one kernel.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels import gemm_source
+from fusepass.patterns.linear_activation import feeds_generated_code
+from fusepass.report.decision import Reason
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, RegionProblem, choose
+from fusepass.tune.region_problem import digest
+
+_ENOUGH = 100  # tiles: fewer leave too many multiprocessors idle
+_SMALLEST = 128  # rows: below, the time is that of reading the weights (another kernel)
+
+
+def candidates(
+    epilogue: Epilogue, m: int, n: int, *, shared_memory: int, every: bool
+) -> tuple[Candidate, ...]:
+    """What Inductor would do, and our kernel with one tile, or with every one there is.
+
+    Args:
+        epilogue: of the region.
+        m: rows of a product.
+        n: its columns.
+        shared_memory: bytes that a program may have.
+        every: for max-autotune, which may take its time.
+    """
+    text = epilogue.text()
+    plain = Candidate(
+        INDUCTOR,
+        partial(_unfused, epilogue=text, products=epilogue.products),
+        traced=partial(_in_torch, epilogue=epilogue),
+    )
+    named = kernel.tiles(epilogue.products, shared_memory)
+    names = list(named) if every else _likely(named, epilogue.products, m, n)
+    return (
+        plain,
+        *(
+            Candidate(f"triton {name}", partial(_fused, epilogue=text, tile=named[name]))
+            for name in names
+        ),
+    )
+
+
+def _likely(named: Mapping[str, kernel.Tile], products: int, m: int, n: int) -> list[str]:
+    """The tile that should be best: the largest of which there are enough to go round."""
+    for name, tile in named.items():
+        rows, columns = -(-m // tile.m), -(-n * products // tile.n)
+        if rows * columns >= _ENOUGH:
+            return [name]
+    return list(named)[-1:]
+
+
+def _parted(
+    tensors: tuple[Tensor, ...], products: int
+) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return tensors[0], tensors[1 : 1 + products], tensors[1 + products :]
+
+
+def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
+    return kernel.unfused(*_parted(tensors, products), epilogue)
+
+
+def _fused(*tensors: Tensor, epilogue: str, tile: kernel.Tile) -> list[Tensor]:
+    products = parse(epilogue).products
+    return kernel.launch(*_parted(tensors, products), epilogue, tile)
+
+
+def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
+    x, weights, operands = _parted(tensors, epilogue.products)
+    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)[0]
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+def _check(site: Site, pairs: bool) -> Accept | Reject:
+    node = site.anchor
+    try:
+        region = region_at(node, pairs=pairs)
+    except NoRegion as why:
+        return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
+    x, weights = region.x.meta["val"], [_value(part) for part in region.weights]
+    operands = [_reshaped(one.meta["val"], shape) for one, shape in _operands(region)]
+    forced = site.options.candidate == REFERENCE
+    if x.device.type != "cuda" and not forced:
+        return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
+    if not forced and not torch_private.kernel_calls_tested():
+        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", node)
+    refused = kernel.refuses(x, weights, operands, region.epilogue)
+    if refused is not None and not forced:
+        return Reject(Reason.STRIDE_MISMATCH, refused, node)
+    sizes = [torch_private.size_hint(size) for size in (*x.shape, weights[0].shape[1])]
+    if None in sizes:
+        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
+    m, k, n = (size or 0 for size in sizes)
+    if m < _SMALLEST and not forced:
+        return Reject(Reason.COST, f"{m} rows: the weights are what takes the time", node)
+    generated = any(feeds_generated_code(one) for nodes in region.outputs for one in nodes)
+    problem = RegionProblem(
+        op="gated_gemm" if len(weights) == 2 else "gemm",
+        activation=digest(region.epilogue),
+        bias=False,
+        dtype=x.dtype,
+        m=m,
+        n=n,
+        k=k,
+        x_strides=_hints(x.stride()),
+        weight_strides=_hints(weights[0].stride()),
+        device=x.device,
+        pointwise_after=generated,
+        epilogue=region.epilogue,
+        second_start=region.weights[1].start if region.weights[-1].start else None,
+    )
+    choice = choose(problem, site.options, _candidates(region.epilogue, problem, site.options.mode))
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
+    site.notes.update(region=region, tile=choice.candidate.removeprefix("triton "))
+    return _accepted(choice, problem)
+
+
+def _candidates(epilogue: Epilogue, problem: Problem, mode: str) -> tuple[Candidate, ...]:
+    memory = kernel.shared_memory(problem.device)
+    every = mode.startswith("max-autotune")
+    return candidates(epilogue, problem.m, problem.n, shared_memory=memory, every=every)
+
+
+def _accepted(choice: Choice, problem: Problem) -> Accept:
+    code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
+    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
+    rows, columns = (torch_private.size_hint(size) or 0 for size in sizes)
+    return rows, columns
+
+
+def _value(part: Part) -> Tensor:
+    whole: Tensor = part.node.meta["val"]
+    return whole if part.width is None else whole.narrow(1, part.start, part.width)
+
+
+def _reshaped(value: Tensor, shape: tuple[Any, ...] | None) -> Tensor:
+    return value if shape is None else value.reshape(shape)
+
+
+def _operands(region: Region) -> Iterator[tuple[fx.Node, tuple[Any, ...] | None]]:
+    return zip(region.operands, region.shapes, strict=True)
+
+
+def _replace(site: Site) -> None:
+    region: Region = site.notes["region"]
+    graph = site.gm.graph
+    kernel.install_lowering()
+
+    def call(target: Any, *args: Any) -> fx.Node:
+        node = graph.call_function(target, args)
+        values = fx.map_arg(args, lambda one: one.meta["val"])
+        node.meta["val"] = target(*values)
+        for key in ("stack_trace", "nn_module_stack", "original_aten"):
+            if key in region.nodes[0].meta:
+                node.meta[key] = region.nodes[0].meta[key]
+        return node
+
+    def sized(shape: tuple[Any, ...]) -> list[Any]:
+        return [_symbol(graph, size) for size in shape]
+
+    with graph.inserting_before(region.before):
+        weights = [
+            part.node
+            if part.width is None
+            else call(
+                torch.ops.aten.slice.Tensor, part.node, 1, part.start, part.start + part.width
+            )
+            for part in region.weights
+        ]
+        operands = [
+            node if shape is None else call(torch.ops.aten.reshape.default, node, sized(shape))
+            for node, shape in _operands(region)
+        ]
+        text, tile = region.epilogue.text(), site.notes["tile"]
+        fused = call(
+            torch.ops.fusepass.gemm_region.default, region.x, weights, operands, text, tile
+        )
+        for position, nodes in enumerate(region.outputs):
+            item = call(operator.getitem, fused, position)
+            for node in nodes:
+                value: Tensor = node.meta["val"]
+                same = value.dim() == 2
+                made = (
+                    item
+                    if same
+                    else call(torch.ops.aten.reshape.default, item, sized(tuple(value.shape)))
+                )
+                node.replace_all_uses_with(
+                    made, delete_user_cb=lambda user: user not in region.nodes
+                )
+    for node in reversed(region.nodes):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _symbol(graph: fx.Graph, size: Any) -> Any:
+    """A size as an argument: the node that holds a symbolic one."""
+    if isinstance(size, int):
+        return size
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
+            return node
+    raise NoRegion("a size that no node of the graph holds")
+
+
+def _check_pair(site: Site) -> Accept | Reject:
+    return _check(site, True)
+
+
+def _check_one(site: Site) -> Accept | Reject:
+    return _check(site, False)
+
+
+RULES = (
+    GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=(kernel, gemm_source)),
+    GraphRule("gemm_epilogue", is_gemm, _check_one, _replace, sources=(kernel, gemm_source)),
+)

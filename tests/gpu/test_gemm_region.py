@@ -1,0 +1,146 @@
+"""GEMM regions on the device: the kernel's numbers, and whole layers through Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fusepass
+from fusepass import torch_private, tune
+from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.epilogue import evaluate
+from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels import gemm_source
+from tests.kernels.test_gemm_region import EPILOGUES, inputs, within
+
+pytestmark = pytest.mark.gpu
+SIZES = [(300, 136, 72), (257, 1032, 1000)]
+untested = pytest.mark.skipif(
+    not torch_private.kernel_calls_tested(), reason="not used with this version of torch"
+)
+
+
+@pytest.fixture
+def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table of choices of its own."""
+    monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
+    tune.reset()
+    yield
+    tune.reset()
+
+
+def agrees(name: str, tile: kernel.Tile, size: tuple[int, int, int], how: str) -> None:
+    epilogue = EPILOGUES[name]
+    x, weights, operands = inputs(epilogue, *size)
+    x, operands = x.cuda(), [one.cuda() for one in operands]
+    if how == "packed":
+        packed = torch.cat([one.t() for one in weights]).cuda().t()
+        weights = list(packed.chunk(2, dim=1))
+    else:
+        held = sorted((w.t().cuda().t() for w in weights), key=Tensor.data_ptr)
+        weights = held[::-1] if how == "swapped" else held
+        weights = [w.contiguous() for w in weights] if how == "rows" else weights
+    assert kernel.refuses(x, weights, operands, epilogue) is None
+    got = kernel.launch(x, weights, operands, epilogue.text(), tile)
+    exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
+    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
+    assert within(got, exact, eager)
+
+
+@pytest.mark.parametrize("tile", kernel.PAIR_TILES[:2], ids=lambda tile: tile.name)
+@pytest.mark.parametrize("how", ["in order", "swapped", "packed"])
+def test_a_pair(tile: kernel.Tile, how: str) -> None:
+    agrees("swiglu", tile, SIZES[0], how)
+
+
+@pytest.mark.parametrize("name", ["gelu", "masked"])
+@pytest.mark.parametrize("how", ["in order", "rows"])
+def test_one_product(name: str, how: str) -> None:
+    for size in SIZES:
+        agrees(name, kernel.ONE_TILES[0], size, how)
+
+
+def test_weights_too_far_apart_for_one_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = gemm_source._PAIR.replace("(1 << 38)", "(1 << 1)")
+    assert near != gemm_source._PAIR
+    monkeypatch.setattr(gemm_source, "_PAIR", near)
+    kernel.kernel.cache_clear()
+    try:
+        for how in ("in order", "swapped"):
+            agrees("swiglu", kernel.PAIR_TILES[0], SIZES[0], how)
+    finally:
+        kernel.kernel.cache_clear()
+
+
+def test_infinities_and_nan() -> None:
+    epilogue = EPILOGUES["gelu"]
+    x, weights, operands = inputs(epilogue, 64, 64, 64)
+    x[3], x[5, 0], x[7, 0] = float("inf"), float("nan"), -float("inf")
+    x, weights = x.cuda(), [w.t().cuda().t() for w in weights]
+    operands = [one.cuda() for one in operands]
+    got = kernel.launch(x, weights, operands, epilogue.text(), kernel.ONE_TILES[0])
+    want = kernel.reference(x, weights, operands, epilogue)
+    for mine, theirs in zip(got, want, strict=True):
+        assert torch.equal(mine.isfinite(), theirs.isfinite())
+        assert torch.equal(mine.isnan(), theirs.isnan())
+
+
+class Mlp(nn.Module):
+    """A gated MLP of two weights, or of one packed weight."""
+
+    def __init__(self, width: int, hidden: int, *, packed: bool) -> None:
+        super().__init__()
+        if packed:
+            self.both = nn.Linear(width, 2 * hidden, bias=False)
+        else:
+            self.gate = nn.Linear(width, hidden, bias=False)
+            self.up = nn.Linear(width, hidden, bias=False)
+        self.down, self.packed = nn.Linear(hidden, width, bias=False), packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.both(x).chunk(2, -1) if self.packed else (self.gate(x), self.up(x))
+        return self.down(F.silu(gate) * up)
+
+
+def applied(compiled: Any) -> list[str]:
+    return [d.rule for d in fusepass.last_report(compiled).decisions if d.outcome == "applied"]
+
+
+@untested
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
+    """Of a size at which the kernel is faster by a sixth: it must be taken, and be right."""
+    module = Mlp(1024, 4096, packed=packed).cuda().bfloat16()
+    x = torch.randn(8192, 1024, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(module, backend="fusepass", options={"mode": mode})
+    with torch.no_grad():
+        for _ in range(3):
+            got = compiled(x).clone()
+        eager, exact = module(x), module.double()(x.double())
+    assert "gated_gemm" in applied(compiled)
+    bound = error_bound(half_ulp(got.dtype, rms(exact)), rms_error(eager, exact), None)
+    assert passes(rms_error(got, exact), bound)
+
+
+@untested
+@pytest.mark.gpu_alone
+def test_training_and_sizes_that_vary(choices: None) -> None:
+    module = Mlp(1024, 4096, packed=False).cuda().bfloat16()
+    compiled = torch.compile(module, backend="fusepass", dynamic=True)
+    for rows in (4096, 77, 300):
+        x = torch.randn(2, rows, 1024, device="cuda", dtype=torch.bfloat16)
+        grads = []
+        for one in (compiled, module):
+            loss = one(x).float().square().mean()
+            grads.append([loss.detach(), *torch.autograd.grad(loss, list(module.parameters()))])
+        for mine, theirs in zip(*grads, strict=True):
+            assert float((mine - theirs).float().norm()) <= 0.02 * float(theirs.float().norm())
+    assert "gated_gemm" in applied(compiled)
