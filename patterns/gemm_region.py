@@ -128,7 +128,6 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     m, k, n = (size or 0 for size in sizes)
     if m < _SMALLEST and not forced:
         return Reject(Reason.COST, f"{m} rows: the weights are what takes the time", node)
-    generated = any(feeds_generated_code(one) for nodes in region.outputs for one in nodes)
     problem = RegionProblem(
         op="gated_gemm" if len(weights) == 2 else "gemm",
         activation=digest(region.epilogue),
@@ -140,7 +139,7 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         x_strides=_hints(x.stride()),
         weight_strides=_hints(weights[0].stride()),
         device=x.device,
-        pointwise_after=generated,
+        pointwise_after=_feeds_generated_code(region),
         epilogue=region.epilogue,
         second_start=region.weights[1].start if region.weights[-1].start else None,
     )
@@ -150,6 +149,12 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
     site.notes.update(region=region, tile=choice.candidate.removeprefix("triton "))
     return _accepted(choice, problem)
+
+
+def _feeds_generated_code(region: Region) -> bool:
+    """Whether a result goes into a kernel that Inductor generates, and would be computed there."""
+    stored = (node for nodes in region.outputs for node in nodes)
+    return any(feeds_generated_code(node, region.nodes) for node in stored)
 
 
 def _candidates(epilogue: Epilogue, problem: Problem, mode: str) -> tuple[Candidate, ...]:

@@ -26,7 +26,7 @@ graph as it is in inference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache, partial
 
 import torch
@@ -133,18 +133,22 @@ _OPAQUE = frozenset(
 )
 
 
-def feeds_generated_code(node: fx.Node) -> bool:
+def feeds_generated_code(node: fx.Node, besides: Collection[fx.Node] = ()) -> bool:
     """Whether Inductor generates the kernel of something that reads a node, through views or not.
 
     It then computes the node inside that kernel: reading the pre-activation costs what reading the
     activation would.
+
+    Args:
+        node: of an ATen graph.
+        besides: calls that do not count, because what computes the node takes them in.
     """
     for user in node.users:
-        if user.op != "call_function":
+        if user.op != "call_function" or user in besides:
             continue
         name = op_name(user)
         if name in _VIEWS:
-            if feeds_generated_code(user):
+            if feeds_generated_code(user, besides):
                 return True
             continue
         registered = torch_private.operator_name(user.target)

@@ -55,11 +55,24 @@ def check_cond(
         if name is not None:
             text = f"{name} in an arm is no operation that torch.cond can hold"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
+    _check_operands(arms)
     if any(fake.requires_grad for fake in fakes):
         _check_training(arms, fakes, writes)
     if cuda_graphs(options, tested) and options.treatment != "cond":
         text = "torch.cond would cost the whole graph its CUDA graphs"
         raise Refusal(Reason.COST, f"{why.text}; {text}")
+
+
+def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:
+    """A ``torch.cond`` is given tensors and integers."""
+    for nodes in arms.values():
+        inside = set(nodes)
+        for operand in chain(*(node.all_input_nodes for node in nodes)):
+            value = operand.meta.get("example_value")
+            if operand not in inside and isinstance(value, (torch.SymFloat, torch.SymBool)):
+                kind = "a float" if isinstance(value, torch.SymFloat) else "a truth value"
+                text = f"an arm uses {kind} that varies, which torch.cond takes none of"
+                raise Refusal(Reason.PYTHON_VALUE, text)
 
 
 def _check_training(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fusepass.errors import CaptureFault
 
 from .side_by_side import side_by_side, signed
 
@@ -92,3 +96,29 @@ def test_a_branch_whose_results_nobody_reads() -> None:
     assert ("cond", "random_op") in outcome.treatments or ("cond", "partial_op") in (
         outcome.treatments
     )
+
+
+def with_a_number(x: Tensor, rate: float) -> Tensor:
+    if x.sum() > 0:
+        return torch.rand_like(x) + rate
+    return x * rate
+
+
+def with_a_number_in_one(x: Tensor, rate: float) -> Tensor:
+    scaled = x - rate
+    if x.sum() > 0:
+        y = scaled + torch.rand_like(x)
+        if x.max() > 1:
+            y = rate - (y + torch.rand_like(x))
+        return y
+    return scaled * 2
+
+
+@pytest.mark.parametrize("program", [with_a_number, with_a_number_in_one])
+def test_floats_that_vary_are_no_operands(
+    program: Callable[..., Tensor], recwarn: pytest.WarningsRecorder
+) -> None:
+    """They are in the graph from the second value on; torch.cond takes tensors and integers."""
+    calls = [(x, rate) for rate in (2.0, -1.5, 0.5, 3.0) for x in signed(1.0, -0.5, 2.0)]
+    side_by_side(program, *[(x, rate) for (x,), rate in calls])
+    assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]

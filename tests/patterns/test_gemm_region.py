@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.gemm_region import Region, is_gemm, region_at
+from fusepass.patterns import gemm_region
 
 OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
 RULES = ("gated_gemm", "gemm_epilogue")
@@ -245,3 +249,26 @@ def test_a_residual_that_comes_later_is_no_operand() -> None:
     compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
     for mine, theirs in zip(compiled(x, w), program(x, w), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+def region_of(program: Callable[..., Any]) -> Region:
+    """The region at the first product of a program of x and two weights, traced to ATen."""
+    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w.clone()).graph
+    return region_at(next(filter(is_gemm, graph.nodes)), pairs=True)
+
+
+def test_what_goes_into_generated_code() -> None:
+    """Inductor would compute the region there; its own calls are no such code."""
+
+    def saved(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        gate, up = x @ w, x @ v
+        return (F.silu(gate) * up) @ w.t(), gate, up
+
+    def reduced(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return (F.silu(x @ w) * (x @ v)).view(3, -1, N).sum(1)
+
+    region = region_of(saved)
+    assert len(region.outputs) == 3
+    assert not gemm_region._feeds_generated_code(region)
+    assert gemm_region._feeds_generated_code(region_of(reduced))
