@@ -13,6 +13,7 @@ Triton kernel of ``gemm_source.py`` with the tile that was chosen, like Inductor
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import hashlib
 import linecache
@@ -221,11 +222,16 @@ def launch(
     tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, _multiprocessors(x.device))
     if tiles_in_all == 0:
         return outputs
-    if x.is_cuda:
-        triton.set_allocator(_scratch)
     values = (x, *weights, *operands)
     given = arguments(x, weights, operands, outputs, parsed, values)
-    kernel(epilogue, tile)[(min(tiles_in_all, at_a_time),)](**given)
+    launcher = kernel(epilogue, tile)[(min(tiles_in_all, at_a_time),)]
+
+    def run() -> None:
+        if x.is_cuda:
+            triton.set_allocator(_scratch)  # of this context: the user's own stays
+        launcher(**given)
+
+    contextvars.copy_context().run(run)
     return outputs
 
 

@@ -125,6 +125,10 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     sizes = [torch_private.size_hint(size) for size in (*x.shape, weights[0].shape[1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
+    try:
+        sizes_of = _sizes(region)
+    except NoRegion as why:
+        return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
     m, k, n = (size or 0 for size in sizes)
     if m < _SMALLEST and not forced:
         return Reject(Reason.COST, f"{m} rows: the weights are what takes the time", node)
@@ -147,8 +151,9 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
-    site.notes.update(region=region, tile=choice.candidate.removeprefix("triton "))
-    return _accepted(choice, problem)
+    tile = choice.candidate.removeprefix("triton ")
+    site.notes.update(region=region, tile=tile, sizes=sizes_of)
+    return _accepted(choice)
 
 
 def _feeds_generated_code(region: Region) -> bool:
@@ -163,7 +168,7 @@ def _candidates(epilogue: Epilogue, problem: Problem, mode: str) -> tuple[Candid
     return candidates(epilogue, problem.m, problem.n, shared_memory=memory, every=every)
 
 
-def _accepted(choice: Choice, problem: Problem) -> Accept:
+def _accepted(choice: Choice) -> Accept:
     code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
     return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
 
@@ -200,8 +205,7 @@ def _replace(site: Site) -> None:
                 node.meta[key] = region.nodes[0].meta[key]
         return node
 
-    def sized(shape: tuple[Any, ...]) -> list[Any]:
-        return [_symbol(graph, size) for size in shape]
+    shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
 
     with graph.inserting_before(region.before):
         weights = [
@@ -213,8 +217,8 @@ def _replace(site: Site) -> None:
             for part in region.weights
         ]
         operands = [
-            node if shape is None else call(torch.ops.aten.reshape.default, node, sized(shape))
-            for node, shape in _operands(region)
+            call(torch.ops.aten.reshape.default, node, shaped[node]) if node in shaped else node
+            for node in region.operands
         ]
         text, tile = region.epilogue.text(), site.notes["tile"]
         fused = call(
@@ -223,13 +227,9 @@ def _replace(site: Site) -> None:
         for position, nodes in enumerate(region.outputs):
             item = call(operator.getitem, fused, position)
             for node in nodes:
-                value: Tensor = node.meta["val"]
-                same = value.dim() == 2
-                made = (
-                    item
-                    if same
-                    else call(torch.ops.aten.reshape.default, item, sized(tuple(value.shape)))
-                )
+                made = item
+                if node in shaped:
+                    made = call(torch.ops.aten.reshape.default, item, shaped[node])
                 node.replace_all_uses_with(
                     made, delete_user_cb=lambda user: user not in region.nodes
                 )
@@ -238,15 +238,35 @@ def _replace(site: Site) -> None:
             graph.erase_node(node)
 
 
-def _symbol(graph: fx.Graph, size: Any) -> Any:
-    """A size as an argument: the node that holds a symbolic one."""
-    if isinstance(size, int):
-        return size
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
-            return node
-    raise NoRegion("a size that no node of the graph holds")
+def _sizes(region: Region) -> dict[fx.Node, list[Any]]:
+    """The sizes of operands and outputs that have to be reshaped, as arguments of a call.
+
+    Raises:
+        NoRegion: one is symbolic, and no node in front of the kernel holds it.
+    """
+    wanted = {node: shape for node, shape in _operands(region) if shape is not None}
+    stored = [node for nodes in region.outputs for node in nodes]
+    values = {node: node.meta["val"] for node in stored}
+    wanted |= {node: tuple(v.shape) for node, v in values.items() if v.dim() != 2}
+    held: dict[Any, fx.Node] = {}
+    if any(not isinstance(size, int) for shape in wanted.values() for size in shape):
+        for node in region.before.graph.nodes:
+            if node is region.before:
+                break
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                held.setdefault(value.node.expr, node)
+    return {node: _sized(shape, held) for node, shape in wanted.items()}
+
+
+def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
+    symbolic = [size for size in shape if not isinstance(size, int)]
+    if len(symbolic) == 1 and 0 not in shape:
+        return [size if isinstance(size, int) else -1 for size in shape]
+    missing = [size for size in symbolic if size.node.expr not in held]
+    if missing:
+        raise NoRegion(f"no node of the graph holds its size {missing[0]}")
+    return [size if isinstance(size, int) else held[size.node.expr] for size in shape]
 
 
 def _check_pair(site: Site) -> Accept | Reject:

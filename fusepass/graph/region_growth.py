@@ -46,7 +46,8 @@ class Region:
         epilogue: of the products.
         outputs: for each of the epilogue's outputs, the nodes that hold it.
         nodes: everything the kernel takes the place of, in the order of the graph.
-        before: the first node that reads an output.
+        before: where the kernel goes: in front of this node, which reads an output or follows
+            the region.
     """
 
     x: fx.Node
@@ -93,8 +94,9 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...]) -> Region:
         for j, root in enumerate(roots):
             value = ("product", i + j)
             if bias is not None:
-                start = j * width if halves else 0
-                value = _biased(growth, value, bias, start, width if halves else None)
+                if halves:
+                    raise NoRegion("a packed pair with a bias")
+                value = _biased(growth, value, bias)
             growth.known[root] = value
         parts += [Part(own, j * width, width) for j in range(2)] if halves else [Part(own)]
     inside += _between(gemms[0], halves) if halves else gemms
@@ -137,22 +139,18 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
-    """The product of a pair that is packed, and what takes it apart."""
-    found: list[fx.Node] = [gemm]
-    for node in _after(gemm):
-        if any(one in found for one in node.all_input_nodes):
-            found.append(node)
-        if all(half in found for half in halves):
-            return found
-    raise NoRegion("its halves come before it")
+    """The product of a pair that is packed, and what takes it apart: from the halves back to it."""
+    found: set[fx.Node] = {gemm}
+    for half in halves:
+        node: Any = half
+        while node not in found:
+            found.add(node)
+            node = node.args[0]
+    return list(found)
 
 
-def _biased(
-    growth: _Growth, value: tuple[str, int], bias: fx.Node, start: int, width: int | None
-) -> tuple[str, int]:
+def _biased(growth: _Growth, value: tuple[str, int], bias: fx.Node) -> tuple[str, int]:
     fake = bias.meta["val"]
-    if width is not None:
-        raise NoRegion("a packed pair with a bias")
     kind = _kind(fake, (growth.m, growth.n))
     if kind is None:
         raise NoRegion("its bias is no row, column or matrix")
@@ -289,12 +287,18 @@ def _finished(
         tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
         tuple(Output(str(number(value)), dtype) for (value, dtype), _ in ordered),
     )
-    order = {node: place for place, node in enumerate(x.graph.nodes)}
-    readers = [user for node in inside for user in node.users if user not in taken]
-    before = min(readers, key=order.__getitem__)
     needed = [x, *(part.node for part in parts), *(node for node, *_ in growth.operands)]
-    if any(order[node] > order[before] for node in needed):
+    if any(node in taken for node in needed):
+        raise NoRegion("a product is made of another one")
+    order = {node: place for place, node in enumerate(x.graph.nodes)}
+    inside = sorted(inside, key=order.__getitem__)
+    readers = [user for node in inside for user in node.users if user not in taken]
+    # No later than the last of it: what is behind may write what it reads.
+    before = min([*readers, inside[-1].next], key=order.__getitem__)
+    if any(order[node] >= order[before] for node in needed):
         raise NoRegion("an operand comes later than what reads the result")
+    if any(_writes(node) for node in _until(inside[0], before)):
+        raise NoRegion("something is written between its parts")
     return Region(
         x,
         parts,
@@ -302,9 +306,20 @@ def _finished(
         tuple(shape for *_, shape in growth.operands),
         epilogue,
         tuple(tuple(nodes) for _, nodes in ordered),
-        tuple(sorted(inside, key=order.__getitem__)),
+        tuple(inside),
         before,
     )
+
+
+def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:
+    while node is not end:
+        yield node
+        node = node.next
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a call changes a tensor it is given."""
+    return node.op == "call_function" and torch_private.schema_mutates(node.target) is True
 
 
 def _rank(value: tuple[str, int]) -> tuple[int, int]:

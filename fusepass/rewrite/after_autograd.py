@@ -99,10 +99,14 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
     decisions: list[Decision] = []
     if gm is not None:
         built_in = frozenset(rule.name for rule in default_rules())
-        pair, one = region_rules()  # a pair first: a rule for one activation would take half of it
-        decisions = _regions(gm, pair, options)
-        decisions += apply_rules(gm, rules, options, "after", built_in)
-        decisions += _regions(gm, one, options)
+        if _every_rounding(options):  # what a fused GEMM hands on is not rounded in between
+            rules = [rule for rule in rules if rule.name not in built_in]
+            decisions = apply_rules(gm, rules, options, "after", built_in)
+        else:
+            pair, one = region_rules()  # a pair first: a rule for an activation would take half
+            decisions = _regions(gm, pair, options)
+            decisions += apply_rules(gm, rules, options, "after", built_in)
+            decisions += _regions(gm, one, options)
     if decisions:
         return decisions
     matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)
@@ -110,6 +114,12 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
     return [
         Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)
     ]
+
+
+def _every_rounding(options: Options) -> bool:
+    """Whether the user wants each operation rounded as eager rounds it (Inductor's option)."""
+    key = "emulate_precision_casts"
+    return bool(options.inductor.get(key, torch_private.inductor_config_value(key)))
 
 
 def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:

@@ -83,8 +83,9 @@ class _Attempt:
         changed = False
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         shared: dict[str, Any] = {}
+        present = set(anchors)
         for node in anchors:
-            if node.graph is not gm.graph or node._erased:
+            if node not in present:
                 continue  # another replacement took it in
             self.site = node
             match = Site(gm, node, options, fake_mode, self.nested, shared)
@@ -105,6 +106,7 @@ class _Attempt:
             changed = True
             branch = node.meta.get(BRANCH)
             rule.replace(match)
+            present = set(gm.graph.nodes)
             if rule.treatment and branch is not None:
                 decisions.append(
                     Decision(

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.errors import RewriteFault
 from fusepass.graph.gemm_region import Region, is_gemm, region_at
 from fusepass.patterns import gemm_region
 
@@ -215,6 +216,49 @@ def test_the_backward_takes_the_derivative_in() -> None:
     assert found["gemm_epilogue"] >= 1
 
 
+class Updated(nn.Module):
+    """A buffer that is multiplied and then written: graphs put the write at their end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.randn(M, K))
+        self.gate, self.up = nn.Linear(K, N, bias=False), nn.Linear(K, N, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.silu(self.gate(self.state)) * self.up(self.state)
+        self.state.copy_(x)
+        return out
+
+
+@pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
+def test_an_operand_that_is_written_behind_the_region(codegen: str) -> None:
+    module, x = Updated().bfloat16(), torch.randn(M, K).bfloat16()
+    held = module.state.clone()
+    options = {**OPTIONS, "codegen": codegen}
+    compiled = torch.compile(module, backend="fusepass", options=options)
+    with torch.no_grad():
+        for _ in range(2):
+            module.state.copy_(held)
+            expected = module(x)
+            module.state.copy_(held)
+            torch.testing.assert_close(compiled(x), expected, rtol=2e-2, atol=2e-2)
+            assert torch.equal(module.state, x)
+    assert applied(compiled) == {"gated_gemm": 1}
+
+
+def test_a_second_product_made_of_the_first_is_no_pair(recwarn: pytest.WarningsRecorder) -> None:
+    def program(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        gate = F.relu(x @ w)
+        return gate * torch.addmm(gate, x, v), gate
+
+    x, w, v = (torch.randn(*size).bfloat16() for size in ((M, K), (K, N), (K, N)))
+    compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
+    for mine, theirs in zip(compiled(x, w, v), program(x, w, v), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+    assert "gated_gemm" not in applied(compiled)
+    assert not [one for one in recwarn if issubclass(one.category, RewriteFault)]
+
+
 def test_two_inputs_are_no_pair() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -272,3 +316,41 @@ def test_what_goes_into_generated_code() -> None:
     assert len(region.outputs) == 3
     assert not gemm_region._feeds_generated_code(region)
     assert gemm_region._feeds_generated_code(region_of(reduced))
+
+
+def test_halves_taken_one_after_the_other() -> None:
+    """The second half is taken when the first has been computed with."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        both = x @ torch.cat([w, v], 1)
+        return F.silu(both[..., :N]) * both[..., N:]
+
+    region = region_of(program)
+    assert [part.start for part in region.weights] == [0, N]
+    assert not region.operands
+    assert region.nodes[-1].target == torch.ops.aten.mul.Tensor
+
+
+@pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
+def test_two_sizes_that_vary(codegen: str) -> None:
+    def program(x: Tensor, w: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+        return F.silu(x @ w) * (x @ v) * scale
+
+    weights = [torch.randn(K, N).bfloat16() for _ in range(2)]
+    options = {**OPTIONS, "codegen": codegen}
+    compiled = torch.compile(program, backend="fusepass", options=options, dynamic=True)
+    for batch, length in ((3, 5), (4, 9), (7, 2)):
+        x, scale = torch.randn(batch, length, K).bfloat16(), torch.rand(batch, length, 1).bfloat16()
+        given = x, *weights, scale
+        torch.testing.assert_close(compiled(*given), program(*given), rtol=2e-2, atol=2e-2)
+    assert applied(compiled) == {"gated_gemm": 1}
+
+
+def test_every_rounding_wanted() -> None:
+    """With Inductor's emulate_precision_casts nothing may go from operation to operation in fp32."""
+    module, x = Gated(F.silu, torch.mul, "").bfloat16(), torch.randn(M, K).bfloat16()
+    options = {"candidate": "reference", "inductor.emulate_precision_casts": True}
+    compiled = torch.compile(module, backend="fusepass", options=options)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), module(x), rtol=2e-2, atol=2e-2)
+    assert not applied(compiled)
