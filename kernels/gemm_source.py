@@ -150,6 +150,41 @@ def fusepass_gemm(x_ptr, w_ptr, w2_ptr, $params M, N, K, sx, sw,
             _epilogue(first, other, rows, columns, M, N $given)
 """
 
+_SKINNY = """
+
+@triton.jit
+def fusepass_gemm(x_ptr, $weights $params M, N, K, sx, sw,
+                  BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    tiles_n = tl.cdiv(N, BN)
+    rows = (tl.program_id(0) // tiles_n) * BM + tl.arange(0, BM)
+    columns = (tl.program_id(0) % tiles_n) * BN + tl.arange(0, BN)
+    k = tl.arange(0, BK)
+    at_x = x_ptr + rows.to(tl.int64)[:, None] * sx + k[None, :]
+    offsets = columns.to(tl.int64)[:, None] * sw + k[None, :]
+$starts
+    for start in range(0, K, BK):
+        here = (k < K - start)[None, :]
+        x = tl.load(at_x + start, mask=(rows < M)[:, None] & here, other=0.0)
+        inside = (columns < N)[:, None] & here
+$steps
+    _epilogue($products, rows, columns, M, N $given)
+"""
+
+_DOT = {
+    "start": "    product{0} = tl.zeros((BN, BM), tl.float32)",
+    "load": "        w{0} = tl.load(w{0}_ptr + offsets + start, mask=inside, other=0.0,"
+    ' eviction_policy="evict_first")',
+    "step": "        product{0} = tl.dot(w{0}, x.T, product{0})",
+    "product": "tl.trans(product{0})",
+}
+# For one row: elements of K are added up where they lie, and across threads once, at the end.
+_SUM = {
+    **_DOT,
+    "start": "    product{0} = tl.zeros((BN, BK), tl.float32)",
+    "step": "        product{0} += w{0}.to(tl.float32) * x.to(tl.float32)",
+    "product": "tl.sum(product{0}, 1)[None, :]",
+}
+
 EXPRESSIONS = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -190,6 +225,27 @@ def source(epilogue: Epilogue) -> str:
     that is full; each output's pointer (``o0``, …); then sizes and strides. Outputs are contiguous.
     """
     return _completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
+
+
+def skinny_source(epilogue: Epilogue, *, one_row: bool) -> str:
+    """The same, for products of few rows, whose time is that of reading the weights.
+
+    Args:
+        epilogue: of one or two products.
+        one_row: each program takes one row; else BM of them, at least 16, with tensor cores.
+    """
+    form = _SUM if one_row else _DOT
+    each = range(epilogue.products)
+    body = _SKINNY
+    parts = {
+        "$weights ": "".join(f"w{i}_ptr, " for i in each),
+        "$starts": "\n".join(form["start"].format(i) for i in each),
+        "$steps": "\n".join(form[key].format(i) for key in ("load", "step") for i in each),
+        "$products": ", ".join(form["product"].format(i) for i in each),
+    }
+    for key, value in parts.items():
+        body = body.replace(key, value)
+    return _completed(epilogue, body)
 
 
 def _completed(epilogue: Epilogue, body: str) -> str:

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from fusepass.capture import items, masked
-from fusepass.capture.frame import Frame, frame_of, restart_plain
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, restart_plain
 from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
@@ -61,6 +61,16 @@ def on_observed(translator: Any, error: Exception) -> None:
     frame = frame_of(translator.output)
     if frame is not None:
         _give_unknown_back(translator, frame, error)
+
+
+def on_failing_call(translator: Any) -> bool:
+    """Whether the graph may break where a call fails on fake tensors.
+
+    Where nothing was captured (any more) the call fails in eager too, or Dynamo cannot do it: then
+    eager's own error is what the caller should see, or there is none.
+    """
+    frame = any_frame_of(translator.output)
+    return frame is not None and (frame.plain or not (frame.arms or _decisions(frame)))
 
 
 def _is_ours(error: BaseException) -> bool:

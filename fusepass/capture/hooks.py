@@ -65,6 +65,7 @@ def install() -> None:
                     on_error=fault.on_error,
                     on_fault=fault.on_fault,
                     on_observed=fault.on_observed,
+                    on_failing_call=fault.on_failing_call,
                     on_not=read_back.on_not,
                     on_skip=_on_skip,
                     on_size=masked.on_size,

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -159,12 +160,13 @@ def _broke_at(log: CompileLog, decision: Decision) -> bool:
     return any((f, n) == (decision.file, decision.line) for _, f, n in log.breaks)
 
 
+_HEADING = re.compile(r"\A.*?graph break[^\n]*:[ ]*\n\n", re.DOTALL | re.IGNORECASE)  # of Dynamo's
+
+
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
-    """Put a graph break on record."""
-    first = (
-        reason.strip().split("\n\n")[-1] if reason.startswith("Encountered graph break") else reason
-    )
-    text = next((part.strip() for part in first.strip().split("\n") if part.strip()), "")
+    """Put a graph break on record: the first line of what was met, not of what comes of it."""
+    met = _HEADING.sub("", reason)
+    text = next((part.strip() for part in met.split("\n") if part.strip()), "")
     with _lock:
         log_of(compiler).breaks[text, file, line] = None
 

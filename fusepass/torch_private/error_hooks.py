@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors
@@ -64,3 +64,61 @@ def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[],
     ours: Any = with_observed
     Translator.exception_handler = ours  # type: ignore[method-assign]
     return lambda: setattr(Translator, "exception_handler", handle)
+
+
+def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
+    """Break the graph where a call fails on fake tensors, in place of an error of Dynamo's.
+
+    Run on the tensors themselves the call raises what eager raises, behind what stands in front of
+    it, and the program's own handlers see it.
+
+    Args:
+        may_break: called with the translator; says whether the graph may break there.
+    """
+    from torch._dynamo import exc, utils
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+    def breaks() -> bool:
+        translator = InstructionTranslator.current_tx()
+        whole = translator.one_graph or translator.error_on_graph_break
+        return not whole and may_break(translator)
+
+    def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
+        """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
+        try:
+            break_graph()
+        except exc.Unsupported as error:
+            error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+            raise
+
+    wrap = utils._wrap_graph_break_with_torch_runtime_err
+
+    @functools.wraps(wrap)
+    def failing(break_graph: Callable[[], NoReturn]) -> NoReturn:
+        if breaks():
+            give_up_this_time(break_graph)
+        wrap(break_graph)
+
+    undo = [functools.partial(setattr, utils, wrap.__name__, wrap)]
+    setattr(utils, wrap.__name__, failing)
+    observed = getattr(exc, "FakeTensorObservedException", None)  # of 2.15: not of eager's type
+    if observed is not None:
+        make = observed.__init__
+
+        @functools.wraps(make)
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            if breaks():
+                gb_type = "RuntimeError when making fake tensor call"
+                given = {"context": "", "explanation": str(self), "hints": []}
+                give_up_this_time(lambda: exc.unimplemented(gb_type=gb_type, **given))
+
+        observed.__init__ = made
+        undo.append(functools.partial(setattr, observed, "__init__", make))
+
+    def put_back() -> None:
+        for one in undo:
+            one()
+
+    return put_back

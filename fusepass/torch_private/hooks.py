@@ -18,7 +18,11 @@ from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
 from fusepass.torch_private.data_sizes import SizeHandler, hook_sizes
-from fusepass.torch_private.error_hooks import hook_errors, hook_observed
+from fusepass.torch_private.error_hooks import (
+    hook_errors,
+    hook_failing_calls,
+    hook_observed,
+)
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -83,6 +87,8 @@ class Handlers:
         on_fault: called in the same way when an error inside Dynamo or a backend is.
         on_observed: called as ``(translator, error)`` when Dynamo finds that an instruction other
             than a ``raise`` raises, before the program's own handlers are looked for.
+        on_failing_call: called as ``(translator,)`` where a call fails on fake tensors; says
+            whether the graph may break there, so that the call fails on the tensors themselves.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
         on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
@@ -105,6 +111,7 @@ class Handlers:
     on_error: Callable[[Any, Exception], None]
     on_fault: Callable[[Any, Exception], None]
     on_observed: Callable[[Any, Exception], None]
+    on_failing_call: Callable[[Any], bool]
     on_not: TruthHandler
     on_skip: Callable[[Any, Exception], None]
     on_size: SizeHandler
@@ -130,6 +137,7 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         _hook_breaks(handlers.on_break),
         hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
         hook_observed(handlers.on_observed),
+        hook_failing_calls(handlers.on_failing_call),
     ]
 
     def uninstall() -> None:

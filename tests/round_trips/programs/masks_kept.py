@@ -121,9 +121,15 @@ def stores_values_of_a_wrong_size(x: Tensor, mask: Tensor) -> Tensor:
     return y
 
 
-@FAMILY.program(plain, grad=True, dynamo=True)
-def store_into_a_leaf(x: Tensor, mask: Tensor) -> Tensor:
+@FAMILY.program(plain)
+def store_into_an_input(x: Tensor, mask: Tensor) -> Tensor:
     x[mask] = 0  # expect: masked device on_device
+    return x * 2
+
+
+@FAMILY.program(plain, grad=True)
+def store_into_a_leaf(x: Tensor, mask: Tensor) -> Tensor:
+    x[mask] = 0  # expect: any
     return x * 2
 
 
