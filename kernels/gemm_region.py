@@ -8,7 +8,8 @@ which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous.
 are bf16 or fp16, products accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
-Triton kernel of ``gemm_source.py`` with the tile that was chosen, like Inductor's own kernels.
+Triton kernel of ``gemm_source.py`` or, for few rows, ``skinny_source.py``, with the tile that was
+chosen, like Inductor's own kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import hashlib
 import linecache
 import types
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ from torch import Tensor
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels.gemm_source import pointwise_source, source
+from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
+from fusepass.kernels.skinny_source import skinny_source
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -43,81 +45,7 @@ def reference(
     return evaluate(epilogue, products, operands)
 
 
-# --- launch choice --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How the work is cut.
-
-    Attributes:
-        m, n, k: of a tile of the product; of a pair, ``n`` counts the columns of both.
-        warps: of a program.
-        stages: tiles of operands in flight.
-        programs: on each multiprocessor; two overlap one's epilogue with the other's products.
-        split: whether the epilogue takes a tile in two halves.
-        group: rows of tiles that go together.
-    """
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    programs: int = 1
-    split: bool = False
-    group: int = 8
-
-    @property
-    def name(self) -> str:
-        """Short, for tables and reports: ``128x256x64w8s4``."""
-        more = f"c{self.programs}" * (self.programs > 1) + "h" * self.split
-        return f"{self.m}x{self.n}x{self.k}w{self.warps}s{self.stages}{more}"
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Shared memory for the operands."""
-        return self.stages * (self.m + self.n) * self.k * 2
-
-
-# Best on an H200 at the shapes of BASELINES.md §2 and §3, by tests/perf/results.
-PAIR_TILES = (
-    Tile(128, 256, 64, 8, 4),
-    Tile(64, 256, 64, 4, 4),
-    Tile(64, 128, 64, 4, 5),
-)
-ONE_TILES = (
-    Tile(128, 128, 64, 4, 3, programs=2, split=True),
-    Tile(128, 256, 64, 8, 3, split=True),
-    Tile(128, 128, 64, 8, 4),
-)
-
-
-def tiles(products: int, memory: int = 1 << 30) -> dict[str, Tile]:
-    """The tiles there are, by name.
-
-    Args:
-        products: 1 or 2.
-        memory: shared memory in bytes that one program may have; larger tiles are left out.
-    """
-    every = ONE_TILES if products == 1 else PAIR_TILES
-    return {tile.name: tile for tile in every if tile.bytes_in_flight * tile.programs <= memory}
-
-
-def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have on a device; plenty where that is not known."""
-    if device.type != "cuda":
-        return 1 << 30
-    properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", 1 << 30))
-
-
-def programs(tile: Tile, products: int, m: Any, n: Any, multiprocessors: int) -> tuple[Any, int]:
-    """Tiles of the whole product, and programs that at most run at a time."""
-    width = tile.n // products
-    return ((m + tile.m - 1) // tile.m) * ((n + width - 1) // width), (
-        multiprocessors * tile.programs
-    )
+# --- what it can compute -------------------------------------------------------------------------
 
 
 def refuses(
@@ -155,10 +83,15 @@ def kernel(epilogue: str, tile: Tile) -> Any:
     import triton
 
     parsed = parse(epilogue)
-    made = _function(source(parsed), "fusepass_gemm")
-    constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "GROUP": tile.group}
-    if parsed.products == 1:
-        constants["SPLIT"] = tile.split
+    text = source(parsed) if tile.form == "grid" else skinny_source(parsed, tile.form)
+    made = _function(text, "fusepass_gemm")
+    constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
+    if tile.form != "grid":
+        constants["STAGES"] = tile.stages
+    else:
+        constants["GROUP"] = tile.group
+        if parsed.products == 1:
+            constants["SPLIT"] = tile.split
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
     return triton.autotune([config], key=[])(made)
 
@@ -180,6 +113,7 @@ def arguments(
     outputs: Sequence[Any],
     epilogue: Epilogue,
     values: Sequence[Tensor],
+    tile: Tile,
 ) -> dict[str, Any]:
     """The kernel's arguments, by name.
 
@@ -191,13 +125,12 @@ def arguments(
         epilogue: whose kernel it is.
         values: tensors (fake ones too) whose sizes and strides those of x, the weights and the
             operands are.
+        tile: whose kernel it is.
     """
     fake_x, first, *_ = values
     fake_operands = values[1 + len(weights) :]
     transposed = first.stride(0) == 1
-    given: dict[str, Any] = {"x_ptr": x, "w_ptr": weights[0]}
-    if epilogue.products == 2:
-        given["w2_ptr"] = weights[1]
+    given: dict[str, Any] = {"x_ptr": x} | {f"w{i}_ptr": w for i, w in enumerate(weights)}
     for i, (operand, fake) in enumerate(zip(operands, fake_operands, strict=True)):
         given[f"p{i}"] = operand
         if epilogue.operands[i].kind == "full":
@@ -205,7 +138,7 @@ def arguments(
     given |= {f"o{i}": output for i, output in enumerate(outputs)}
     given |= {"M": fake_x.shape[0], "N": first.shape[1], "K": fake_x.shape[1]}
     given |= {"sx": fake_x.stride(0), "sw": first.stride(1) if transposed else first.stride(0)}
-    if epilogue.products == 1:
+    if epilogue.products == 1 and tile.form == "grid":
         given["TRANSPOSED"] = transposed
     return given
 
@@ -219,11 +152,11 @@ def launch(
     parsed = parse(epilogue)
     m, n = x.shape[0], weights[0].shape[1]
     outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
-    tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, _multiprocessors(x.device))
+    tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, multiprocessors(x.device))
     if tiles_in_all == 0:
         return outputs
     values = (x, *weights, *operands)
-    given = arguments(x, weights, operands, outputs, parsed, values)
+    given = arguments(x, weights, operands, outputs, parsed, values, tile)
     launcher = kernel(epilogue, tile)[(min(tiles_in_all, at_a_time),)]
 
     def run() -> None:
@@ -246,6 +179,8 @@ def unfused(
     """What Inductor does by default: the GEMMs, then one kernel; for timing."""
     parsed = parse(epilogue)
     products = [x @ weight for weight in weights]
+    if not parsed.steps:
+        return products
     m, n = products[0].shape
     outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
     given: dict[str, Any] = {f"q{i}": product for i, product in enumerate(products)}
@@ -260,13 +195,6 @@ def unfused(
 
 def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 # --- operator -------------------------------------------------------------------------------------
@@ -310,16 +238,20 @@ def plan(
     chosen = tiles(products).get(tile)
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
     parsed = parse(epilogue)
-    if chosen is None or x.device.type != "cuda" or refuses(x, weights, operands, parsed):
+    if chosen is None or not chosen.takes(x.shape[0], weights):
+        return None
+    if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
     count, most = programs(
-        chosen, products, x.shape[0], weights[0].shape[1], _multiprocessors(x.device)
+        chosen, products, x.shape[0], weights[0].shape[1], multiprocessors(x.device)
     )
     dtypes = [getattr(torch, out.dtype) for out in parsed.outputs]
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]
-        return arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values)
+        return arguments(
+            tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen
+        )
 
     return torch_private.KernelCall(kernel(epilogue, chosen), count, most, dtypes, given)
 

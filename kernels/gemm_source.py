@@ -77,15 +77,15 @@ def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 _ONE = """
 
 @triton.jit
-def fusepass_gemm(x_ptr, w_ptr, $params M, N, K, sx, sw,
+def fusepass_gemm(x_ptr, w0_ptr, $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
                   SPLIT: tl.constexpr, TRANSPOSED: tl.constexpr):
     tiles_m, tiles_n, steps = tl.cdiv(M, BM), tl.cdiv(N, BN), tl.cdiv(K, BK)
     x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [sx, 1], [BM, BK])
     if TRANSPOSED:  # the weight lies as (N, K)
-        w_tiles = tl.make_tensor_descriptor(w_ptr, [N, K], [sw, 1], [BN, BK])
+        w_tiles = tl.make_tensor_descriptor(w0_ptr, [N, K], [sw, 1], [BN, BK])
     else:
-        w_tiles = tl.make_tensor_descriptor(w_ptr, [K, N], [sw, 1], [BK, BN])
+        w_tiles = tl.make_tensor_descriptor(w0_ptr, [K, N], [sw, 1], [BK, BN])
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
         m, n = _place(tile, tiles_m, tiles_n, GROUP)
         product = tl.zeros((BM, BN), tl.float32)
@@ -109,16 +109,16 @@ def fusepass_gemm(x_ptr, w_ptr, $params M, N, K, sx, sw,
 _PAIR = """
 
 @triton.jit
-def fusepass_gemm(x_ptr, w_ptr, w2_ptr, $params M, N, K, sx, sw,
+def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
     H: tl.constexpr = BN // 2
     tiles_m, tiles_n, steps = tl.cdiv(M, BM), tl.cdiv(N, H), tl.cdiv(K, BK)
-    second = w2_ptr
-    apart = (second.to(tl.int64) - w_ptr.to(tl.int64)) // 2  # in elements of a half type
+    second = w1_ptr
+    apart = (second.to(tl.int64) - w0_ptr.to(tl.int64)) // 2  # in elements of a half type
     swapped = apart < 0
     apart = tl.abs(apart)
     near = apart < (1 << 38)
-    lower = w_ptr
+    lower = w0_ptr
     if swapped:
         lower = second
     x_tiles = tl.make_tensor_descriptor(x_ptr, [M, K], [sx, 1], [BM, BK])
@@ -136,7 +136,7 @@ def fusepass_gemm(x_ptr, w_ptr, w2_ptr, $params M, N, K, sx, sw,
             product = tl.where(swapped, other, first)
             _epilogue(product, tl.where(swapped, first, other), rows, columns, M, N $given)
     else:
-        w_tiles = tl.make_tensor_descriptor(w_ptr, [N, K], [sw, 1], [H, BK])
+        w_tiles = tl.make_tensor_descriptor(w0_ptr, [N, K], [sw, 1], [H, BK])
         v_tiles = tl.make_tensor_descriptor(second, [N, K], [sw, 1], [H, BK])
         for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
             m, n = _place(tile, tiles_m, tiles_n, GROUP)
@@ -149,41 +149,6 @@ def fusepass_gemm(x_ptr, w_ptr, w2_ptr, $params M, N, K, sx, sw,
             rows, columns = m * BM + tl.arange(0, BM), n * H + tl.arange(0, H)
             _epilogue(first, other, rows, columns, M, N $given)
 """
-
-_SKINNY = """
-
-@triton.jit
-def fusepass_gemm(x_ptr, $weights $params M, N, K, sx, sw,
-                  BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    tiles_n = tl.cdiv(N, BN)
-    rows = (tl.program_id(0) // tiles_n) * BM + tl.arange(0, BM)
-    columns = (tl.program_id(0) % tiles_n) * BN + tl.arange(0, BN)
-    k = tl.arange(0, BK)
-    at_x = x_ptr + rows.to(tl.int64)[:, None] * sx + k[None, :]
-    offsets = columns.to(tl.int64)[:, None] * sw + k[None, :]
-$starts
-    for start in range(0, K, BK):
-        here = (k < K - start)[None, :]
-        x = tl.load(at_x + start, mask=(rows < M)[:, None] & here, other=0.0)
-        inside = (columns < N)[:, None] & here
-$steps
-    _epilogue($products, rows, columns, M, N $given)
-"""
-
-_DOT = {
-    "start": "    product{0} = tl.zeros((BN, BM), tl.float32)",
-    "load": "        w{0} = tl.load(w{0}_ptr + offsets + start, mask=inside, other=0.0,"
-    ' eviction_policy="evict_first")',
-    "step": "        product{0} = tl.dot(w{0}, x.T, product{0})",
-    "product": "tl.trans(product{0})",
-}
-# For one row: elements of K are added up where they lie, and across threads once, at the end.
-_SUM = {
-    **_DOT,
-    "start": "    product{0} = tl.zeros((BN, BK), tl.float32)",
-    "step": "        product{0} += w{0}.to(tl.float32) * x.to(tl.float32)",
-    "product": "tl.sum(product{0}, 1)[None, :]",
-}
 
 EXPRESSIONS = {
     "add": "{0} + {1}",
@@ -224,31 +189,11 @@ def source(epilogue: Epilogue) -> str:
     Its parameters after the weights: each operand's pointer (``p0``, …), with the row stride of one
     that is full; each output's pointer (``o0``, …); then sizes and strides. Outputs are contiguous.
     """
-    return _completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
+    return completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
 
 
-def skinny_source(epilogue: Epilogue, *, one_row: bool) -> str:
-    """The same, for products of few rows, whose time is that of reading the weights.
-
-    Args:
-        epilogue: of one or two products.
-        one_row: each program takes one row; else BM of them, at least 16, with tensor cores.
-    """
-    form = _SUM if one_row else _DOT
-    each = range(epilogue.products)
-    body = _SKINNY
-    parts = {
-        "$weights ": "".join(f"w{i}_ptr, " for i in each),
-        "$starts": "\n".join(form["start"].format(i) for i in each),
-        "$steps": "\n".join(form[key].format(i) for key in ("load", "step") for i in each),
-        "$products": ", ".join(form["product"].format(i) for i in each),
-    }
-    for key, value in parts.items():
-        body = body.replace(key, value)
-    return _completed(epilogue, body)
-
-
-def _completed(epilogue: Epilogue, body: str) -> str:
+def completed(epilogue: Epilogue, body: str) -> str:
+    """The module of a kernel's text: helpers and the epilogue before it, its parameters put in."""
     names = list(_parameters(epilogue))
     given = "".join(f", {name}" for name in names)
     text = _HELPERS + "\n\n" + _epilogue_text(epilogue, names) + body
@@ -336,4 +281,4 @@ def pointwise_source(epilogue: Epilogue) -> str:
     loads = [f"tl.load(q{i} + at, mask=inside).to(tl.float32), " for i in range(epilogue.products)]
     body = _POINTWISE.replace("$loaded ", "".join(loads))
     body = body.replace("$products ", "".join(f"q{i}, " for i in range(epilogue.products)))
-    return _completed(epilogue, body)
+    return completed(epilogue, body)

@@ -15,6 +15,8 @@ with two weights or with the halves of one packed weight.
 In the backward of such a layer the GEMM that makes the gradient of the activation's result has the
 derivative of the activation around it, with what the forward saved as operands: the same rule.
 
+Where x has few rows, a product alone is taken, too: what counts there is how fast weights are read.
+
 Whether it pays is measured, whole against whole: the GEMMs and one element-wise kernel, as Inductor
 runs them, against one kernel.
 """
@@ -33,28 +35,28 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels import gemm_source
+from fusepass.kernels import gemm_source, gemm_tiles, skinny_source
+from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, shared_memory, tiles
 from fusepass.patterns.linear_activation import feeds_generated_code
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, RegionProblem, choose
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, RegionProblem, choose
 from fusepass.tune.region_problem import digest
 
-_ENOUGH = 100  # tiles: fewer leave too many multiprocessors idle
-_SMALLEST = 128  # rows: below, the time is that of reading the weights (another kernel)
+_MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
 
 
 def candidates(
-    epilogue: Epilogue, m: int, n: int, *, shared_memory: int, every: bool
+    epilogue: Epilogue, m: int, n: int, *, named: Mapping[str, Tile], every: bool
 ) -> tuple[Candidate, ...]:
-    """What Inductor would do, and our kernel with one tile, or with every one there is.
+    """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
 
     Args:
         epilogue: of the region.
         m: rows of a product.
         n: its columns.
-        shared_memory: bytes that a program may have.
+        named: the tiles that can compute it, by name.
         every: for max-autotune, which may take its time.
     """
     text = epilogue.text()
@@ -63,8 +65,7 @@ def candidates(
         partial(_unfused, epilogue=text, products=epilogue.products),
         traced=partial(_in_torch, epilogue=epilogue),
     )
-    named = kernel.tiles(epilogue.products, shared_memory)
-    names = list(named) if every else _likely(named, epilogue.products, m, n)
+    names = list(named) if every else likely(named, epilogue.products, m, n)
     return (
         plain,
         *(
@@ -72,15 +73,6 @@ def candidates(
             for name in names
         ),
     )
-
-
-def _likely(named: Mapping[str, kernel.Tile], products: int, m: int, n: int) -> list[str]:
-    """The tile that should be best: the largest of which there are enough to go round."""
-    for name, tile in named.items():
-        rows, columns = -(-m // tile.m), -(-n * products // tile.n)
-        if rows * columns >= _ENOUGH:
-            return [name]
-    return list(named)[-1:]
 
 
 def _parted(
@@ -93,7 +85,7 @@ def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
     return kernel.unfused(*_parted(tensors, products), epilogue)
 
 
-def _fused(*tensors: Tensor, epilogue: str, tile: kernel.Tile) -> list[Tensor]:
+def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
     products = parse(epilogue).products
     return kernel.launch(*_parted(tensors, products), epilogue, tile)
 
@@ -108,8 +100,10 @@ def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
 
 def _check(site: Site, pairs: bool) -> Accept | Reject:
     node = site.anchor
+    rows = node.meta["val"].shape[0]
+    few = isinstance(rows, int) and rows <= FEW_ROWS
     try:
-        region = region_at(node, pairs=pairs)
+        region = _region(node, pairs=pairs, few=few)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
     x, weights = region.x.meta["val"], [_value(part) for part in region.weights]
@@ -130,8 +124,9 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
     m, k, n = (size or 0 for size in sizes)
-    if m < _SMALLEST and not forced:
-        return Reject(Reason.COST, f"{m} rows: the weights are what takes the time", node)
+    if m < _MANY_ROWS and not few and not forced:
+        rows_are = "vary" if m <= FEW_ROWS else f"are {m}"
+        return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
     problem = RegionProblem(
         op="gated_gemm" if len(weights) == 2 else "gemm",
         activation=digest(region.epilogue),
@@ -143,11 +138,18 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         x_strides=_hints(x.stride()),
         weight_strides=_hints(weights[0].stride()),
         device=x.device,
-        pointwise_after=_feeds_generated_code(region),
+        pointwise_after=not (few and not pairs) and _feeds_generated_code(region),
         epilogue=region.epilogue,
         second_start=region.weights[1].start if region.weights[-1].start else None,
     )
-    choice = choose(problem, site.options, _candidates(region.epilogue, problem, site.options.mode))
+    named = {
+        name: tile
+        for name, tile in tiles(len(weights), shared_memory(x.device)).items()
+        if tile.takes(rows, weights)
+    }
+    every = site.options.mode.startswith("max-autotune")
+    found = candidates(region.epilogue, m, n, named=named, every=every)
+    choice = choose(problem, site.options, found)
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
@@ -156,16 +158,27 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     return _accepted(choice)
 
 
+def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
+    """The region at a product; of few rows the product alone, where the rest is better elsewhere.
+
+    Raises:
+        NoRegion: there is none.
+    """
+    if pairs or not few:
+        return region_at(node, pairs=pairs)
+    try:
+        region = region_at(node, pairs=False)
+    except NoRegion:
+        return region_at(node, pairs=False, alone=True)
+    if _feeds_generated_code(region):
+        return region_at(node, pairs=False, alone=True)
+    return region
+
+
 def _feeds_generated_code(region: Region) -> bool:
     """Whether a result goes into a kernel that Inductor generates, and would be computed there."""
     stored = (node for nodes in region.outputs for node in nodes)
     return any(feeds_generated_code(node, region.nodes) for node in stored)
-
-
-def _candidates(epilogue: Epilogue, problem: Problem, mode: str) -> tuple[Candidate, ...]:
-    memory = kernel.shared_memory(problem.device)
-    every = mode.startswith("max-autotune")
-    return candidates(epilogue, problem.m, problem.n, shared_memory=memory, every=every)
 
 
 def _accepted(choice: Choice) -> Accept:
@@ -277,7 +290,8 @@ def _check_one(site: Site) -> Accept | Reject:
     return _check(site, False)
 
 
+_SOURCES = (kernel, gemm_source, gemm_tiles, skinny_source)
 RULES = (
-    GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=(kernel, gemm_source)),
-    GraphRule("gemm_epilogue", is_gemm, _check_one, _replace, sources=(kernel, gemm_source)),
+    GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=_SOURCES),
+    GraphRule("gemm_epilogue", is_gemm, _check_one, _replace, sources=_SOURCES),
 )

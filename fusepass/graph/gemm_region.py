@@ -32,12 +32,13 @@ def is_gemm(node: fx.Node) -> bool:
     return value.dim() == 2 and value.dtype in FLOATS[1:] and not scaled
 
 
-def region_at(gemm: fx.Node, *, pairs: bool) -> Region:
+def region_at(gemm: fx.Node, *, pairs: bool, alone: bool = False) -> Region:
     """The region of a GEMM.
 
     Args:
         gemm: one of :func:`is_gemm`.
         pairs: look for a gated pair of which ``gemm`` is the first product; else for one product.
+        alone: take the product (and its bias) only, whatever is behind it.
 
     Raises:
         NoRegion: there is none.
@@ -45,9 +46,11 @@ def region_at(gemm: fx.Node, *, pairs: bool) -> Region:
     halves = _halves(gemm)
     if pairs and halves:
         return grown([gemm], halves)
-    if halves or not pairs:
-        if pairs or halves:
-            raise NoRegion("its result is taken apart")
+    if alone:
+        return grown([gemm], (), alone=True)
+    if halves:
+        raise NoRegion("its result is taken apart")
+    if not pairs:
         return grown([gemm], ())
     partner = _partner(gemm)
     if partner is None:

@@ -72,12 +72,13 @@ class _Growth:
     tainted: set[fx.Node] = field(default_factory=set)
 
 
-def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...]) -> Region:
+def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool = False) -> Region:
     """The largest region of some products.
 
     Args:
         gemms: one, or two of the same x.
         halves: of one product, the nodes that hold its halves; empty where it is taken whole.
+        alone: take nothing but the products and their biases.
 
     Raises:
         NoRegion: there is none.
@@ -100,14 +101,14 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...]) -> Region:
             growth.known[root] = value
         parts += [Part(own, j * width, width) for j in range(2)] if halves else [Part(own)]
     inside += _between(gemms[0], halves) if halves else gemms
-    for node in _after(gemms[0]):
+    for node in () if alone else _after(gemms[0]):
         if node in growth.known or node in inside:
             continue
         if _joins(growth, node):
             inside.append(node)
         elif any(one in growth.known or one in growth.tainted for one in node.all_input_nodes):
             growth.tainted.add(node)
-    if not growth.steps:
+    if not growth.steps and not alone:
         raise NoRegion("nothing element-wise follows")
     region = _finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):

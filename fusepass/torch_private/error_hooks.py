@@ -111,7 +111,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
             make(self, *args, **kwargs)
             if breaks():
                 gb_type = "RuntimeError when making fake tensor call"
-                given = {"context": "", "explanation": str(self), "hints": []}
+                given: dict[str, Any] = {"context": "", "explanation": str(self), "hints": []}
                 give_up_this_time(lambda: exc.unimplemented(gb_type=gb_type, **given))
 
         observed.__init__ = made

@@ -17,9 +17,12 @@ from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import evaluate
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels import gemm_source
+from fusepass.kernels.gemm_tiles import Tile, tiles
 from tests.kernels.test_gemm_region import EPILOGUES, inputs, within
 
 pytestmark = pytest.mark.gpu
+GRID = {n: [t for t in tiles(n).values() if t.form == "grid"] for n in (1, 2)}
+SKINNY = [t for n in (1, 2) for t in tiles(n).values() if t.form != "grid"]
 SIZES = [(300, 136, 72), (257, 1032, 1000)]
 untested = pytest.mark.skipif(
     not torch_private.kernel_calls_tested(), reason="not used with this version of torch"
@@ -35,7 +38,7 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tune.reset()
 
 
-def agrees(name: str, tile: kernel.Tile, size: tuple[int, int, int], how: str) -> None:
+def agrees(name: str, tile: Tile, size: tuple[int, int, int], how: str) -> None:
     epilogue = EPILOGUES[name]
     x, weights, operands = inputs(epilogue, *size)
     x, operands = x.cuda(), [one.cuda() for one in operands]
@@ -53,9 +56,9 @@ def agrees(name: str, tile: kernel.Tile, size: tuple[int, int, int], how: str) -
     assert within(got, exact, eager)
 
 
-@pytest.mark.parametrize("tile", kernel.PAIR_TILES[:2], ids=lambda tile: tile.name)
+@pytest.mark.parametrize("tile", GRID[2][:2], ids=lambda tile: tile.name)
 @pytest.mark.parametrize("how", ["in order", "swapped", "packed"])
-def test_a_pair(tile: kernel.Tile, how: str) -> None:
+def test_a_pair(tile: Tile, how: str) -> None:
     agrees("swiglu", tile, SIZES[0], how)
 
 
@@ -63,7 +66,15 @@ def test_a_pair(tile: kernel.Tile, how: str) -> None:
 @pytest.mark.parametrize("how", ["in order", "rows"])
 def test_one_product(name: str, how: str) -> None:
     for size in SIZES:
-        agrees(name, kernel.ONE_TILES[0], size, how)
+        agrees(name, GRID[1][0], size, how)
+
+
+@pytest.mark.parametrize("tile", SKINNY, ids=lambda tile: tile.name)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_few_rows(name: str, tile: Tile) -> None:
+    for n, k in ((136, 72), (1032, 1000), (8, 4104)):
+        for m in {tile.m, (tile.m + 1) // 2}:
+            agrees(name, tile, (m, n, k), "packed" if n == 136 and name == "swiglu" else "in order")
 
 
 def test_weights_too_far_apart_for_one_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +84,7 @@ def test_weights_too_far_apart_for_one_descriptor(monkeypatch: pytest.MonkeyPatc
     kernel.kernel.cache_clear()
     try:
         for how in ("in order", "swapped"):
-            agrees("swiglu", kernel.PAIR_TILES[0], SIZES[0], how)
+            agrees("swiglu", GRID[2][0], SIZES[0], how)
     finally:
         kernel.kernel.cache_clear()
 
@@ -84,7 +95,7 @@ def test_infinities_and_nan() -> None:
     x[3], x[5, 0], x[7, 0] = float("inf"), float("nan"), -float("inf")
     x, weights = x.cuda(), [w.t().cuda().t() for w in weights]
     operands = [one.cuda() for one in operands]
-    got = kernel.launch(x, weights, operands, epilogue.text(), kernel.ONE_TILES[0])
+    got = kernel.launch(x, weights, operands, epilogue.text(), GRID[1][0])
     want = kernel.reference(x, weights, operands, epilogue)
     for mine, theirs in zip(got, want, strict=True):
         assert torch.equal(mine.isfinite(), theirs.isfinite())

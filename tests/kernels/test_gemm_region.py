@@ -16,6 +16,7 @@ from torch import Tensor
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels.gemm_tiles import Tile, tiles
 
 no_triton = importlib.util.find_spec("triton") is None
 needs_triton = pytest.mark.skipif(no_triton, reason="needs Triton, which this torch came without")
@@ -113,28 +114,22 @@ def test_what_it_refuses() -> None:
     assert kernel.refuses(x, weights[:1], [late], GELU) is not None
 
 
-def test_tiles_have_names_of_their_own_and_fit() -> None:
-    for products in (1, 2):
-        every = kernel.tiles(products)
-        assert len(every) == len(kernel.ONE_TILES if products == 1 else kernel.PAIR_TILES)
-        fitting = kernel.tiles(products, 100 << 10)  # as much as an RTX 4090 has
-        assert fitting.keys() < every.keys()
-
-
 @needs_triton
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("capability", [80, 90, 100])
-def test_it_compiles_without_a_gpu(name: str, capability: int) -> None:
+@pytest.mark.parametrize("form", ["grid", "rows", "row"])
+def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     epilogue = EPILOGUES[name]
     x, weights, operands = inputs(epilogue, 16, 16, 32)
-    tile = next(iter(kernel.tiles(epilogue.products).values()))
+    tile = next(tile for tile in tiles(epilogue.products).values() if tile.form == form)
     made = kernel.kernel(epilogue.text(), tile)
     outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
-    given = kernel.arguments(x, weights, operands, outputs, epilogue, (x, *weights, *operands))
+    values = x, *weights, *operands
+    given = kernel.arguments(x, weights, operands, outputs, epilogue, values, tile)
     (config,) = made.configs
     constants = {**config.kwargs, **{k: v for k, v in given.items() if isinstance(v, bool)}}
     names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.bool: "i1"}
@@ -156,11 +151,16 @@ def interpreted() -> None:
     """Every epilogue through Triton's interpreter, in fp16: it knows no bf16."""
     for name, as_given in EPILOGUES.items():
         epilogue = parse(as_given.text().replace("bfloat16", "float16"))
-        tile = kernel.Tile(16, 32, 16, 4, 2, split=name == "gelu", group=2)
-        for size in ((40, 40, 48), (17, 24, 8), (1, 8, 16)):
+        grid = Tile(16, 32, 16, 4, 2, split=name == "gelu", group=2)
+        rows, row = (Tile(m, 16, 32, 4, 2, form=f) for m, f in ((16, "rows"), (1, "row")))
+        sizes = (40, 40, 48), (17, 24, 8), (1, 8, 16)
+        for tile, size in ((tile, size) for tile in (grid, rows, row) for size in sizes):
             x, weights, operands = inputs(epilogue, *size, torch.float16)
             for given in (weights, weights[::-1], [w.contiguous() for w in weights]):
+                transposed = all(w.stride(0) == 1 for w in given)
                 if kernel.refuses(x, given, operands, epilogue):
+                    continue
+                if tile.form != "grid" and not transposed:
                     continue
                 got = kernel.launch(x, given, operands, epilogue.text(), tile)
                 double = [w.double() for w in given]

@@ -21,7 +21,7 @@ from fusepass.patterns import gemm_region
 
 OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
 RULES = ("gated_gemm", "gemm_epilogue")
-M, K, N = 12, 16, 24
+M, K, N = 72, 16, 24  # more rows than are few
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -96,7 +96,8 @@ AROUND: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "half of it": lambda h, s: h * 0.5,
     "two results": lambda h, s: (h * 2, F.relu(h)),
     "itself too": lambda h, s: (h, F.hardswish(h) * s),
-    "clamped, of a power": lambda h, s: (h**2).clamp_max(3.0) - h,
+    # at the bound a rounding decides whether there is a gradient: it stays out of reach
+    "clamped, of a power": lambda h, s: (h**2).clamp_max(1e3) - h,
     "a comparison": lambda h, s: torch.where(h > 0.2, h, h.abs() / 4),
     "of its columns": lambda h, s: h / (1 + s.abs()),
     "a number per row": lambda h, s: h * torch.arange(h.shape[-2]).to(h.dtype).unsqueeze(-1),
@@ -354,3 +355,31 @@ def test_every_rounding_wanted() -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), module(x), rtol=2e-2, atol=2e-2)
     assert not applied(compiled)
+
+
+@pytest.mark.parametrize(
+    ("after", "steps"),
+    [
+        (lambda h, s: h, 0),  # nothing behind it
+        (lambda h, s: h * s, 1),
+        (lambda h, s: (h * s).softmax(-1), 0),  # Inductor computes h * s with the softmax
+        (lambda h, s: h.chunk(2, -1)[0] * 2, 0),
+    ],
+)
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_are_taken_alone_too(
+    after: Callable[[Tensor, Tensor], Any], steps: int, bias: bool
+) -> None:
+    """What is slow there is reading the weights, with or without something behind it."""
+    module, x = Linear(after, bias=bias), torch.randn(12, K).bfloat16()
+    _, found = agrees(module, x, train=False)
+    assert found == {"gemm_epilogue": 1}
+
+    def program(x: Tensor, w: Tensor, b: Tensor | None, s: Tensor) -> Any:
+        return after(F.linear(x, w, b), s)
+
+    w, b, scale = module.linear.weight, module.linear.bias, module.scale
+    given = x, w.detach(), None if b is None else b.detach(), scale.detach()
+    graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
+    region = gemm_region._region(next(filter(is_gemm, graph.nodes)), pairs=False, few=True)
+    assert len(region.epilogue.steps) == steps + bias
