@@ -84,7 +84,7 @@ def kernel(epilogue: str, tile: Tile) -> Any:
 
     parsed = parse(epilogue)
     text = source(parsed) if tile.form == "grid" else skinny_source(parsed, tile.form)
-    made = _function(text, "fusepass_gemm")
+    made = function_of(text, "fusepass_gemm")
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.form != "grid":
         constants["STAGES"] = tile.stages
@@ -96,7 +96,7 @@ def kernel(epilogue: str, tile: Tile) -> Any:
     return triton.autotune([config], key=[])(made)
 
 
-def _function(text: str, function: str) -> Any:
+def function_of(text: str, function: str) -> Any:
     """A function of a module made of a text; Triton reads the text back as it would a file's."""
     name = f"<fusepass gemm {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
@@ -170,7 +170,7 @@ def launch(
 
 @functools.cache
 def _pointwise(epilogue: str) -> Any:
-    return _function(pointwise_source(parse(epilogue)), "fusepass_pointwise")
+    return function_of(pointwise_source(parse(epilogue)), "fusepass_pointwise")
 
 
 def unfused(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusepass.graph.epilogue import Argument, Epilogue, Operand
+from fusepass.graph.epilogue import Argument, Epilogue, Operand, Step
 
 # erf(x / sqrt(2)) = 2 s(x p(x²)) - 1 with s(t) = 1 / (1 + 2**-t): p by weighted least squares on
 # (0, 5.5), largest error of x s(x p(x²)) against x Φ(x): 3.1e-6.
@@ -32,24 +32,42 @@ import triton.language as tl
 
 
 @triton.jit
+def _reciprocal(x):
+    """1 / x for x of at least 1, by one instruction in place of a division's six"""
+    return $reciprocal
+
+
+@triton.jit
 def _logistic(t):
     """1 / (1 + 2**-t)"""
-    return 1.0 / (1.0 + tl.exp2(-t))
+    return _reciprocal(1.0 + tl.exp2(-t))
+
+
+@triton.jit
+def _one_and_erf(z):
+    """1 + erf(z)"""
+    y = tl.minimum(z * z * 2.0, 30.25)
+    p = $rest0 + y * $rest1
+    p = $normal0 + y * ($normal1 + y * ($normal2 + y * p))
+    return 2.0 * _logistic(z * 1.4142135623730951 * p)
+
+
+@triton.jit
+def _one_and_tanh(x):
+    """1 + tanh(x)"""
+    return 2.0 * _logistic(x * 2.8853900817779268)
 
 
 @triton.jit
 def _erf(z):
     """To 3e-6, for results of half precision: the library's costs as much as the GEMM."""
-    y = tl.minimum(z * z * 2.0, 30.25)
-    p = $rest0 + y * $rest1
-    p = $normal0 + y * ($normal1 + y * ($normal2 + y * p))
-    far = 2.0 * _logistic(z * 1.4142135623730951 * p) - 1.0
+    far = _one_and_erf(z) - 1.0
     return tl.where(tl.abs(z) < 0.03125, z * (1.1283791670955126 - z * z * 0.3761263890318375), far)
 
 
 @triton.jit
 def _tanh(x):
-    far = 2.0 * _logistic(x * 2.8853900817779268) - 1.0
+    far = _one_and_tanh(x) - 1.0
     return tl.where(tl.abs(x) < 0.03125, x - x * x * x * 0.3333333333333333, far)
 
 
@@ -73,6 +91,10 @@ def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     size = min(tiles_m - first, GROUP)
     return first + (tile % in_group) % size, (tile % in_group) // size
 '''
+
+_RECIPROCAL = """tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )"""
 
 _ONE = """
 
@@ -198,6 +220,7 @@ def completed(epilogue: Epilogue, body: str) -> str:
     given = "".join(f", {name}" for name in names)
     text = _HELPERS + "\n\n" + _epilogue_text(epilogue, names) + body
     replaced = {
+        "$reciprocal": "1.0 / x" if interpreted() else _RECIPROCAL,
         "$params": "".join(f"{name}, " for name in names),
         " $given": given,
         "$normal0": repr(_NORMAL[0]),
@@ -209,6 +232,13 @@ def completed(epilogue: Epilogue, body: str) -> str:
     for key, value in replaced.items():
         text = text.replace(key, value)
     return text
+
+
+def interpreted() -> bool:
+    """Whether Triton's kernels run in its interpreter, which knows no inline assembly."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
 
 
 def _parameters(epilogue: Epilogue) -> Iterator[str]:
@@ -233,13 +263,34 @@ def _epilogue_text(epilogue: Epilogue, names: list[str]) -> str:
         lines.append(f"    v{known} = {_load(i, operand)}")
         known += 1
     for step in epilogue.steps:
-        lines.append(f"    v{known} = {EXPRESSIONS[step.op].format(*map(_value, step.args))}")
+        lines.append(f"    v{known} = {_expression(epilogue, step)}")
         known += 1
     for i, output in enumerate(epilogue.outputs):
         place = f"o{i} + at * N + columns[None, :]"
         cast = f"tl.broadcast_to({_value(output.value)}, inside.shape).to(o{i}.dtype.element_ty)"
         lines.append(f"    tl.store({place}, {cast}, mask=inside)")
     return "\n".join(lines) + "\n"
+
+
+def _expression(epilogue: Epilogue, step: Step) -> str:
+    """One operation; what is left without a use the compiler takes out."""
+
+    def behind(arg: Argument) -> Step | None:
+        """The operation that gives an argument."""
+        first = epilogue.products + len(epilogue.operands)
+        index = int(arg[1:]) - first if isinstance(arg, str) else -1
+        return epilogue.steps[index] if index >= 0 else None
+
+    if step.op == "add" and 1.0 in step.args:  # 1 + tanh(x), of GELU, needs no care near 0
+        for inner in map(behind, step.args):
+            if inner is not None and inner.op in ("erf", "tanh"):
+                return f"_one_and_{inner.op}({_value(inner.args[0])})"
+    below = behind(step.args[1]) if step.op == "div" else None
+    if below is not None and below.op == "add" and 1.0 in below.args:
+        added = [inner.op for inner in map(behind, below.args) if inner is not None]
+        if added == ["exp"]:  # x / (1 + exp(-x)), of SiLU
+            return f"{_value(step.args[0])} * _reciprocal({_value(step.args[1])})"
+    return EXPRESSIONS[step.op].format(*map(_value, step.args))
 
 
 def _load(i: int, operand: Operand) -> str:

@@ -78,10 +78,20 @@ _ROW_ONE = (
     Tile(1, 8, 512, 4, 3, form="row"),
     Tile(1, 4, 512, 2, 3, form="row"),
 )
-_ROWS_PAIR = (Tile(16, 64, 128, 4, 3, form="rows"), Tile(16, 64, 64, 4, 4, form="rows"))
-_ROWS_ONE = (Tile(16, 32, 256, 4, 6, form="rows"), Tile(16, 64, 128, 4, 6, form="rows"))
-_MORE_ROWS_PAIR = tuple(Tile(m, 64, 64, 4, 4, form="rows") for m in (32, 64))
-_MORE_ROWS_ONE = tuple(Tile(m, 64, 128, 4, 4, form="rows") for m in (32, 64))
+_ROWS_PAIR = (
+    Tile(16, 64, 128, 4, 3, form="rows"),
+    Tile(16, 32, 128, 2, 3, form="rows"),
+    Tile(32, 64, 64, 4, 4, form="rows"),
+    Tile(64, 64, 64, 4, 4, form="rows"),
+    Tile(64, 64, 64, 4, 3, form="rows"),
+)
+_ROWS_ONE = (
+    Tile(16, 16, 512, 2, 3, form="rows"),
+    Tile(16, 32, 256, 2, 4, form="rows"),
+    Tile(32, 32, 256, 4, 4, form="rows"),
+    Tile(64, 32, 128, 4, 6, form="rows"),
+    Tile(64, 32, 256, 4, 4, form="rows"),
+)
 
 
 def tiles(products: int, memory: int = 1 << 30) -> dict[str, Tile]:
@@ -91,11 +101,7 @@ def tiles(products: int, memory: int = 1 << 30) -> dict[str, Tile]:
         products: 1 or 2.
         memory: shared memory in bytes that one program may have; larger tiles are left out.
     """
-    every = (
-        (*_ONE, *_ROW_ONE, *_ROWS_ONE, *_MORE_ROWS_ONE)
-        if products == 1
-        else (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR, *_MORE_ROWS_PAIR)
-    )
+    every = (*_ONE, *_ROW_ONE, *_ROWS_ONE) if products == 1 else (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
     needed = {tile: tile.bytes_in_flight(products) * tile.programs for tile in every}
     return {tile.name: tile for tile in every if needed[tile] <= memory}
 

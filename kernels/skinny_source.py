@@ -4,7 +4,8 @@ Each program takes BN columns of the product, that is, as many rows of each weig
 Weights lie as (N, K) and are read once, in long pieces of their rows, by plain loads: on an H200
 TMA is slower here (docs/kernels.md).
 
-``rows``: BM rows of x, at least 16, by tensor cores: the weight's rows are the rows of the dot.
+``rows``: BM rows of x, at least 16, by tensor cores. The rows of the dot are the weight's for up to
+32 rows of x, else those of x, as it was faster.
 
 ``row``: one row of x. Elements of K are multiplied and added up where they lie, and across threads
 once, at the end.
@@ -20,6 +21,7 @@ _SKINNY = """
 @triton.jit
 def fusepass_gemm(x_ptr, $weights $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr):
+    WEIGHT_FIRST: tl.constexpr = BM <= 32
     tiles_n = tl.cdiv(N, BN)
     rows = (tl.program_id(0) // tiles_n) * BM + tl.arange(0, BM)
     columns = (tl.program_id(0) % tiles_n) * BN + tl.arange(0, BN)
@@ -36,11 +38,15 @@ $steps
 """
 
 _ROWS = {
-    "start": "    product{0} = tl.zeros((BN, BM), tl.float32)",
+    "start": "    product{0} = tl.zeros((BN, BM) if WEIGHT_FIRST else (BM, BN), tl.float32)",
     "load": "        w{0} = tl.load(w{0}_ptr + offsets + start, mask=inside, other=0.0,"
     ' eviction_policy="evict_first")',
-    "step": "        product{0} = tl.dot(w{0}, x.T, product{0})",
-    "product": "tl.trans(product{0})",
+    "step": """\
+        if WEIGHT_FIRST:
+            product{0} = tl.dot(w{0}, x.T, product{0})
+        else:
+            product{0} = tl.dot(x, w{0}.T, product{0})""",
+    "product": "tl.trans(product{0}) if WEIGHT_FIRST else product{0}",
 }
 _ROW = {
     **_ROWS,

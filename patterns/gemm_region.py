@@ -246,7 +246,9 @@ def _replace(site: Site) -> None:
                 node.replace_all_uses_with(
                     made, delete_user_cb=lambda user: user not in region.nodes
                 )
-    for node in reversed(region.nodes):
+    for node in region.moved:
+        region.before.prepend(node)
+    for node in (*reversed(region.nodes), *reversed(region.pulled)):
         if not node.users:
             graph.erase_node(node)
 

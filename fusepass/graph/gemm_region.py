@@ -11,14 +11,8 @@ from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
-from fusepass.graph.region_growth import (
-    VIEWS,
-    Part,
-    Region,
-    grown,
-    keeps_rows,
-    operands_of,
-)
+from fusepass.graph.region import Part, Region
+from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of
 
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 

@@ -1,15 +1,15 @@
-"""A region of one or two products while it grows, and what comes of it.
+"""How a region of one or two products grows.
 
 It grows in the order of the graph: a call joins if it works element by element, has an epilogue's
 operation, and reads nothing but the region and what does not depend on it. Reshapes that keep the
-last dimension are looked through. So the region is the largest there is, and convex.
+last dimension are looked through. So the region is the largest there is, and convex. What is
+computed element by element for the region only, of values saved by the forward say, is pulled in.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,59 +17,14 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step
+from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.graph.epilogue import is_constant as is_number
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
+from fusepass.graph.region import Growth, Part, Region, Value
+from fusepass.graph.region_borders import finished
 
 VIEWS = frozenset("view reshape _unsafe_view".split())
-_MOST_OPERANDS, _MOST_OUTPUTS = 4, 3
-
-
-@dataclass(frozen=True)
-class Part:
-    """A weight of a region: all of ``node`` (K, N), or ``width`` of its columns from ``start``."""
-
-    node: fx.Node
-    start: int = 0
-    width: int | None = None
-
-
-@dataclass
-class Region:
-    """What one kernel could compute.
-
-    Attributes:
-        x: the (M, K) operand.
-        weights: one, or two of a pair.
-        operands: nodes read besides, in the epilogue's order.
-        shapes: for each operand, what it is to be reshaped to; None if it stays.
-        epilogue: of the products.
-        outputs: for each of the epilogue's outputs, the nodes that hold it.
-        nodes: everything the kernel takes the place of, in the order of the graph.
-        before: where the kernel goes: in front of this node, which reads an output or follows
-            the region.
-    """
-
-    x: fx.Node
-    weights: tuple[Part, ...]
-    operands: tuple[fx.Node, ...]
-    shapes: tuple[tuple[Any, ...] | None, ...]
-    epilogue: Epilogue
-    outputs: tuple[tuple[fx.Node, ...], ...]
-    nodes: tuple[fx.Node, ...]
-    before: fx.Node
-
-
-@dataclass
-class _Growth:
-    """A region while it grows. Values are tuples: ``("product", 0)``, ``("step", 3)``."""
-
-    m: Any
-    n: Any
-    known: dict[fx.Node, tuple[str, int]] = field(default_factory=dict)
-    operands: list[tuple[fx.Node, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
-    steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    tainted: set[fx.Node] = field(default_factory=set)
+_MOST_OPERANDS = 4
 
 
 def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool = False) -> Region:
@@ -86,7 +41,7 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
     x = operands_of(gemms[0])[1]
     columns = gemms[0].meta["val"].shape[1]
     width = columns // 2 if halves else columns
-    growth = _Growth(x.meta["val"].shape[0], width)
+    growth = Growth(x.meta["val"].shape[0], width)
     inside: list[fx.Node] = []
     parts: list[Part] = []
     for i, gemm in enumerate(gemms):
@@ -110,7 +65,7 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
             growth.tainted.add(node)
     if not growth.steps and not alone:
         raise NoRegion("nothing element-wise follows")
-    region = _finished(growth, x, tuple(parts), inside)
+    region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
         raise NoRegion("only one of the products is used")
     return region
@@ -150,7 +105,7 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
     return list(found)
 
 
-def _biased(growth: _Growth, value: tuple[str, int], bias: fx.Node) -> tuple[str, int]:
+def _biased(growth: Growth, value: Value, bias: fx.Node) -> Value:
     fake = bias.meta["val"]
     kind = _kind(fake, (growth.m, growth.n))
     if kind is None:
@@ -160,7 +115,7 @@ def _biased(growth: _Growth, value: tuple[str, int], bias: fx.Node) -> tuple[str
     return "step", len(growth.steps) - 1
 
 
-def _joins(growth: _Growth, node: fx.Node) -> bool:
+def _joins(growth: Growth, node: fx.Node) -> bool:
     """Take a call into the region, if it fits."""
     inputs = [one for one in node.all_input_nodes if tensor_value(one) is not None]
     if node.op != "call_function" or not any(one in growth.known for one in inputs):
@@ -173,44 +128,90 @@ def _joins(growth: _Growth, node: fx.Node) -> bool:
             growth.known[node] = growth.known[source]
             return True
         return False
-    calls = calls_of(node)
     value = tensor_value(node)
-    if calls is None or value is None or not _is_result(growth, value):
+    if calls_of(node) is None or value is None or not _is_result(growth, value):
         return False
-    held = len(growth.operands), len(growth.steps)
-
-    def given(one: Any) -> Any:
-        if not isinstance(one, fx.Node):
-            return one
-        if one in growth.known:
-            return growth.known[one]
-        constant = _constant(one)
-        if constant is not None:
-            return constant
-        for i, (known, *_) in enumerate(growth.operands):
-            if known is one:
-                return "operand", i
-        fake = tensor_value(one)
-        kind = None if fake is None else _kind(fake, tuple(value.shape))
-        if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
-            raise NoRegion(f"{one} is neither a row, a column nor a matrix")
-        growth.operands.append((one, Operand(kind[0], _dtype(fake)), kind[1]))
-        return "operand", len(growth.operands) - 1
-
-    def emit(op: str, *args: Any) -> Any:
-        growth.steps.append((op, tuple(given(arg) for arg in args)))
-        return "step", len(growth.steps) - 1
-
+    mark = growth.mark()
     try:
-        made = calls(emit, node)
-        growth.known[node] = given(made) if isinstance(made, fx.Node) else made
+        growth.known[node] = _emitted(growth, node)
     except NoRegion:
-        del growth.operands[held[0] :], growth.steps[held[1] :]
+        growth.back_to(mark)
         return False
     return True
 
 
-def _is_result(growth: _Growth, value: Tensor) -> bool:
+def _emitted(growth: Growth, node: fx.Node) -> Value:
+    """Write a call down in the epilogue's operations.
+
+    Raises:
+        NoRegion: it has no place there.
+    """
+    shape = tuple(node.meta["val"].shape)
+
+    def emit(op: str, *args: Any) -> Value:
+        growth.steps.append((op, tuple(_argument(growth, arg, shape) for arg in args)))
+        return "step", len(growth.steps) - 1
+
+    made = calls_of(node)(emit, node)  # type: ignore[misc]
+    return _argument(growth, made, shape) if isinstance(made, fx.Node) else made  # type: ignore[no-any-return]
+
+
+def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
+    """What an operation is given: a value of the region, a number, or an operand."""
+    if not isinstance(one, fx.Node):
+        return one
+    if one in growth.known:
+        return growth.known[one]
+    if one in growth.pulled:
+        return growth.pulled[one]
+    constant = _constant(one)
+    if constant is not None:
+        return constant
+    for i, (known, *_) in enumerate(growth.operands):
+        if known is one:
+            return "operand", i
+    if _only_for_elements(growth, one):
+        mark = growth.mark()
+        try:
+            growth.pulled[one] = _pulled(growth, one)
+        except NoRegion:
+            growth.back_to(mark)
+        else:
+            return growth.pulled[one]
+    fake = tensor_value(one)
+    kind = None if fake is None else _kind(fake, shape)
+    if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
+        raise NoRegion(f"{one} is neither a row, a column nor a matrix")
+    growth.operands.append((one, Operand(kind[0], _dtype(fake)), kind[1]))
+    return "operand", len(growth.operands) - 1
+
+
+def _pulled(growth: Growth, node: fx.Node) -> Value:
+    if op_name(node) not in VIEWS:
+        return _emitted(growth, node)
+    source: Any = node.args[0]
+    value: Value = _argument(growth, source, tuple(source.meta["val"].shape))
+    return value
+
+
+def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
+    """Whether a full operand is computed element by element, and only for such computations.
+
+    A derivative of what the forward saved is: computed in the region it needs not be stored first.
+    """
+    value = tensor_value(node)
+    if node.op != "call_function" or value is None or not _is_result(growth, value):
+        return False
+
+    def by_element(one: fx.Node) -> bool:
+        if op_name(one) in VIEWS:
+            return keeps_rows(one, one.args[0])  # type: ignore[arg-type]
+        return calls_of(one) is not None
+
+    return by_element(node) and all(map(by_element, node.users))
+
+
+def _is_result(growth: Growth, value: Tensor) -> bool:
     """Whether a value has one element for each of the product's, in its order."""
     known = torch_private.known_equal
     rows = math.prod(value.shape[:-1])
@@ -255,76 +256,6 @@ def _kind(fake: Tensor, shape: tuple[Any, ...]) -> tuple[str, tuple[Any, ...] | 
 
 def _dtype(fake: Tensor) -> str:
     return str(fake.dtype).removeprefix("torch.")
-
-
-def _finished(
-    growth: _Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[fx.Node]
-) -> Region:
-    taken = set(inside)
-    stored: dict[tuple[tuple[str, int], str], list[fx.Node]] = {}
-    for node in inside:
-        if node not in growth.known:
-            if any(user not in taken for user in node.users):
-                raise NoRegion("the packed product is used as a whole")
-        elif any(user not in taken for user in node.users):
-            stored.setdefault((growth.known[node], _dtype(node.meta["val"])), []).append(node)
-    ordered = sorted(stored.items(), key=lambda one: _rank(one[0][0]), reverse=True)
-    if not ordered or len(ordered) > _MOST_OUTPUTS:
-        raise NoRegion(f"{len(ordered)} values of it are used")
-    if any(value[0] == "operand" or dtype == "bool" for (value, dtype), _ in ordered):
-        raise NoRegion("what it hands out is no product's")
-    products, operands = len(parts), len(growth.operands)
-
-    def number(arg: Any) -> Argument:
-        if not isinstance(arg, tuple):
-            return arg if isinstance(arg, bool) else float(arg)
-        kind, index = arg
-        start = {"product": 0, "operand": products, "step": products + operands}[kind]
-        return f"%{start + index}"
-
-    epilogue = Epilogue(
-        products,
-        tuple(operand for _, operand, _ in growth.operands),
-        tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
-        tuple(Output(str(number(value)), dtype) for (value, dtype), _ in ordered),
-    )
-    needed = [x, *(part.node for part in parts), *(node for node, *_ in growth.operands)]
-    if any(node in taken for node in needed):
-        raise NoRegion("a product is made of another one")
-    order = {node: place for place, node in enumerate(x.graph.nodes)}
-    inside = sorted(inside, key=order.__getitem__)
-    readers = [user for node in inside for user in node.users if user not in taken]
-    # No later than the last of it: what is behind may write what it reads.
-    before = min([*readers, inside[-1].next], key=order.__getitem__)
-    if any(order[node] >= order[before] for node in needed):
-        raise NoRegion("an operand comes later than what reads the result")
-    if any(_writes(node) for node in _until(inside[0], before)):
-        raise NoRegion("something is written between its parts")
-    return Region(
-        x,
-        parts,
-        tuple(node for node, *_ in growth.operands),
-        tuple(shape for *_, shape in growth.operands),
-        epilogue,
-        tuple(tuple(nodes) for _, nodes in ordered),
-        tuple(inside),
-        before,
-    )
-
-
-def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:
-    while node is not end:
-        yield node
-        node = node.next
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether a call changes a tensor it is given."""
-    return node.op == "call_function" and torch_private.schema_mutates(node.target) is True
-
-
-def _rank(value: tuple[str, int]) -> tuple[int, int]:
-    return ("product", "operand", "step").index(value[0]), value[1]
 
 
 def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:

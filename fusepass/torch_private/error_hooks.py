@@ -77,7 +77,10 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
     """
     from torch._dynamo import exc, utils
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.types import FrameAction, FrameExecStrategy
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
 
     def breaks() -> bool:
         translator = InstructionTranslator.current_tx()

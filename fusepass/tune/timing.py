@@ -1,14 +1,16 @@
 """Timing candidates against each other on the device: whole against whole, L2-cold, interleaved.
 
-All launches of a round are queued behind a kernel that only waits, so that the device never starves
-and events measure its time, not the host's. Before each timed call a memset larger than L2 pushes
-out what earlier calls left there.
+Launches are queued behind a kernel that only waits, as long as the host was seen to need for them,
+so that the device never starves and events measure its time, not the host's; and in batches that
+fit into a stream's queue: a host that waits for room there is late for the rest. Before each timed
+call a memset larger than L2 pushes out what earlier calls left there.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,8 @@ from fusepass.tune.region_problem import RegionProblem
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 SMALLEST_GAIN = 0.01
 _SEED = 2026
-_HOST_MICROSECONDS = 40.0  # to queue one timed call, memset and events included
+_SLACK = 1.5  # of what queueing took before: a host in use may take longer the next time
+_CALLS_PER_BATCH = 100  # each some launches and two events; a stream's queue holds a thousand
 _CYCLES_PER_MICROSECOND = 2000.0  # of the waiting kernel; a little above the fastest clocks
 
 
@@ -114,20 +117,35 @@ def time_on_device(
     """
     with torch.cuda.device(device):
         flush = torch.empty(2 * _l2_bytes(device), dtype=torch.int8, device=device)
-        first = _run_rounds(calls, flush, 1, queue=False)
+        _run_rounds(calls, flush, 1, 0.0)
+        first, host = _run_rounds(calls, flush, 1, 0.0)
         once = sum(times[0] for times in first.values()) + 60.0 * len(calls)
         count = min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(seconds * 1e6 / once)))
-        return Samples(_run_rounds(calls, flush, count, queue=True))
+        rounds: dict[str, list[float]] = {name: [] for name in calls}
+        batch = max(1, _CALLS_PER_BATCH // len(calls))
+        for done in range(0, count, batch):
+            times, _ = _run_rounds(calls, flush, min(batch, count - done), host * _SLACK)
+            for name, some in times.items():
+                rounds[name] += some
+        return Samples(rounds)
 
 
 def _run_rounds(
-    calls: Mapping[str, Callable[[], object]], flush: Tensor, count: int, *, queue: bool
-) -> dict[str, list[float]]:
+    calls: Mapping[str, Callable[[], object]], flush: Tensor, count: int, host: float
+) -> tuple[dict[str, list[float]], float]:
+    """Times of each call, and what the host took to queue one round, all in microseconds.
+
+    Args:
+        calls: what to time.
+        flush: written before each.
+        count: of rounds.
+        host: what queueing a round will take; 0 for not keeping the device busy meanwhile.
+    """
     names = list(calls)
     pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-    if queue:
-        microseconds = _HOST_MICROSECONDS * count * len(names)
-        torch_private.keep_device_busy(int(microseconds * _CYCLES_PER_MICROSECOND))
+    if host:
+        torch_private.keep_device_busy(int(host * count * _CYCLES_PER_MICROSECOND))
+    began = time.perf_counter()
     for turn in range(count):
         for offset in range(len(names)):
             name = names[(turn + offset) % len(names)]
@@ -139,11 +157,12 @@ def _run_rounds(
             after.record()
             del result  # its memory serves the next call
             pending.append((name, before, after))
+    host = (time.perf_counter() - began) * 1e6 / count
     torch.cuda.synchronize()
     times: dict[str, list[float]] = {name: [] for name in names}
     for name, before, after in pending:
         times[name].append(before.elapsed_time(after) * 1e3)
-    return times
+    return times, host
 
 
 def _l2_bytes(device: torch.device) -> int:

@@ -383,3 +383,57 @@ def test_few_rows_are_taken_alone_too(
     graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
     region = gemm_region._region(next(filter(is_gemm, graph.nodes)), pairs=False, few=True)
     assert len(region.epilogue.steps) == steps + bias
+
+
+class Mlp(nn.Module):
+    """A gated MLP, whose backward has the derivative of the gate behind one product."""
+
+    def __init__(self, act: Activation) -> None:
+        super().__init__()
+        self.act = act
+        self.gate, self.up = nn.Linear(M, 96, bias=False), nn.Linear(M, 96, bias=False)
+        self.down = nn.Linear(96, M, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "sigmoid"])
+def test_the_backward_of_a_gated_mlp(name: str) -> None:
+    """One kernel gives both gradients; what it needs of the saved values it computes itself."""
+    _, found = agrees(Mlp(ACTIVATIONS[name]), torch.randn(M, M).bfloat16(), train=True)
+    assert found == {"gated_gemm": 1, "gemm_epilogue": 1}
+
+
+def test_what_is_pulled_in() -> None:
+    def alone(x: Tensor, w: Tensor, saved: Tensor) -> Tensor:
+        return (x @ w) * (saved.sigmoid() * 2)
+
+    def needed(x: Tensor, w: Tensor, saved: Tensor) -> tuple[Tensor, Tensor]:
+        gate = saved.sigmoid()
+        return (x @ w) * gate, gate.sum()
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N).bfloat16()
+    for program, operand in ((alone, "placeholder"), (needed, "call_function")):
+        graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
+        region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+        assert [node.op for node in region.operands] == [operand]
+        assert bool(region.pulled) == (program is alone)
+
+
+def test_what_reads_a_result_early_is_moved() -> None:
+    """A reader of one result stands between the parts of the region, and in front of an operand."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        h = x @ w
+        early = F.relu(h) @ v
+        late = scale.sum(0)
+        return early, h * late
+
+    x, w, v = (torch.randn(*size).bfloat16() for size in ((M, K), (K, N), (N, K)))
+    scale = torch.rand(4, N).bfloat16()
+    compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
+    mine, theirs = compiled(x, w, v, scale), program(x, w, v, scale)
+    torch.testing.assert_close(mine[0], theirs[0], rtol=2e-2, atol=0.2)
+    torch.testing.assert_close(mine[1], theirs[1], rtol=2e-2, atol=2e-2)
+    assert applied(compiled)["gemm_epilogue"] == 1

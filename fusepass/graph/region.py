@@ -1,0 +1,85 @@
+"""A GEMM with the element-wise work around it: as it was found, and while it is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from fusepass.graph.epilogue import Epilogue, Operand
+
+
+@dataclass(frozen=True)
+class Part:
+    """A weight of a region: all of ``node`` (K, N), or ``width`` of its columns from ``start``."""
+
+    node: fx.Node
+    start: int = 0
+    width: int | None = None
+
+
+@dataclass
+class Region:
+    """What one kernel could compute.
+
+    Attributes:
+        x: the (M, K) operand.
+        weights: one, or two of a pair.
+        operands: nodes read besides, in the epilogue's order.
+        shapes: for each operand, what it is to be reshaped to; None if it stays.
+        epilogue: of the products.
+        outputs: for each of the epilogue's outputs, the nodes that hold it.
+        nodes: everything the kernel takes the place of, in the order of the graph.
+        pulled: what is computed in the kernel besides, because nothing else would need its value.
+        moved: nodes that read outputs in front of the last of ``nodes``; they go behind the kernel.
+        before: where the kernel goes: in front of this node, which follows the region.
+    """
+
+    x: fx.Node
+    weights: tuple[Part, ...]
+    operands: tuple[fx.Node, ...]
+    shapes: tuple[tuple[Any, ...] | None, ...]
+    epilogue: Epilogue
+    outputs: tuple[tuple[fx.Node, ...], ...]
+    nodes: tuple[fx.Node, ...]
+    pulled: tuple[fx.Node, ...]
+    moved: tuple[fx.Node, ...]
+    before: fx.Node
+
+
+Value = tuple[str, int]
+"""``("product", 0)``, ``("operand", 2)``, ``("step", 3)``."""
+
+
+@dataclass
+class Growth:
+    """A region while it grows.
+
+    Attributes:
+        m: rows of the product.
+        n: its columns.
+        known: the value that each node of the region holds.
+        pulled: likewise, of nodes that are computed again in the region.
+        operands: what is read besides, and the shape it is read in.
+        steps: operations, with values and numbers as arguments.
+        tainted: nodes that depend on the region and are not in it.
+    """
+
+    m: Any
+    n: Any
+    known: dict[fx.Node, Value] = field(default_factory=dict)
+    pulled: dict[fx.Node, Value] = field(default_factory=dict)
+    operands: list[tuple[fx.Node, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
+    steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    tainted: set[fx.Node] = field(default_factory=set)
+
+    def mark(self) -> tuple[int, int, int]:
+        """How far it has grown, for :meth:`back_to`."""
+        return len(self.operands), len(self.steps), len(self.pulled)
+
+    def back_to(self, mark: tuple[int, int, int]) -> None:
+        """Take back what came after a mark."""
+        del self.operands[mark[0] :], self.steps[mark[1] :]
+        for node in list(self.pulled)[mark[2] :]:
+            del self.pulled[node]

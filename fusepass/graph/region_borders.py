@@ -1,0 +1,100 @@
+"""The borders of a grown region: what it hands out, and where its kernel goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
+from fusepass.graph.epilogue_of_aten import NoRegion
+from fusepass.graph.region import Growth, Part, Region, Value
+
+_MOST_OUTPUTS = 3
+
+
+def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[fx.Node]) -> Region:
+    """The region that has grown.
+
+    Args:
+        growth: all there is of it.
+        x: the operand of its products.
+        parts: their weights.
+        inside: the nodes it takes the place of.
+
+    Raises:
+        NoRegion: no kernel can take their place.
+    """
+    order = {node: place for place, node in enumerate(x.graph.nodes)}
+    inside = sorted(inside, key=order.__getitem__)
+    outputs = _outputs(growth, inside)
+    needed = [x, *(part.node for part in parts), *(node for node, *_ in growth.operands)]
+    if any(node in inside or node in growth.tainted for node in needed):
+        raise NoRegion("a product is made of another one")
+    # Right behind the last of it: what is further behind may write what it reads.
+    before = inside[-1].next
+    between = list(_until(inside[0], before))
+    if any(_writes(node) for node in between):
+        raise NoRegion("something is written between its parts")
+    starts = {"product": 0, "operand": len(parts), "step": len(parts) + len(growth.operands)}
+
+    def number(arg: Any) -> Argument:
+        if not isinstance(arg, tuple):
+            return arg if isinstance(arg, bool) else float(arg)
+        return f"%{starts[arg[0]] + arg[1]}"
+
+    return Region(
+        x,
+        parts,
+        tuple(node for node, *_ in growth.operands),
+        tuple(shape for *_, shape in growth.operands),
+        Epilogue(
+            len(parts),
+            tuple(operand for _, operand, _ in growth.operands),
+            tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
+            tuple(Output(str(number(value)), dtype) for (value, dtype), _ in outputs),
+        ),
+        tuple(tuple(nodes) for _, nodes in outputs),
+        tuple(inside),
+        tuple(sorted(growth.pulled, key=order.__getitem__)),
+        tuple(node for node in between if node in growth.tainted),
+        before,
+    )
+
+
+def _outputs(
+    growth: Growth, inside: list[fx.Node]
+) -> list[tuple[tuple[Value, str], list[fx.Node]]]:
+    """Values that are read outside, each with its dtype and nodes; the last computed first."""
+    taken = set(inside)
+    stored: dict[tuple[Value, str], list[fx.Node]] = {}
+    for node in inside:
+        if all(user in taken for user in node.users):
+            continue
+        if node not in growth.known:
+            raise NoRegion("the packed product is used as a whole")
+        dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+        stored.setdefault((growth.known[node], dtype), []).append(node)
+    ordered = sorted(stored.items(), key=lambda one: _rank(one[0][0]), reverse=True)
+    if not ordered or len(ordered) > _MOST_OUTPUTS:
+        raise NoRegion(f"{len(ordered)} values of it are used")
+    if any(value[0] == "operand" or dtype == "bool" for (value, dtype), _ in ordered):
+        raise NoRegion("what it hands out is no product's")
+    return ordered
+
+
+def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:
+    while node is not end:
+        yield node
+        node = node.next
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a call changes a tensor it is given."""
+    return node.op == "call_function" and torch_private.schema_mutates(node.target) is True
+
+
+def _rank(value: Value) -> tuple[int, int]:
+    return ("product", "operand", "step").index(value[0]), value[1]
