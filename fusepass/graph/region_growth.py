@@ -56,6 +56,7 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
             growth.known[root] = value
         parts += [Part(own, j * width, width) for j in range(2)] if halves else [Part(own)]
     inside += _between(gemms[0], halves) if halves else gemms
+    biases = len(growth.operands)
     for node in () if alone else _after(gemms[0]):
         if node in growth.known or node in inside:
             continue
@@ -63,7 +64,8 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
             inside.append(node)
         elif any(one in growth.known or one in growth.tainted for one in node.all_input_nodes):
             growth.tainted.add(node)
-    if not growth.steps and not alone:
+    rows = sum(operand.kind != "full" for _, operand, _ in growth.operands[:biases])
+    if len(growth.steps) == rows and not alone:  # a bias per column is no work for cuBLAS either
         raise NoRegion("nothing element-wise follows")
     region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):

@@ -121,10 +121,13 @@ def applied(compiled: Any) -> Counter[str]:
     return Counter(found)
 
 
-def agrees(module: nn.Module, x: Tensor, *, train: bool) -> tuple[Any, Counter[str]]:
+def agrees(
+    module: nn.Module, x: Tensor, *, train: bool, codegen: str = "eager-decomposed"
+) -> tuple[Any, Counter[str]]:
     """Compare with eager by the error rule, gradients included."""
     module = module.to(x.dtype)
-    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
+    options = {**OPTIONS, "codegen": codegen}
+    compiled = torch.compile(module, backend="fusepass", options=options)
     x = x.requires_grad_(train)
     leaves = [x, *module.parameters()] if train else []
 
@@ -402,9 +405,11 @@ class Mlp(nn.Module):
 def test_the_backward_of_a_gated_mlp(name: str) -> None:
     """One kernel gives both gradients; what it needs of the saved values it computes itself.
 
-    The other product with something behind it is the input's gradient, a sum of two products.
+    The other product with something behind it is the input's gradient: of a sum of two products
+    Inductor makes an addmm, to which cuBLAS copies the matrix that is added.
     """
-    _, found = agrees(Mlp(ACTIVATIONS[name]), torch.randn(M, M).bfloat16(), train=True)
+    module, x = Mlp(ACTIVATIONS[name]), torch.randn(M, M).bfloat16()
+    _, found = agrees(module, x, train=True, codegen="inductor")
     assert found == {"gated_gemm": 1, "gemm_epilogue": 2}
 
 
@@ -440,3 +445,16 @@ def test_what_reads_a_result_early_is_moved() -> None:
     torch.testing.assert_close(mine[0], theirs[0], rtol=2e-2, atol=0.2)
     torch.testing.assert_close(mine[1], theirs[1], rtol=2e-2, atol=2e-2)
     assert applied(compiled)["gemm_epilogue"] == 1
+
+
+def test_a_bias_alone_is_no_epilogue() -> None:
+    """What cuBLAS adds for nothing is left to it; a matrix it copies first is not."""
+
+    def program(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(b, x, w)
+
+    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    for b, expected in ((torch.randn(N).bfloat16(), 0), (torch.randn(M, N).bfloat16(), 1)):
+        compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
+        torch.testing.assert_close(compiled(x, w, b), program(x, w, b), rtol=2e-2, atol=2e-2)
+        assert applied(compiled)["gemm_epilogue"] == expected
