@@ -23,10 +23,22 @@ def test_each_mode_has_its_floor() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_program_of_the_suite_has_a_floor(device: str) -> None:
-    programs = suite_programs("linear", device)
+@pytest.mark.parametrize("suite", ["linear", "gated"])
+def test_every_program_of_the_suite_has_a_floor(suite: str, device: str) -> None:
+    programs = suite_programs(suite, device)
     assert len({program.name for program in programs}) == len(programs) >= 4
     assert all(program.floor is not None for program in programs)
+
+
+@pytest.mark.parametrize("suite", ["linear", "gated"])
+def test_floors_have_the_programs_inputs_and_results(suite: str) -> None:
+    for program in suite_programs(suite, "cpu"):
+        (model, given), (floor, same) = program.build(), program.floor()  # type: ignore[misc]
+        assert [one.shape for one in given] == [one.shape for one in same]
+        out, least = model(*given), floor(*same)
+        assert out.isfinite().all()
+        assert least.shape[0] == out.shape[0]
+        assert least.shape[1] in (out.shape[1], 2 * out.shape[1])
 
 
 def test_the_command_times_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

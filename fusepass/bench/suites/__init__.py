@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import host, linear, plain, sync, training
+from fusepass.bench.suites import gated, host, linear, plain, sync, training
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
 SUITES: dict[str, Programs] = {
     "sync": sync.programs,
     "linear": linear.programs,
+    "gated": gated.programs,
     "training": training.programs,
     "plain": plain.programs,
     "host": host.programs,
@@ -21,6 +22,7 @@ SUITES: dict[str, Programs] = {
 COMPILE_SUITES: dict[str, Programs] = {
     "sync": sync.compile_programs,
     "linear": linear.compile_programs,
+    "gated": gated.programs,
     "training": training.compile_programs,
     "plain": plain.programs,
     "host": host.programs,

@@ -1,5 +1,7 @@
 """Suite ``linear``: a linear layer with its activation, against the linear layer alone.
 
+With a residual besides, against the product to which the residual is added (``addmm``).
+
 The GEMM is the floor: a perfect epilogue would cost nothing on top of it. The sizes are those of
 feed-forward layers, from a small inner size, where the pass over the result takes half as long as
 the GEMM, to a large one, where it hardly shows. bfloat16 with bias on CUDA; on CPU small float32
@@ -29,6 +31,8 @@ ROWS = {
         (4096, 4096, 14336),
         (1024, 4096, 14336),
         (256, 4096, 14336),
+        (8192, 768, 3072),
+        (2048, 1024, 1024),
     ),
     "cpu": ((64, 32, 128), (16, 64, 256)),
 }
@@ -36,7 +40,11 @@ DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu-tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "squared-relu": lambda x: F.relu(x).square(),
 }
+RESIDUAL = "silu-residual"
 COMPILE_LAYERS = (4, 8, 16)
 
 
@@ -60,6 +68,40 @@ def linear_activation(device: str, rows: int, inner: int, columns: int, activati
         return model, (torch.randn(rows, inner, dtype=DTYPE[device]),)
 
 
+class LinearResidual(nn.Module):
+    """``silu(linear(x)) + residual``."""
+
+    def __init__(self, inner: int, columns: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inner, columns)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """[rows, inner], [rows, columns] -> [rows, columns]."""
+        return F.silu(self.linear(x)) + residual
+
+
+class FullSum(nn.Module):
+    """``x @ weight.T + residual``, as one ``addmm``: what adding a matrix to a product takes."""
+
+    def __init__(self, inner: int, columns: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inner, columns)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """[rows, inner], [rows, columns] -> [rows, columns]."""
+        return torch.addmm(residual, x, self.linear.weight.t())
+
+
+def with_residual(
+    device: str, rows: int, inner: int, columns: int, kind: type[nn.Module]
+) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """A linear layer to which a matrix of the result's size is added."""
+    with torch.device(device):
+        model = kind(inner, columns).to(DTYPE[device]).eval()
+        x = torch.randn(rows, inner, dtype=DTYPE[device])
+        return model, (x, torch.randn(rows, columns, dtype=DTYPE[device]))
+
+
 def linear_alone(device: str, rows: int, inner: int, columns: int) -> Model:
     """The same layer, weights and input without the activation."""
     with torch.device(device):
@@ -79,16 +121,19 @@ def feed_forward(device: str, rows: int, width: int, layers: int, activation: st
 
 def programs(device: str) -> tuple[Program, ...]:
     """The suite, sized for ``device``."""
-    return tuple(
-        Program(
-            f"{activation}-{rows}x{inner}x{columns}",
-            partial(linear_activation, device, rows, inner, columns, activation),
-            {"rows": rows, "inner": inner, "columns": columns, "dtype": _name(device)},
-            floor=partial(linear_alone, device, rows, inner, columns),
-        )
-        for activation in ACTIVATIONS
-        for rows, inner, columns in ROWS[device]
-    )
+    found = []
+    for activation in (*ACTIVATIONS, RESIDUAL):
+        for rows, inner, columns in ROWS[device]:
+            size = device, rows, inner, columns
+            build: Callable[[], Any] = partial(linear_activation, *size, activation)
+            floor: Callable[[], Any] = partial(linear_alone, *size)
+            if activation == RESIDUAL:
+                build = partial(with_residual, *size, LinearResidual)
+                floor = partial(with_residual, *size, FullSum)
+            sizes = {"rows": rows, "inner": inner, "columns": columns, "dtype": _name(device)}
+            name = f"{activation}-{rows}x{inner}x{columns}"
+            found.append(Program(name, build, sizes, floor=floor))
+    return tuple(found)
 
 
 def compile_programs(device: str) -> tuple[Program, ...]:

@@ -1,0 +1,94 @@
+"""The kernels of GEMM regions on random sizes, layouts and dtypes, with infinities and NaN."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels.gemm_tiles import Tile, tiles
+from tests.kernels.test_gemm_region import EPILOGUES, within
+
+pytestmark = pytest.mark.gpu
+GROUPS, CASES = 8, 50
+
+
+class Case:
+    """One draw: an epilogue, a tile, sizes, and tensors as they lie in somebody's program."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        dtype = draw.choice(["bfloat16", "float16"])
+        text = EPILOGUES[draw.choice(sorted(EPILOGUES))].text()
+        self.epilogue: Epilogue = parse(text.replace("bfloat16", dtype))
+        self.dtype = getattr(torch, dtype)
+        self.tile: Tile = draw.choice(sorted(tiles(self.epilogue.products).values(), key=str))
+        most = {"row": 1, "rows": self.tile.m, "grid": 700}[self.tile.form]
+        self.m = draw.choice([0, 1, most, draw.randint(1, most), draw.randint(1, most)])
+        self.n, self.k = (self.size(600), self.size(1200))
+        if draw.random() < 0.05:
+            self.k = 0
+
+    def size(self, most: int) -> int:
+        """Mostly a multiple of 8, which the kernels want."""
+        size = self.draw.randint(1, most)
+        return size if self.draw.random() < 0.15 else -(-size // 8) * 8
+
+    def noise(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        made = torch.randn(shape, device="cuda")
+        return made > 0 if dtype is torch.bool else made.to(dtype or self.dtype)
+
+    def x(self) -> Tensor:
+        """Whole, a slice of wider rows, or every other row."""
+        how = self.draw.choice(["whole", "slice", "rows"])
+        if how == "slice":
+            return self.noise(self.m, self.k + 16)[:, 8 : 8 + self.k]
+        x = self.noise(self.m * 2, self.k)[::2] if how == "rows" else self.noise(self.m, self.k)
+        if x.numel() and self.draw.random() < 0.2:
+            x[0, -1] = self.draw.choice([float("inf"), float("-inf"), float("nan")])
+        return x
+
+    def weights(self) -> list[Tensor]:
+        """Separate, in either order of addresses, halves of a packed one, or lying as (K, N)."""
+        count, how = self.epilogue.products, self.draw.choice(["apart", "packed", "rows"])
+        scale = max(self.k, 1) ** -0.5
+        if how == "packed":
+            whole = (self.noise(count * self.n, self.k) * scale).t()
+            return [whole[:, i * self.n : (i + 1) * self.n] for i in range(count)]
+        if how == "rows":
+            return [self.noise(self.k, self.n) * scale for _ in range(count)]
+        made = [(self.noise(self.n, self.k) * scale).t() for _ in range(count)]
+        return sorted(made, key=Tensor.data_ptr, reverse=self.draw.random() < 0.5)
+
+    def operands(self) -> list[Tensor]:
+        shapes = {"row": (self.n,), "column": (self.m, 1), "full": (self.m, self.n), "scalar": ()}
+        return [
+            self.noise(*shapes[one.kind], dtype=getattr(torch, one.dtype))
+            for one in self.epilogue.operands
+        ]
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_cases(group: int) -> None:
+    torch.manual_seed(group)
+    launched = 0
+    for number in range(CASES):
+        case = Case(random.Random(group * CASES + number))
+        x, weights, operands = case.x(), case.weights(), case.operands()
+        text = case.epilogue.text()
+        refused = kernel.refuses(x, weights, operands, case.epilogue)
+        if refused is None and case.tile.takes(x.shape[0], weights):
+            got = kernel.launch(x, weights, operands, text, case.tile)
+            launched += 1
+        else:
+            got = torch.ops.fusepass.gemm_region(x, weights, operands, text, case.tile.name)
+        exact = kernel.reference(x.double(), [w.double() for w in weights], operands, case.epilogue)
+        eager = evaluate(case.epilogue, [(x @ w).float() for w in weights], operands)
+        facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
+        assert within(got, exact, eager), facts
+        assert all(out.is_contiguous() for out in got), facts
+    assert launched >= CASES // 3
