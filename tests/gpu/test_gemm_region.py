@@ -22,7 +22,12 @@ from tests.kernels.test_gemm_region import EPILOGUES, inputs, within
 
 pytestmark = pytest.mark.gpu
 GRID = {n: [t for t in tiles(n).values() if t.form == "grid"] for n in (1, 2)}
-SKINNY = [t for n in (1, 2) for t in tiles(n).values() if t.form != "grid"]
+SKINNY = [
+    pytest.param(name, tile, id=f"{name}-{tile.name}")
+    for name, epilogue in EPILOGUES.items()
+    for tile in tiles(epilogue.products).values()
+    if tile.form != "grid"
+]
 SIZES = [(300, 136, 72), (257, 1032, 1000)]
 untested = pytest.mark.skipif(
     not torch_private.kernel_calls_tested(), reason="not used with this version of torch"
@@ -69,8 +74,7 @@ def test_one_product(name: str, how: str) -> None:
         agrees(name, GRID[1][0], size, how)
 
 
-@pytest.mark.parametrize("tile", SKINNY, ids=lambda tile: tile.name)
-@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize(("name", "tile"), SKINNY)
 def test_few_rows(name: str, tile: Tile) -> None:
     for n, k in ((136, 72), (1032, 1000), (8, 4104)):
         for m in {tile.m, (tile.m + 1) // 2}:

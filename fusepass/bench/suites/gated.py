@@ -66,7 +66,8 @@ class FirstHalf(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, inner] -> [rows, columns]."""
         gate, up = self.both(x).chunk(2, -1) if self.packed else (self.gate(x), self.up(x))
-        return self.activation(gate) * up
+        product: torch.Tensor = self.activation(gate) * up
+        return product
 
 
 class Mlp(nn.Module):
@@ -79,7 +80,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, inner] -> [rows, inner]."""
-        return self.down(self.first(x))
+        down: torch.Tensor = self.down(self.first(x))
+        return down
 
 
 class Products(nn.Module):
@@ -93,7 +95,8 @@ class Products(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, inner] -> [rows, inner]."""
-        return self.down(self.both(x)[:, : self.columns])
+        down: torch.Tensor = self.down(self.both(x)[:, : self.columns])
+        return down
 
 
 def _built(device: str, rows: int, inner: int, make: Callable[[], nn.Module]) -> Model:
@@ -117,11 +120,11 @@ def programs(device: str) -> tuple[Program, ...]:
         merged = partial(nn.Linear, inner, 2 * columns, bias=False)
         for activation in ("swiglu", "geglu"):
             for packed in (False, True):
-                make = partial(FirstHalf, inner, columns, activation, packed=packed)
+                half = partial(FirstHalf, inner, columns, activation, packed=packed)
                 name = f"{activation}{'-packed' * packed}"
-                add(name, rows, inner, columns, make, merged)
+                add(name, rows, inner, columns, half, merged)
     for activation, rows, inner, columns in MLPS[device]:
         products = partial(Products, inner, columns)
-        make = partial(Mlp, inner, columns, activation)
-        add(f"{activation}-mlp", rows, inner, columns, make, products)
+        mlp = partial(Mlp, inner, columns, activation)
+        add(f"{activation}-mlp", rows, inner, columns, mlp, products)
     return tuple(found)
