@@ -176,8 +176,14 @@ def _pointwise(epilogue: str) -> Any:
 def unfused(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
 ) -> list[Tensor]:
-    """What Inductor does by default: the GEMMs, then one kernel; for timing."""
+    """What Inductor does by default: the GEMMs, then one kernel; for timing.
+
+    Of a sum with one product it makes an ``addmm``.
+    """
     parsed = parse(epilogue)
+    sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
+    if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
+        return [torch.addmm(operands[0], x, weights[0])]
     products = [x @ weight for weight in weights]
     if not parsed.steps:
         return products

@@ -269,6 +269,8 @@ def _sizes(region: Region) -> dict[fx.Node, list[Any]]:
             if node is region.before:
                 break
             value = node.meta.get("val")
+            if node in region.moved or node in region.nodes:
+                continue  # it will stand behind the kernel, or nowhere
             if isinstance(value, torch.SymInt):
                 held.setdefault(value.node.expr, node)
     return {node: _sized(shape, held) for node, shape in wanted.items()}

@@ -23,12 +23,16 @@ class NoRegion(Exception):
 Emit = Callable[..., Any]
 """Called with an operation and its arguments (nodes, numbers, what it gave before)."""
 _SAME = frozenset(OPERATIONS) - {"add", "sub", "div", "where", "sigmoid", "relu"}
+_OF_TRUTHS = frozenset("eq ne logical_not logical_and logical_or where".split())
+_TRUTHS = _OF_TRUTHS | frozenset("lt le gt ge".split())
 
 
 def calls_of(node: fx.Node) -> Callable[[Emit, fx.Node], Any] | None:
     """How a call is written with an epilogue's operations; None if it cannot be."""
     name, value = op_name(node), tensor_value(node)
     if name is None or value is None or value.dtype not in (*FLOATS, torch.bool):
+        return None
+    if _is_truth_arithmetic(node, name, value.dtype):
         return None
     if name in _CASTS:
         return _cast if value.dtype in FLOATS and not set(node.kwargs) - {"dtype"} else None
@@ -37,6 +41,14 @@ def calls_of(node: fx.Node) -> Callable[[Emit, fx.Node], Any] | None:
     if name in _SPECIAL:
         return _SPECIAL[name]
     return _same if name in _SAME and not node.kwargs else None
+
+
+def _is_truth_arithmetic(node: fx.Node, name: str, dtype: torch.dtype) -> bool:
+    """Whether a call computes with truth values: in a kernel ``True + True`` would not be True."""
+    if dtype is torch.bool and name not in _TRUTHS:
+        return True
+    given = [value.dtype for value in map(tensor_value, node.all_input_nodes) if value is not None]
+    return name not in _OF_TRUTHS and all(one is torch.bool for one in given)
 
 
 def _same(emit: Emit, node: fx.Node) -> Any:

@@ -31,7 +31,8 @@ class Region:
         epilogue: of the products.
         outputs: for each of the epilogue's outputs, the nodes that hold it.
         nodes: everything the kernel takes the place of, in the order of the graph.
-        pulled: what is computed in the kernel besides, because nothing else would need its value.
+        pulled: what is computed in the kernel besides: read by element-wise calls only, so that no
+            other kernel stores it.
         moved: nodes that read outputs in front of the last of ``nodes``; they go behind the kernel.
         before: where the kernel goes: in front of this node, which follows the region.
     """
@@ -64,6 +65,7 @@ class Growth:
         operands: what is read besides, and the shape it is read in.
         steps: operations, with values and numbers as arguments.
         tainted: nodes that depend on the region and are not in it.
+        depth: of the call that is being pulled in; 0 for one of the region.
     """
 
     m: Any
@@ -73,6 +75,7 @@ class Growth:
     operands: list[tuple[fx.Node, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     tainted: set[fx.Node] = field(default_factory=set)
+    depth: int = 0
 
     def mark(self) -> tuple[int, int, int]:
         """How far it has grown, for :meth:`back_to`."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.graph.canonical import tensor_value
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import NoRegion
 from fusepass.graph.region import Growth, Part, Region, Value
@@ -36,7 +37,8 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     # Right behind the last of it: what is further behind may write what it reads.
     before = inside[-1].next
     between = list(_until(inside[0], before))
-    if any(_writes(node) for node in between):
+    first = min((*inside, *growth.pulled), key=order.__getitem__)
+    if any(_writes(node) for node in _until(first, before)):
         raise NoRegion("something is written between its parts")
     starts = {"product": 0, "operand": len(parts), "step": len(parts) + len(growth.operands)}
 
@@ -92,8 +94,13 @@ def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether a call changes a tensor it is given."""
-    return node.op == "call_function" and torch_private.schema_mutates(node.target) is True
+    """Whether a call may change a tensor it is given: higher-order operators do not say."""
+    if node.op != "call_function":
+        return False
+    mutates = torch_private.schema_mutates(node.target)
+    if mutates is None:
+        return any(tensor_value(one) is not None for one in node.all_input_nodes)
+    return mutates
 
 
 def _rank(value: Value) -> tuple[int, int]:

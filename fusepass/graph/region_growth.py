@@ -3,7 +3,8 @@
 It grows in the order of the graph: a call joins if it works element by element, has an epilogue's
 operation, and reads nothing but the region and what does not depend on it. Reshapes that keep the
 last dimension are looked through. So the region is the largest there is, and convex. What is
-computed element by element for the region only, of values saved by the forward say, is pulled in.
+computed element by element, and read by such computations only, is pulled in: the derivative of an
+activation, of half-precision values that the forward saved.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fusepass.graph.region_borders import finished
 
 VIEWS = frozenset("view reshape _unsafe_view".split())
 _MOST_OPERANDS = 4
+_DEEPEST = 24  # calls in a row that are pulled in
 
 
 def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool = False) -> Region:
@@ -169,9 +171,6 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     constant = _constant(one)
     if constant is not None:
         return constant
-    for i, (known, *_) in enumerate(growth.operands):
-        if known is one:
-            return "operand", i
     if _only_for_elements(growth, one):
         mark = growth.mark()
         try:
@@ -181,6 +180,11 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
         else:
             return growth.pulled[one]
     fake = tensor_value(one)
+    if growth.depth and fake is not None and fake.dtype is torch.float32:
+        raise NoRegion("it is single precision")
+    for i, (known, *_) in enumerate(growth.operands):
+        if known is one:
+            return "operand", i
     kind = None if fake is None else _kind(fake, shape)
     if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
         raise NoRegion(f"{one} is neither a row, a column nor a matrix")
@@ -189,11 +193,23 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
 
 
 def _pulled(growth: Growth, node: fx.Node) -> Value:
-    if op_name(node) not in VIEWS:
-        return _emitted(growth, node)
-    source: Any = node.args[0]
-    value: Value = _argument(growth, source, tuple(source.meta["val"].shape))
-    return value
+    """The value of a node that is computed in the region though it does not depend on it.
+
+    Raises:
+        NoRegion: it cannot be, or it is single precision: what the kernel's functions are exact to
+            is meant for what was rounded to half precision.
+    """
+    if growth.depth >= _DEEPEST:
+        raise NoRegion("much is computed for it")
+    growth.depth += 1
+    try:
+        if op_name(node) not in VIEWS:
+            return _emitted(growth, node)
+        source: Any = node.args[0]
+        value: Value = _argument(growth, source, tuple(source.meta["val"].shape))
+        return value
+    finally:
+        growth.depth -= 1
 
 
 def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
@@ -232,7 +248,10 @@ def _constant(node: fx.Node) -> float | bool | None:
     """The number that a tensor holds which the graph makes of one."""
     if op_name(node) in ("full", "scalar_tensor"):
         number = argument(node, 1 if op_name(node) == "full" else 0, "fill_value")
-        return number if is_number(number) else None
+        dtype = node.meta["val"].dtype
+        if not is_number(number) or dtype not in (*FLOATS, torch.bool):
+            return None  # an integer tensor cuts the fraction off
+        return bool(number) if dtype is torch.bool else float(number)
     return None
 
 

@@ -160,7 +160,7 @@ def _broke_at(log: CompileLog, decision: Decision) -> bool:
     return any((f, n) == (decision.file, decision.line) for _, f, n in log.breaks)
 
 
-_HEADING = re.compile(r"\A.*?graph break[^\n]*:[ ]*\n\n", re.DOTALL | re.IGNORECASE)  # of Dynamo's
+_HEADING = re.compile(r"\A[^\n]*graph break[^\n]*:[ ]*\n\n", re.IGNORECASE)  # of Dynamo's
 
 
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:

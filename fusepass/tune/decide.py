@@ -187,7 +187,7 @@ def _timed(
         samples = measure(problem, able, seconds, mode)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         _state.failed[key] = f"timing failed: {type(error).__name__}: {error}"
-        if not isinstance(error, timing.NotEnoughMemory):
+        if not isinstance(error, (timing.NotEnoughMemory, timing.HostTooSlow)):
             _warn_once(INDUCTOR, error)
         return _estimated(problem, able, _state.failed[key])
     finally:

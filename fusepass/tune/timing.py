@@ -34,6 +34,10 @@ class NotEnoughMemory(Exception):
     """Timing would need more device memory than is free."""
 
 
+class HostTooSlow(Exception):
+    """The device had to wait for the host in nearly all rounds: no time would be its own."""
+
+
 @dataclass(frozen=True)
 class Samples:
     """Device times of each candidate, round by round, in microseconds."""
@@ -114,6 +118,7 @@ def time_on_device(
         seconds: decides the number of rounds, 5 to 25.
 
     Raises:
+        HostTooSlow: the host is in use by others.
         Exception: whatever a call raises; names nothing, so time suspects by themselves first.
     """
     with torch.cuda.device(device):
@@ -129,9 +134,11 @@ def time_on_device(
                 planned = host * _SLACK
                 times, host = _run_rounds(calls, flush, min(batch, count - done), planned)
                 if host <= planned:  # else the device had to wait for the host
+                    for name, some in times.items():
+                        rounds[name] += some
                     break
-            for name, some in times.items():
-                rounds[name] += some
+        if min(map(len, rounds.values())) < FEWEST_ROUNDS:
+            raise HostTooSlow(f"queueing a round took {host:.0f} µs, longer each time")
         return Samples(rounds)
 
 

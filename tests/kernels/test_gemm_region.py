@@ -45,9 +45,10 @@ MASKED = Epilogue(
         Step("relu", ("%4",)),
         Step("tanh", ("%5",)),
         Step("mul", ("%6", "%2")),
-        Step("where", ("%3", "%7", float("-inf"))),
+        Step("mul", ("%7", "%3")),  # a truth value times a number
+        Step("where", ("%3", "%8", float("-inf"))),
     ),
-    (Output("%8", "float32"),),
+    (Output("%9", "float32"),),
 )
 QUOTIENT = Epilogue(  # x / (1 + exp(-x)) + (1 + tanh(x)) + tanh(x)
     1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,156 +12,25 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-import fusepass
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.errors import RewriteFault
-from fusepass.graph.gemm_region import Region, is_gemm, region_at
+from fusepass.graph.gemm_region import is_gemm
 from fusepass.patterns import gemm_region
-
-OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
-RULES = ("gated_gemm", "gemm_epilogue")
-M, K, N = 72, 16, 24  # more rows than are few
-Activation = Callable[[Tensor], Tensor]
-
-
-class Gated(nn.Module):
-    """The first half of a gated MLP, with two weights or one packed."""
-
-    def __init__(self, act: Activation, combine: Callable[..., Tensor], packed: str) -> None:
-        super().__init__()
-        self.act, self.combine, self.packed = act, combine, packed
-        if packed:
-            self.both = nn.Linear(K, 2 * N, bias=False)
-        else:
-            self.gate, self.up = nn.Linear(K, N, bias=False), nn.Linear(K, N, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.packed == "chunk":
-            gate, up = self.both(x).chunk(2, dim=-1)
-        elif self.packed == "split":
-            gate, up = self.both(x).split(N, dim=-1)
-        elif self.packed == "slices":
-            both = self.both(x)
-            gate, up = both[..., :N], both[..., N:]
-        elif self.packed == "second":
-            up, gate = self.both(x).chunk(2, dim=-1)
-        else:
-            gate, up = self.gate(x), self.up(x)
-        return self.combine(self.act(gate), up)
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-ACTIVATIONS: dict[str, Activation] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "relu": F.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "squared_relu": lambda x: F.relu(x).square(),
-    "leaky": lambda x: F.leaky_relu(x, 0.1),
-    "elu": F.elu,
-    "hardswish": F.hardswish,
-    "clamped": lambda x: x.clamp(-1, 2),
-    "bilinear": lambda x: x + 0,
-}
-COMBINED: dict[str, Callable[..., Tensor]] = {
-    "product": torch.mul,
-    "difference": lambda a, b: b - a,
-    "maximum": torch.maximum,
-    "scaled": lambda a, b: 0.5 * a * (b + 1),
-}
-
-
-class Linear(nn.Module):
-    """One linear layer, with what stands around it."""
-
-    def __init__(self, after: Callable[[Tensor, Tensor], Any], *, bias: bool = True) -> None:
-        super().__init__()
-        self.linear, self.after = nn.Linear(K, N, bias=bias), after
-        self.scale = nn.Parameter(torch.rand(N) + 0.5)
-        self.out = nn.Linear(N, K)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.after(self.linear(x), self.scale)
-
-
-AROUND: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "hardswish": lambda h, s: F.hardswish(h),
-    "scaled by a row": lambda h, s: F.relu6(h * s),
-    "half of it": lambda h, s: h * 0.5,
-    "two results": lambda h, s: (h * 2, F.relu(h)),
-    "itself too": lambda h, s: (h, F.hardswish(h) * s),
-    # at the bound a rounding decides whether there is a gradient: it stays out of reach
-    "clamped, of a power": lambda h, s: (h**2).clamp_max(1e3) - h,
-    "a comparison": lambda h, s: torch.where(h > 0.2, h, h.abs() / 4),
-    "of its columns": lambda h, s: h / (1 + s.abs()),
-    "a number per row": lambda h, s: h * torch.arange(h.shape[-2]).to(h.dtype).unsqueeze(-1),
-}
-NOT: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "a softmax": lambda h, s: h.softmax(-1),
-    "its transpose": lambda h, s: h.transpose(-1, -2) * 2,
-    "other columns": lambda h, s: h.roll(1, -1) * 2,
-    "a sum": lambda h, s: h.sum(-1),
-    "a sort": lambda h, s: h.sort(-1).values,
-    "another shape": lambda h, s: h.reshape(-1)[: K * 2].reshape(K, 2) * 2,
-    "integers": lambda h, s: h.int() * 2,
-    "nothing": lambda h, s: h,
-    "too many results": lambda h, s: (h, h * 2, h * 3, h * 4),
-}
-
-
-def applied(compiled: Any) -> Counter[str]:
-    report = fusepass.last_report(compiled)
-    found = (one.rule for one in report.decisions if one.outcome == "applied" and one.rule in RULES)
-    return Counter(found)
-
-
-def agrees(
-    module: nn.Module, x: Tensor, *, train: bool, codegen: str = "eager-decomposed"
-) -> tuple[Any, Counter[str]]:
-    """Compare with eager by the error rule, gradients included."""
-    module = module.to(x.dtype)
-    options = {**OPTIONS, "codegen": codegen}
-    compiled = torch.compile(module, backend="fusepass", options=options)
-    x = x.requires_grad_(train)
-    leaves = [x, *module.parameters()] if train else []
-
-    def run(function: Callable[..., Any], x: Tensor) -> list[Tensor]:
-        with torch.set_grad_enabled(train):
-            outs = function(x)
-            outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        if train:
-            floating = [out for out in outs if out.requires_grad]
-            total = sum((out.double() * out.double().cos().detach()).sum() for out in floating)
-            given = [x, *module.parameters()]
-            outs += [
-                g for g in torch.autograd.grad(total, given, allow_unused=True) if g is not None
-            ]
-        return [out.detach() for out in outs]
-
-    got, eager = run(compiled, x), run(module, x)
-    module.double()
-    exact = run(module, x.detach().double().requires_grad_(train))
-    module.to(x.dtype)
-    for mine, theirs, truth in zip(got, eager, exact, strict=True):
-        assert mine.dtype == theirs.dtype
-        assert mine.shape == theirs.shape
-        assert mine.stride() == theirs.stride()
-        if mine.dtype.is_floating_point:
-            bound = error_bound(half_ulp(mine.dtype, rms(truth)), rms_error(theirs, truth), None)
-            assert passes(rms_error(mine, truth), bound)
-        else:
-            assert torch.equal(mine, theirs)
-    assert len(leaves) == 0 or x.grad is None
-    return compiled, applied(compiled)
-
-
-# Without Inductor's choice of what to save (codegen="eager-decomposed") every value between is saved
-# in training: then there are too many results, and only the numbers are compared.
+from tests.patterns.gemm_programs import (
+    ACTIVATIONS,
+    AROUND,
+    COMBINED,
+    NOT,
+    OPTIONS,
+    RULES,
+    Activation,
+    Gated,
+    K,
+    Linear,
+    M,
+    N,
+    agrees,
+    applied,
+)
 
 
 @pytest.mark.parametrize("packed", ["", "chunk", "split", "slices", "second"])
@@ -299,42 +167,6 @@ def test_a_residual_that_comes_later_is_no_operand() -> None:
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
 
 
-def region_of(program: Callable[..., Any]) -> Region:
-    """The region at the first product of a program of x and two weights, traced to ATen."""
-    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
-    graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w.clone()).graph
-    return region_at(next(filter(is_gemm, graph.nodes)), pairs=True)
-
-
-def test_what_goes_into_generated_code() -> None:
-    """Inductor would compute the region there; its own calls are no such code."""
-
-    def saved(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        gate, up = x @ w, x @ v
-        return (F.silu(gate) * up) @ w.t(), gate, up
-
-    def reduced(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        return (F.silu(x @ w) * (x @ v)).view(3, -1, N).sum(1)
-
-    region = region_of(saved)
-    assert len(region.outputs) == 3
-    assert not gemm_region._feeds_generated_code(region)
-    assert gemm_region._feeds_generated_code(region_of(reduced))
-
-
-def test_halves_taken_one_after_the_other() -> None:
-    """The second half is taken when the first has been computed with."""
-
-    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        both = x @ torch.cat([w, v], 1)
-        return F.silu(both[..., :N]) * both[..., N:]
-
-    region = region_of(program)
-    assert [part.start for part in region.weights] == [0, N]
-    assert not region.operands
-    assert region.nodes[-1].target == torch.ops.aten.mul.Tensor
-
-
 @pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
 def test_two_sizes_that_vary(codegen: str) -> None:
     def program(x: Tensor, w: Tensor, v: Tensor, scale: Tensor) -> Tensor:
@@ -413,22 +245,6 @@ def test_the_backward_of_a_gated_mlp(name: str) -> None:
     assert found == {"gated_gemm": 1, "gemm_epilogue": 2}
 
 
-def test_what_is_pulled_in() -> None:
-    def alone(x: Tensor, w: Tensor, saved: Tensor) -> Tensor:
-        return (x @ w) * (saved.sigmoid() * 2)
-
-    def needed(x: Tensor, w: Tensor, saved: Tensor) -> tuple[Tensor, Tensor]:
-        gate = saved.sigmoid()
-        return (x @ w) * gate, gate.sum()
-
-    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N).bfloat16()
-    for program, operand in ((alone, "placeholder"), (needed, "call_function")):
-        graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
-        region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
-        assert [node.op for node in region.operands] == [operand]
-        assert bool(region.pulled) == (program is alone)
-
-
 def test_what_reads_a_result_early_is_moved() -> None:
     """A reader of one result stands between the parts of the region, and in front of an operand."""
 
@@ -458,3 +274,35 @@ def test_a_bias_alone_is_no_epilogue() -> None:
         compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
         torch.testing.assert_close(compiled(x, w, b), program(x, w, b), rtol=2e-2, atol=2e-2)
         assert applied(compiled)["gemm_epilogue"] == expected
+
+
+def compiled_and_eager(
+    program: Callable[..., Any], *given: Tensor, codegen: str = "eager-decomposed"
+) -> tuple[Any, Any, Any]:
+    """What a program gives compiled with the reference, what it gives, and the compiled program."""
+    torch._dynamo.reset()
+    options = {**OPTIONS, "codegen": codegen}
+    compiled = torch.compile(program, backend="fusepass", options=options)
+    with torch.no_grad():
+        return compiled(*given), program(*given), compiled
+
+
+def test_an_integer_tensor_of_one_number() -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w) * torch.full((), 3.7, dtype=torch.int64)
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    mine, theirs, _ = compiled_and_eager(program, *given)
+    torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_a_long_chain_is_an_operand() -> None:
+    def program(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        for _ in range(120):
+            a = (a + 0.001) * 0.999
+        return x @ w + a
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N).bfloat16()
+    mine, theirs, compiled = compiled_and_eager(program, *given)
+    torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-2)
+    assert applied(compiled) == {"gemm_epilogue": 1}

@@ -1,0 +1,122 @@
+"""GEMM regions in ATen graphs: what is taken in, what is pulled in, and what must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from fusepass.graph.canonical import op_name
+from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
+from fusepass.patterns import gemm_region
+
+M, K, N = 72, 16, 24
+
+
+def region_of(program: Callable[..., Any]) -> Region:
+    """The region at the first product of a program of x and two weights, traced to ATen."""
+    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w.clone()).graph
+    return region_at(next(filter(is_gemm, graph.nodes)), pairs=True)
+
+
+def test_what_goes_into_generated_code() -> None:
+    """Inductor would compute the region there; its own calls are no such code."""
+
+    def saved(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        gate, up = x @ w, x @ v
+        return (F.silu(gate) * up) @ w.t(), gate, up
+
+    def reduced(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return (F.silu(x @ w) * (x @ v)).view(3, -1, N).sum(1)
+
+    region = region_of(saved)
+    assert len(region.outputs) == 3
+    assert not gemm_region._feeds_generated_code(region)
+    assert gemm_region._feeds_generated_code(region_of(reduced))
+
+
+def test_halves_taken_one_after_the_other() -> None:
+    """The second half is taken when the first has been computed with."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        both = x @ torch.cat([w, v], 1)
+        return F.silu(both[..., :N]) * both[..., N:]
+
+    region = region_of(program)
+    assert [part.start for part in region.weights] == [0, N]
+    assert not region.operands
+    assert region.nodes[-1].target == torch.ops.aten.mul.Tensor
+
+
+def test_what_is_pulled_in() -> None:
+    def alone(x: Tensor, w: Tensor, saved: Tensor) -> Tensor:
+        return (x @ w) * (saved.sigmoid() * 2)
+
+    def needed(x: Tensor, w: Tensor, saved: Tensor) -> tuple[Tensor, Tensor]:
+        gate = saved.sigmoid()
+        return (x @ w) * gate, gate.sum()
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N).bfloat16()
+    for program, operand in ((alone, "placeholder"), (needed, "call_function")):
+        graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
+        region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+        assert [node.op for node in region.operands] == [operand]
+        assert bool(region.pulled) == (program is alone)
+
+
+def test_truth_values_are_not_added_up() -> None:
+    """``True + True`` is True; a kernel that adds bits would say False."""
+
+    def added(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        return torch.where((a > 0) + (a > -1), x @ w, 0.0)
+
+    def compared(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        return torch.where((a > 0) > (a > 1), x @ w, 0.0)
+
+    def multiplied(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        return torch.where((a > 0) * (a < 1), x @ w, 0.0)
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N).bfloat16()
+    for program in (added, compared, multiplied):
+        graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
+        region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+        assert [step.op for step in region.epilogue.steps] == ["where"]
+        assert [one.dtype for one in region.epilogue.operands] == ["bool"]
+
+
+def test_single_precision_is_not_pulled_in() -> None:
+    """The kernel's functions are exact enough for what is rounded to half precision."""
+
+    def program(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        return torch.where(a > 0, torch.erf(a), (x @ w).float())
+
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(M, N)
+    graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
+    region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+    assert "erf" not in [step.op for step in region.epilogue.steps]
+    assert {op_name(node) for node in region.operands} >= {"erf"}
+
+
+def test_a_write_between_what_is_pulled_in_and_the_product() -> None:
+    graph = fx.Graph()
+    values = {"x": (M, K), "w": (K, N), "a": (M, N), "zero": (M, N)}
+    nodes = {name: graph.placeholder(name) for name in values}
+    calls = torch.ops.aten
+    pulled = graph.call_function(calls.mul.Tensor, (nodes["a"], 3.0))
+    written = graph.call_function(calls.copy_.default, (nodes["a"], nodes["zero"]))
+    product = graph.call_function(calls.mm.default, (nodes["x"], nodes["w"]))
+    total = graph.call_function(calls.add.Tensor, (product, pulled))
+    graph.output((total,))
+    for node in (pulled, written, product, total):
+        node.meta["val"] = torch.empty(M, N).bfloat16()
+    for name, node in nodes.items():
+        node.meta["val"] = torch.empty(values[name]).bfloat16()
+    with pytest.raises(NoRegion, match="written"):
+        region_at(product, pairs=False)
