@@ -33,7 +33,7 @@ import triton.language as tl
 
 @triton.jit
 def _reciprocal(x):
-    """1 / x for x of at least 1, by one instruction in place of a division's six"""
+    """1 / x for x of at least 1, by one instruction in place of a division"""
     return $reciprocal
 
 
