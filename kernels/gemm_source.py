@@ -60,7 +60,7 @@ def _one_and_tanh(x):
 
 @triton.jit
 def _erf(z):
-    """To 3e-6, for results of half precision: the library's costs as much as the GEMM."""
+    """To 3e-6, for results of half precision: the library's takes half as long as the GEMM."""
     far = _one_and_erf(z) - 1.0
     return tl.where(tl.abs(z) < 0.03125, z * (1.1283791670955126 - z * z * 0.3761263890318375), far)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass.graph.epilogue import Epilogue, Operand
@@ -60,6 +61,7 @@ class Growth:
     Attributes:
         m: rows of the product.
         n: its columns.
+        device: where it is.
         known: the value that each node of the region holds.
         pulled: likewise, of nodes that are computed again in the region.
         operands: what is read besides, and the shape it is read in.
@@ -70,6 +72,7 @@ class Growth:
 
     m: Any
     n: Any
+    device: torch.device
     known: dict[fx.Node, Value] = field(default_factory=dict)
     pulled: dict[fx.Node, Value] = field(default_factory=dict)
     operands: list[tuple[fx.Node, Operand, tuple[Any, ...] | None]] = field(default_factory=list)

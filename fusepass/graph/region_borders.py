@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import NoRegion
 from fusepass.graph.region import Growth, Part, Region, Value
@@ -38,8 +37,11 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     before = inside[-1].next
     between = list(_until(inside[0], before))
     first = min((*inside, *growth.pulled), key=order.__getitem__)
-    if any(_writes(node) for node in _until(first, before)):
+    if any(written_nodes(node) for node in _until(first, before)):
         raise NoRegion("something is written between its parts")
+    moved = tuple(node for node in between if node in growth.tainted)
+    if any(map(is_random, moved)):
+        raise NoRegion("what draws random numbers would have to move")
     starts = {"product": 0, "operand": len(parts), "step": len(parts) + len(growth.operands)}
 
     def number(arg: Any) -> Argument:
@@ -61,7 +63,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
         tuple(tuple(nodes) for _, nodes in outputs),
         tuple(inside),
         tuple(sorted(growth.pulled, key=order.__getitem__)),
-        tuple(node for node in between if node in growth.tainted),
+        moved,
         before,
     )
 
@@ -91,16 +93,6 @@ def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:
     while node is not end:
         yield node
         node = node.next
-
-
-def _writes(node: fx.Node) -> bool:
-    """Whether a call may change a tensor it is given: higher-order operators do not say."""
-    if node.op != "call_function":
-        return False
-    mutates = torch_private.schema_mutates(node.target)
-    if mutates is None:
-        return any(tensor_value(one) is not None for one in node.all_input_nodes)
-    return mutates
 
 
 def _rank(value: Value) -> tuple[int, int]:

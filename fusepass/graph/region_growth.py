@@ -43,7 +43,7 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
     x = operands_of(gemms[0])[1]
     columns = gemms[0].meta["val"].shape[1]
     width = columns // 2 if halves else columns
-    growth = Growth(x.meta["val"].shape[0], width)
+    growth = Growth(x.meta["val"].shape[0], width, x.meta["val"].device)
     inside: list[fx.Node] = []
     parts: list[Part] = []
     for i, gemm in enumerate(gemms):
@@ -185,6 +185,8 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     for i, (known, *_) in enumerate(growth.operands):
         if known is one:
             return "operand", i
+    if fake is not None and fake.device != growth.device:
+        raise NoRegion(f"{one} is not on the device of the product")  # a number on the CPU may be
     kind = None if fake is None else _kind(fake, shape)
     if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
         raise NoRegion(f"{one} is neither a row, a column nor a matrix")

@@ -83,8 +83,11 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
     )
 
     def breaks() -> bool:
-        translator = InstructionTranslator.current_tx()
-        whole = translator.one_graph or translator.error_on_graph_break
+        try:
+            translator = InstructionTranslator.current_tx()
+        except AttributeError:  # nothing has been traced in this thread
+            return False
+        whole = translator is None or translator.one_graph or translator.error_on_graph_break
         return not whole and may_break(translator)
 
     def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:

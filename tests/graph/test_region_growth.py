@@ -120,3 +120,42 @@ def test_a_write_between_what_is_pulled_in_and_the_product() -> None:
         node.meta["val"] = torch.empty(values[name]).bfloat16()
     with pytest.raises(NoRegion, match="written"):
         region_at(product, pairs=False)
+
+
+def test_a_number_on_another_device_is_no_operand() -> None:
+    """Eager takes a CPU tensor of one number beside CUDA tensors; a kernel cannot read it."""
+    graph = fx.Graph()
+    x, w, scale = map(graph.placeholder, ("x", "w", "scale"))
+    product = graph.call_function(torch.ops.aten.mm.default, (x, w))
+    scaled = graph.call_function(torch.ops.aten.mul.Tensor, (product, scale))
+    twice = graph.call_function(torch.ops.aten.mul.Tensor, (product, 2.0))
+    graph.output((scaled, twice))
+    sizes = {x: (M, K), w: (K, N), product: (M, N), scaled: (M, N), twice: (M, N)}
+    for node, size in sizes.items():
+        node.meta["val"] = torch.empty(size, dtype=torch.bfloat16, device="meta")
+    for device, taken in (("cpu", False), ("meta", True)):
+        scale.meta["val"] = torch.empty((), dtype=torch.bfloat16, device=device)
+        region = region_at(product, pairs=False)
+        assert twice in region.nodes
+        assert (scaled in region.nodes) == (scale in region.operands) == taken
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_random_draws_keep_their_order(random: bool) -> None:
+    """What is moved behind the kernel would draw after what stands between."""
+    graph = fx.Graph()
+    x, w, scale = map(graph.placeholder, ("x", "w", "scale"))
+    calls = torch.ops.aten
+    product = graph.call_function(calls.mm.default, (x, w))
+    early = graph.call_function((calls.bernoulli if random else calls.sort).default, (product,))
+    total = graph.call_function(calls.sum.dim_IntList, (scale, [0]))
+    last = graph.call_function(calls.mul.Tensor, (product, total))
+    graph.output((early, last))
+    sizes = {x: (M, K), w: (K, N), scale: (4, N), total: (N,)}
+    for node in (x, w, scale, product, early, total, last):
+        node.meta["val"] = torch.empty(sizes.get(node, (M, N)), dtype=torch.bfloat16)
+    if random:
+        with pytest.raises(NoRegion, match="random"):
+            region_at(product, pairs=False)
+    else:
+        assert region_at(product, pairs=False).moved == (early,)
