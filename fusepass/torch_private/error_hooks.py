@@ -84,7 +84,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
 
     def breaks() -> bool:
         try:
-            translator = InstructionTranslator.current_tx()
+            translator: Any = InstructionTranslator.current_tx()
         except AttributeError:  # nothing has been traced in this thread
             return False
         whole = translator is None or translator.one_graph or translator.error_on_graph_break

@@ -35,31 +35,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.graph.gemm_region import is_gemm, region_at
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import likely, shared_memory, tiles
 from fusepass.tune.timing import time_on_device
 
-LINEAR = (
-    (8192, 1024, 4096),
-    (4096, 2048, 8192),
-    (4096, 4096, 14336),
-    (1024, 4096, 14336),
-    (256, 4096, 14336),
-    (8192, 768, 3072),
-    (2048, 1024, 1024),
-)
-GATED = ((8192, 1024, 4096), (4096, 2048, 8192), (4096, 4096, 14336), (1024, 4096, 14336))
-GATED += ((256, 4096, 14336),)
 FEW = (1, 2, 16, 32, 64)
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-    "squared_relu": lambda x: F.relu(x).square(),
-}
 SECONDS = 0.12
 DEVICE = torch.device("cuda")
 
@@ -213,8 +196,8 @@ def main() -> int:
         "microseconds": {},
     }
     torch.manual_seed(0)
-    rows = [("linear", size, linear) for size in LINEAR if "linear" in only]
-    rows += [("gated", size, gated) for size in GATED if "gated" in only]
+    rows = [("linear", size, linear) for size in ROWS["cuda"] if "linear" in only]
+    rows += [("gated", size, gated) for size in FEED_FORWARD if "gated" in only]
     rows += [("few", (m,), few) for m in FEW if "few" in only]
     for suite, size, run in rows:
         found = run(*size)

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.suites import linear
 from fusepass.tune.timing import time_on_device
 
 SEED, COUNT, AUTOTUNED, SECONDS = 6, 40, 8, 0.1
@@ -38,11 +39,7 @@ LOOKED_AT = 0.97  # a smaller ratio is put down with the kernels of both
 ROWS = (1, 7, 16, 33, 64, 100, 256, 512, 1000, 2048, 4096, 8192)
 COLUMNS = (256, 520, 768, 1000, 1024, 2048, 3072, 4096, 11008, 14336)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-    "squared_relu": lambda x: F.relu(x).square(),
+    **linear.ACTIVATIONS,
     "hardswish": F.hardswish,
     "tanh": torch.tanh,
     "none": lambda x: x,

@@ -18,20 +18,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusepass.bench.programs import Program
+from fusepass.bench.suites.linear import DTYPE, FEED_FORWARD
+from fusepass.bench.suites.linear import ROWS as LINEAR_ROWS
 
 Model = tuple[nn.Module, tuple[torch.Tensor]]
 
 ROWS = {
-    "cuda": (
-        (8192, 1024, 4096),
-        (4096, 2048, 8192),
-        (4096, 4096, 14336),
-        (1024, 4096, 14336),
-        (256, 4096, 14336),
-        (64, 4096, 14336),
-        (16, 4096, 14336),
-    ),
-    "cpu": ((64, 32, 128), (16, 64, 256)),
+    "cuda": (*FEED_FORWARD, (64, 4096, 14336), (16, 4096, 14336)),
+    "cpu": LINEAR_ROWS["cpu"],
 }
 MLPS = {
     "cuda": (
@@ -43,7 +37,6 @@ MLPS = {
     ),
     "cpu": (("geglu-tanh", 64, 32, 128), ("swiglu", 1, 32, 128)),
 }
-DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "swiglu": F.silu,
     "geglu": F.gelu,
