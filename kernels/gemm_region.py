@@ -29,6 +29,9 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels.gemm_source import pointwise_source, source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
+from fusepass.kernels.gluon_stub import gluon_stub
+from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
+from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
 
 HALF = (torch.bfloat16, torch.float16)
@@ -83,17 +86,37 @@ def kernel(epilogue: str, tile: Tile) -> Any:
     import triton
 
     parsed = parse(epilogue)
-    text = source(parsed) if tile.form == "grid" else skinny_source(parsed, tile.form)
-    made = function_of(text, "fusepass_gemm")
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
-    if tile.form != "grid":
+    if tile.groups:
+        made = function_of(hopper_source(parsed, tile.form), HOPPER_KERNEL)
+        staged = tile.staged(parsed.products, len(parsed.outputs))
+        constants |= {"GROUP": tile.group, "STAGES": tile.stages, "STAGED": staged}
+    elif tile.plain:
+        made = function_of(skinny_source(parsed, tile.form), "fusepass_gemm")
         constants["STAGES"] = tile.stages
     else:
+        made = function_of(source(parsed), "fusepass_gemm")
         constants["GROUP"] = tile.group
         if parsed.products == 1:
             constants["SPLIT"] = tile.split
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
     return triton.autotune([config], key=[])(made)
+
+
+@functools.cache
+def inductor_kernel(epilogue: str, tile: Tile) -> Any:
+    """The same for Inductor's code, which takes kernels in Triton's language only."""
+    import triton
+
+    tuned = kernel(epilogue, tile)
+    if not tile.groups:
+        return tuned
+    names = list(tuned.fn.arg_names)
+    outputs = [name for name in names if name.startswith("o")]
+    fixed = {"TRANSPOSED", *tuned.configs[0].kwargs}
+    text = hopper_source(parse(epilogue), tile.form)
+    stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs)
+    return triton.autotune(tuned.configs, key=[])(stub)
 
 
 def function_of(text: str, function: str) -> Any:
@@ -138,7 +161,7 @@ def arguments(
     given |= {f"o{i}": output for i, output in enumerate(outputs)}
     given |= {"M": fake_x.shape[0], "N": first.shape[1], "K": fake_x.shape[1]}
     given |= {"sx": fake_x.stride(0), "sw": first.stride(1) if transposed else first.stride(0)}
-    if epilogue.products == 1 and tile.form == "grid":
+    if tile.groups or (epilogue.products == 1 and not tile.plain):
         given["TRANSPOSED"] = transposed
     return given
 
@@ -241,10 +264,10 @@ def plan(
         epilogue: as the operator is given it.
         tile: likewise.
     """
-    chosen = tiles(products).get(tile)
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
     parsed = parse(epilogue)
-    if chosen is None or not chosen.takes(x.shape[0], weights):
+    chosen = tiles(products, len(parsed.outputs)).get(tile)
+    if chosen is None or not chosen.takes(x.shape[0], weights, parsed):
         return None
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
@@ -259,7 +282,7 @@ def plan(
             tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen
         )
 
-    return torch_private.KernelCall(kernel(epilogue, chosen), count, most, dtypes, given)
+    return torch_private.KernelCall(inductor_kernel(epilogue, chosen), count, most, dtypes, given)
 
 
 def install_lowering() -> None:

@@ -17,84 +17,15 @@ bytes apart, more than a descriptor can hold: then the two weights are loaded by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from fusepass.graph.epilogue import Epilogue
+from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters
 
-from fusepass.graph.epilogue import Argument, Epilogue, Operand, Step
-
-# erf(x / sqrt(2)) = 2 s(x p(x²)) - 1 with s(t) = 1 / (1 + 2**-t): p by weighted least squares on
-# (0, 5.5), largest error of x s(x p(x²)) against x Φ(x): 3.1e-6.
-_NORMAL = (2.3020438192662556, 0.10522991652679782, -3.620242383641106e-4)
-_NORMAL_REST = (-8.791303694468331e-5, 3.2105199753848347e-6)
-
-_HELPERS = '''\
+_IMPORTS = """\
 import triton
 import triton.language as tl
 
 
-@triton.jit
-def _reciprocal(x):
-    """1 / x for x of at least 1, by one instruction in place of a division"""
-    return $reciprocal
-
-
-@triton.jit
-def _logistic(t):
-    """1 / (1 + 2**-t)"""
-    return _reciprocal(1.0 + tl.exp2(-t))
-
-
-@triton.jit
-def _one_and_erf(z):
-    """1 + erf(z)"""
-    y = tl.minimum(z * z * 2.0, 30.25)
-    p = $rest0 + y * $rest1
-    p = $normal0 + y * ($normal1 + y * ($normal2 + y * p))
-    return 2.0 * _logistic(z * 1.4142135623730951 * p)
-
-
-@triton.jit
-def _one_and_tanh(x):
-    """1 + tanh(x)"""
-    return 2.0 * _logistic(x * 2.8853900817779268)
-
-
-@triton.jit
-def _erf(z):
-    """To 3e-6, for results of half precision: the library's takes half as long as the GEMM."""
-    far = _one_and_erf(z) - 1.0
-    return tl.where(tl.abs(z) < 0.03125, z * (1.1283791670955126 - z * z * 0.3761263890318375), far)
-
-
-@triton.jit
-def _tanh(x):
-    far = _one_and_tanh(x) - 1.0
-    return tl.where(tl.abs(x) < 0.03125, x - x * x * x * 0.3333333333333333, far)
-
-
-@triton.jit
-def _expm1(x):
-    near = x * (1.0 + x * (0.5 + x * 0.16666666666666666))
-    return tl.where(tl.abs(x) < 0.03125, near, tl.exp2(x * 1.4426950408889634) - 1.0)
-
-
-@triton.jit
-def _log1p(x):
-    near = x * (1.0 - x * (0.5 - x * (0.3333333333333333 - x * 0.25)))
-    return tl.where(tl.abs(x) < 0.03125, near, tl.log(1.0 + x))
-
-
-@triton.jit
-def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of a tile: columns of GROUP rows of tiles, which share their weights in L2."""
-    in_group = GROUP * tiles_n
-    first = (tile // in_group) * GROUP
-    size = min(tiles_m - first, GROUP)
-    return first + (tile % in_group) % size, (tile % in_group) // size
-'''
-
-_RECIPROCAL = """tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )"""
+"""
 
 _ONE = """
 
@@ -172,38 +103,6 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
             _epilogue(first, other, rows, columns, M, N $given)
 """
 
-EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "neg": "-{0}",
-    "abs": "tl.abs({0})",
-    "exp": "tl.exp2({0} * 1.4426950408889634)",
-    "expm1": "_expm1({0})",
-    "log": "tl.log({0})",
-    "log1p": "_log1p({0})",
-    "sqrt": "tl.sqrt({0})",
-    "rsqrt": "tl.rsqrt({0})",
-    "reciprocal": "1.0 / {0}",
-    "erf": "_erf({0})",
-    "tanh": "_tanh({0})",
-    "sigmoid": "_logistic({0} * 1.4426950408889634)",
-    "relu": "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
-    "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
-    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
-    "where": "tl.where({0}, {1}, {2})",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
-    "logical_not": "{0} == 0",
-    "logical_and": "{0} & {1}",
-    "logical_or": "{0} | {1}",
-}
-
 
 def source(epilogue: Epilogue) -> str:
     """The text of a module whose ``fusepass_gemm`` computes ``epilogue`` of its products.
@@ -216,103 +115,30 @@ def source(epilogue: Epilogue) -> str:
 
 def completed(epilogue: Epilogue, body: str) -> str:
     """The module of a kernel's text: helpers and the epilogue before it, its parameters put in."""
-    names = list(_parameters(epilogue))
-    given = "".join(f", {name}" for name in names)
-    text = _HELPERS + "\n\n" + _epilogue_text(epilogue, names) + body
+    names = list(parameters(epilogue))
+    text = _IMPORTS + helpers() + "\n\n" + _epilogue_text(epilogue, names) + body
     replaced = {
-        "$reciprocal": "1.0 / x" if interpreted() else _RECIPROCAL,
         "$params": "".join(f"{name}, " for name in names),
-        " $given": given,
-        "$normal0": repr(_NORMAL[0]),
-        "$normal1": repr(_NORMAL[1]),
-        "$normal2": repr(_NORMAL[2]),
-        "$rest0": repr(_NORMAL_REST[0]),
-        "$rest1": repr(_NORMAL_REST[1]),
+        " $given": "".join(f", {name}" for name in names),
     }
     for key, value in replaced.items():
         text = text.replace(key, value)
     return text
 
 
-def interpreted() -> bool:
-    """Whether Triton's kernels run in its interpreter, which knows no inline assembly."""
-    import triton
-
-    return bool(triton.knobs.runtime.interpret)
-
-
-def _parameters(epilogue: Epilogue) -> Iterator[str]:
-    for i, operand in enumerate(epilogue.operands):
-        yield f"p{i}"
-        if operand.kind == "full":
-            yield f"s{i}"
-    for i in range(len(epilogue.outputs)):
-        yield f"o{i}"
-
-
 def _epilogue_text(epilogue: Epilogue, names: list[str]) -> str:
     products = [f"v{i}" for i in range(epilogue.products)]
+    computed, values = epilogue_parts(epilogue)
     lines = [
         "@triton.jit",
         f"def _epilogue({', '.join([*products, 'rows', 'columns', 'M', 'N', *names])}):",
-        "    inside = (rows < M)[:, None] & (columns < N)[None, :]",
-        "    at = rows.to(tl.int64)[:, None]",
+        *(f"    {line}" for line in computed),
     ]
-    known = epilogue.products
-    for i, operand in enumerate(epilogue.operands):
-        lines.append(f"    v{known} = {_load(i, operand)}")
-        known += 1
-    for step in epilogue.steps:
-        lines.append(f"    v{known} = {_expression(epilogue, step)}")
-        known += 1
-    for i, output in enumerate(epilogue.outputs):
+    for i, value in enumerate(values):
         place = f"o{i} + at * N + columns[None, :]"
-        cast = f"tl.broadcast_to({_value(output.value)}, inside.shape).to(o{i}.dtype.element_ty)"
+        cast = f"tl.broadcast_to({value}, inside.shape).to(o{i}.dtype.element_ty)"
         lines.append(f"    tl.store({place}, {cast}, mask=inside)")
     return "\n".join(lines) + "\n"
-
-
-def _expression(epilogue: Epilogue, step: Step) -> str:
-    """One operation; what is left without a use the compiler takes out."""
-
-    def behind(arg: Argument) -> Step | None:
-        """The operation that gives an argument."""
-        first = epilogue.products + len(epilogue.operands)
-        index = int(arg[1:]) - first if isinstance(arg, str) else -1
-        return epilogue.steps[index] if index >= 0 else None
-
-    if step.op == "add" and 1.0 in step.args:  # 1 + tanh(x), of GELU, needs no care near 0
-        for inner in map(behind, step.args):
-            if inner is not None and inner.op in ("erf", "tanh"):
-                return f"_one_and_{inner.op}({_value(inner.args[0])})"
-    below = behind(step.args[1]) if step.op == "div" else None
-    if below is not None and below.op == "add" and 1.0 in below.args:
-        added = [inner.op for inner in map(behind, below.args) if inner is not None]
-        if added == ["exp"]:  # x / (1 + exp(-x)), of SiLU
-            return f"{_value(step.args[0])} * _reciprocal({_value(step.args[1])})"
-    return EXPRESSIONS[step.op].format(*map(_value, step.args))
-
-
-def _load(i: int, operand: Operand) -> str:
-    place, mask, shape = {
-        "row": (f"p{i} + columns", "columns < N", "[None, :]"),
-        "column": (f"p{i} + rows", "rows < M", "[:, None]"),
-        "full": (f"p{i} + at * s{i} + columns[None, :]", "inside", ""),
-        "scalar": (f"p{i}", "", ""),
-    }[operand.kind]
-    masked = f", mask={mask}, other=0" if mask else ""
-    kind = "tl.int1" if operand.dtype == "bool" else "tl.float32"
-    return f"tl.load({place}{masked}).to({kind}){shape}"
-
-
-def _value(arg: Argument) -> str:
-    if isinstance(arg, str):
-        return f"v{arg[1:]}"
-    if isinstance(arg, bool):
-        return repr(arg)
-    if arg != arg or abs(arg) == float("inf"):
-        return f'float("{arg!r}")'
-    return repr(float(arg))
 
 
 _POINTWISE = """

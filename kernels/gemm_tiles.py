@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusepass.graph.epilogue import Epilogue
+
 FEW_ROWS = 64  # up to these the time is that of reading the weights
+_ONE_HALF = ({"bfloat16"}, {"float16"})
 _EVERY = 1 << 31  # programs: as many as there is work for
 
 
@@ -25,8 +29,8 @@ class Tile:
         programs: on each multiprocessor; two overlap one's epilogue with the other's products.
         split: whether the epilogue takes a tile in two halves.
         group: rows of tiles that go together.
-        form: of the kernel: ``grid`` of ``gemm_source.py``, ``rows`` or ``row`` of
-            ``skinny_source.py``.
+        form: of the kernel: ``grid`` of ``gemm_source.py``, ``pingpong`` or ``cooperative`` of
+            ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``.
     """
 
     m: int
@@ -48,24 +52,53 @@ class Tile:
 
     def bytes_in_flight(self, products: int) -> int:
         """Shared memory for the operands, in bytes."""
-        weights = self.n if self.form == "grid" else self.n * products
+        weights = self.n * products if self.plain else self.n
         return self.stages * (self.m + weights) * self.k * 2
 
-    def takes(self, m: Any, weights: Sequence[Tensor]) -> bool:
-        """Whether it is meant for that many rows, and can read the weights as they lie."""
+    @property
+    def plain(self) -> bool:
+        """Whether it is of a kernel that reads by plain loads, one tile per program."""
+        return self.form in ("row", "rows")
+
+    @property
+    def groups(self) -> int:
+        """Of warps that multiply, where others load; else 0."""
+        return {"pingpong": 2, "cooperative": 1}.get(self.form, 0)
+
+    def staged(self, products: int, outputs: int) -> int:
+        """Pieces of results in shared memory that each such group has on their way out."""
+        return 2 if self.groups == 2 and (products == 1 or outputs == 2) else 1
+
+    def bytes_needed(self, products: int, outputs: int) -> int:
+        """Shared memory of all programs on a multiprocessor, in bytes."""
+        held = self.bytes_in_flight(products)
+        staged = self.groups * self.staged(products, outputs) * self.m * (self.n // 2) * 2
+        return (held + staged + 1024 * (self.groups > 0)) * self.programs
+
+    def takes(self, m: Any, weights: Sequence[Tensor], epilogue: Epilogue) -> bool:
+        """Whether it is meant for that many rows, reads the weights and stores what is asked."""
+        if self.groups:
+            kinds = {output.dtype for output in epilogue.outputs}
+            return kinds in _ONE_HALF and on_hopper(weights[0].device)
         if self.form == "grid":
             return True
         known = isinstance(m, int) and (m == 1 if self.form == "row" else m <= FEW_ROWS)
-        return known and all(weight.stride(0) == 1 for weight in weights)
+        return (known or self.m > FEW_ROWS) and all(weight.stride(0) == 1 for weight in weights)
 
 
 # Best on an H200 at the shapes of BASELINES.md §2 and §3, by tests/perf/results.
+_HOPPER = (
+    Tile(128, 128, 64, 4, 5, form="pingpong"),
+    Tile(128, 256, 64, 8, 4, form="cooperative"),
+    Tile(128, 128, 64, 8, 6, form="cooperative"),
+)
 _PAIR = (
     Tile(128, 256, 64, 8, 4),
     Tile(64, 256, 64, 4, 4),
     Tile(64, 128, 64, 4, 5),
 )
 _ONE = (
+    Tile(128, 128, 64, 8, 4, form="rows"),
     Tile(128, 128, 64, 4, 3, programs=2, split=True),
     Tile(128, 256, 64, 8, 3, split=True),
     Tile(128, 128, 64, 8, 4),
@@ -75,6 +108,7 @@ _ROW_PAIR = (
     Tile(1, 2, 2048, 4, 3, form="row"),
 )
 _ROW_ONE = (
+    Tile(128, 128, 64, 8, 4, form="rows"),
     Tile(1, 8, 512, 4, 3, form="row"),
     Tile(1, 4, 512, 2, 3, form="row"),
 )
@@ -86,6 +120,7 @@ _ROWS_PAIR = (
     Tile(64, 64, 64, 4, 3, form="rows"),
 )
 _ROWS_ONE = (
+    Tile(128, 128, 64, 8, 4, form="rows"),
     Tile(16, 16, 512, 2, 3, form="rows"),
     Tile(16, 32, 256, 2, 4, form="rows"),
     Tile(32, 32, 256, 4, 4, form="rows"),
@@ -94,23 +129,25 @@ _ROWS_ONE = (
 )
 
 
-def tiles(products: int, memory: int = 1 << 30) -> dict[str, Tile]:
+def tiles(products: int, outputs: int = 1, memory: int = 1 << 30) -> dict[str, Tile]:
     """The tiles there are, by name.
 
     Args:
         products: 1 or 2.
+        outputs: how many results are stored.
         memory: shared memory in bytes that one program may have; larger tiles are left out.
     """
-    every = (*_ONE, *_ROW_ONE, *_ROWS_ONE) if products == 1 else (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
-    needed = {tile: tile.bytes_in_flight(products) * tile.programs for tile in every}
-    return {tile.name: tile for tile in every if needed[tile] <= memory}
+    one, pair = (*_ONE, *_ROW_ONE, *_ROWS_ONE), (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
+    every = _HOPPER + (one if products == 1 else pair)
+    return {tile.name: tile for tile in every if tile.bytes_needed(products, outputs) <= memory}
 
 
 def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str]:
     """The tiles of those that should be best for a product, at most two.
 
-    Of many rows the largest tile of which there are enough to go round; of few the smallest that
-    hold all rows.
+    Of many rows the largest tile of which there are enough to go round, and on Hopper the one
+    whose warps share the work in the way that suits their number; of few the smallest that hold
+    all rows.
 
     Args:
         named: the tiles that take it, by name.
@@ -118,23 +155,36 @@ def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str
         m: rows of a product.
         n: its columns.
     """
-    few = {name: tile for name, tile in named.items() if tile.form != "grid" and m <= tile.m}
+    few = {name: tile for name, tile in named.items() if m <= min(tile.m, FEW_ROWS) and tile.plain}
     if few:
         least = min(tile.m for tile in few.values())
         return [name for name, tile in few.items() if tile.m == least][:2]
-    grid = {name: tile for name, tile in named.items() if tile.form == "grid"}
-    for name, tile in grid.items():
-        if (-(-m // tile.m)) * -(-n * products // tile.n) >= _ENOUGH:
-            return [name]
-    return list(grid)[-1:]
+    many = {name: t for name, t in named.items() if t.m > FEW_ROWS or not t.plain}
+    found = []
+    for hopper in (True, False):
+        some = {name: t for name, t in many.items() if bool(t.groups) == hopper}
+        suited = [name for name, t in some.items() if _suits(t, products, m, n)]
+        found += (suited or list(some)[-1:])[:1]
+    return found
 
 
-_ENOUGH = 100  # tiles: fewer leave too many multiprocessors idle
+def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
+    """Whether a tile has neither too few of its kind to go round, nor better ones beside it.
+
+    An epilogue needs further tiles to hide behind; and where there are hardly as many tiles as
+    multiprocessors, making TMA's descriptors costs more than what they save.
+    """
+    count = (-(-m // tile.m)) * -(-n * products // tile.n)
+    most = 2 * _ENOUGH if tile.plain else count
+    return (3 * _ENOUGH if tile.groups == 2 else _ENOUGH) <= count <= most
+
+
+_ENOUGH = 100  # for about as many multiprocessors
 
 
 def programs(tile: Tile, products: int, m: Any, n: Any, multiprocessors: int) -> tuple[Any, int]:
     """Tiles of the whole product, and programs that at most run at a time."""
-    if tile.form != "grid":
+    if tile.plain:
         return ((m + tile.m - 1) // tile.m) * ((n + tile.n - 1) // tile.n), _EVERY
     width = tile.n // products
     most = multiprocessors * tile.programs
@@ -147,6 +197,14 @@ def shared_memory(device: torch.device) -> int:
         return 1 << 30
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 1 << 30))
+
+
+@functools.cache
+def on_hopper(device: torch.device) -> bool:
+    """Whether a device has the instructions of sm_90a, and Triton a language that names them."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    return importlib.util.find_spec("triton.experimental.gluon.language.nvidia.hopper") is not None
 
 
 @functools.cache

@@ -34,8 +34,15 @@ from torch import Tensor, fx
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.kernels import (
+    epilogue_text,
+    gemm_source,
+    gemm_tiles,
+    gluon_stub,
+    hopper_source,
+    skinny_source,
+)
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels import gemm_source, gemm_tiles, skinny_source
 from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, shared_memory, tiles
 from fusepass.patterns.linear_activation import feeds_generated_code
 from fusepass.report.decision import Reason
@@ -142,10 +149,12 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         epilogue=region.epilogue,
         second_start=region.weights[1].start if region.weights[-1].start else None,
     )
+    outputs = len(region.epilogue.outputs)
+    every_tile = tiles(len(weights), outputs, shared_memory(x.device))
     named = {
         name: tile
-        for name, tile in tiles(len(weights), shared_memory(x.device)).items()
-        if tile.takes(rows, weights)
+        for name, tile in every_tile.items()
+        if tile.takes(rows, weights, region.epilogue)
     }
     every = site.options.mode.startswith("max-autotune")
     found = candidates(region.epilogue, m, n, named=named, every=every)
@@ -294,7 +303,15 @@ def _check_one(site: Site) -> Accept | Reject:
     return _check(site, False)
 
 
-_SOURCES = (kernel, gemm_source, gemm_tiles, skinny_source)
+_SOURCES = (
+    kernel,
+    epilogue_text,
+    gemm_source,
+    gemm_tiles,
+    gluon_stub,
+    hopper_source,
+    skinny_source,
+)
 RULES = (
     GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=_SOURCES),
     GraphRule("gemm_epilogue", is_gemm, _check_one, _replace, sources=_SOURCES),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import fusepass
@@ -16,8 +18,10 @@ from fusepass import torch_private, tune
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import evaluate
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels import gemm_source
+from fusepass.kernels import gemm_source, gemm_tiles
 from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.patterns import gemm_region as rule
+from fusepass.tune.decide import Choice
 from tests.kernels.test_gemm_region import EPILOGUES, inputs, within
 
 pytestmark = pytest.mark.gpu
@@ -26,9 +30,19 @@ SKINNY = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
     for name, epilogue in EPILOGUES.items()
     for tile in tiles(epilogue.products).values()
-    if tile.form != "grid"
+    if tile.plain
+]
+HOPPER = [
+    pytest.param(name, tile, id=f"{name}-{tile.name}")
+    for name in ("swiglu", "gelu", "plain")
+    for tile in tiles(EPILOGUES[name].products, len(EPILOGUES[name].outputs), 227 << 10).values()
+    if tile.groups
 ]
 SIZES = [(300, 136, 72), (257, 1032, 1000)]
+on_hopper = pytest.mark.skipif(
+    not gemm_tiles.on_hopper(torch.device("cuda")) if torch.cuda.is_available() else True,
+    reason="needs a Hopper device",
+)
 untested = pytest.mark.skipif(
     not torch_private.kernel_calls_tested(), reason="not used with this version of torch"
 )
@@ -72,6 +86,15 @@ def test_a_pair(tile: Tile, how: str) -> None:
 def test_one_product(name: str, how: str) -> None:
     for size in SIZES:
         agrees(name, GRID[1][0], size, how)
+
+
+@on_hopper
+@pytest.mark.parametrize(("name", "tile"), HOPPER)
+def test_warps_that_load_and_warps_that_multiply(name: str, tile: Tile) -> None:
+    """From one tile to several for each group of warps; rings that wrap at any place."""
+    for size in (SIZES[0], (8, 16, 16), (128, 128, 320), (129, 144, 2064), (4200, 2064, 208)):
+        for how in ("in order", "packed" if name == "swiglu" else "rows"):
+            agrees(name, tile, size, how)
 
 
 @pytest.mark.parametrize(("name", "tile"), SKINNY)
@@ -143,6 +166,32 @@ def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
     assert "gated_gemm" in applied(compiled)
     bound = error_bound(half_ulp(got.dtype, rms(exact)), rms_error(eager, exact), None)
     assert passes(rms_error(got, exact), bound)
+
+
+@untested
+@on_hopper
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize(("name", "tile"), [one for one in HOPPER if one.values[0] == "swiglu"])
+def test_gluon_through_inductor(
+    name: str, tile: Tile, mode: str, choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled in Inductor's processes, launched by Inductor's code, found again in its cache."""
+    taken = Choice(f"triton {tile.name}", {}, "forced", "a test asks for it")
+    monkeypatch.setattr(rule, "choose", lambda *given: taken)
+    module = Mlp(256, 520, packed=False).cuda().half()
+    x = torch.randn(4, 100, 256, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        eager, exact = module(x), deepcopy(module).double()(x.double())
+        for _ in range(2):
+            torch.compiler.reset()
+            compiled = torch.compile(module, backend="fusepass", options={"mode": mode})
+            (got, *_), code = run_and_get_code(
+                lambda one: [one(x).clone() for _ in range(3)], compiled
+            )
+            assert "gated_gemm" in applied(compiled)
+            assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
+            assert any("fusepass_gemm" in text and "warp_specialize" in text for text in code)
 
 
 @untested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -18,6 +19,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate, p
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
 
+GLUON = "triton.experimental.gluon._runtime"
 no_triton = importlib.util.find_spec("triton") is None
 needs_triton = pytest.mark.skipif(no_triton, reason="needs Triton, which this torch came without")
 
@@ -63,9 +65,34 @@ QUOTIENT = Epilogue(  # x / (1 + exp(-x)) + (1 + tanh(x)) + tanh(x)
         Step("add", ("%4", "%6")),
         Step("add", ("%5", "%7")),
     ),
-    (Output("%8", "bfloat16"), Output("%3", "float32"), Output("%4", "float32")),
+    (Output("%8", "bfloat16"), Output("%6", "float32"), Output("%4", "float32")),
 )
-EPILOGUES = {"quotient": QUOTIENT, "swiglu": SWIGLU, "gelu": GELU, "masked": MASKED}
+PLAIN = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
+GELU_TANH = Epilogue(
+    1,
+    (Operand("row", "bfloat16"),),
+    (
+        Step("add", ("%0", "%1")),
+        Step("mul", ("%2", "%2")),
+        Step("mul", ("%3", "%2")),
+        Step("mul", (0.044715, "%4")),
+        Step("add", ("%2", "%5")),
+        Step("mul", ("%6", 0.7978845608028654)),
+        Step("tanh", ("%7",)),
+        Step("add", ("%8", 1.0)),
+        Step("mul", (0.5, "%2")),
+        Step("mul", ("%9", "%10")),
+    ),
+    (Output("%11", "bfloat16"),),
+)
+EPILOGUES = {
+    "plain": PLAIN,
+    "gelu_tanh": GELU_TANH,
+    "quotient": QUOTIENT,
+    "swiglu": SWIGLU,
+    "gelu": GELU,
+    "masked": MASKED,
+}
 
 
 def inputs(
@@ -130,22 +157,15 @@ def test_what_it_refuses() -> None:
     assert kernel.refuses(x, weights[:1], [late], GELU) is not None
 
 
-@needs_triton
-@pytest.mark.parametrize("name", EPILOGUES)
-@pytest.mark.parametrize("capability", [80, 90, 100])
-@pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
-def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> None:
+def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True) -> str:
+    """PTX of a kernel for a device that need not be there."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    epilogue = EPILOGUES[name]
     x, weights, operands = inputs(epilogue, 16, 16, 32)
-    tile = next(
-        tile
-        for tile in tiles(epilogue.products).values()
-        if (tile.form + str(tile.m)).startswith(form)
-    )
+    if not transposed:
+        weights = [w.contiguous() for w in weights]
     made = kernel.kernel(epilogue.text(), tile)
     outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
     values = x, *weights, *operands
@@ -161,10 +181,38 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> Non
         else "i32"
         for parameter in made.fn.params
     }
-    source = ASTSource(fn=made.fn, signature=signature, constexprs=constants)
+    language = importlib.import_module(GLUON).GluonASTSource if tile.groups else ASTSource
+    constants = {(made.fn.arg_names.index(name),): value for name, value in constants.items()}
+    source = language(made.fn, signature, constants)
     target = GPUTarget("cuda", capability, 32)
     options = {"num_warps": tile.warps, "num_stages": min(tile.stages, 3)}
-    assert "fusepass_gemm" in triton.compile(source, target=target, options=options).asm["ptx"]
+    return str(triton.compile(source, target=target, options=options).asm["ptx"])
+
+
+@needs_triton
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
+def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> None:
+    epilogue = EPILOGUES[name]
+    every = tiles(epilogue.products).values()
+    tile = next(tile for tile in every if (tile.form + str(tile.m)).startswith(form))
+    assert "fusepass_gemm" in compiled(epilogue, tile, capability)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["swiglu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("form", ["pingpong", "cooperative"])
+@pytest.mark.parametrize("lies", ["(N, K)", "(K, N)"])
+def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
+    epilogue = EPILOGUES[name]
+    transposed = lies == "(N, K)" or epilogue.products == 2  # which is refused otherwise
+    tile = next(tile for tile in tiles(epilogue.products, 2).values() if tile.form == form)
+    ptx = compiled(epilogue, tile, 90, transposed)
+    assert "fusepass_gemm_hopper" in ptx
+    assert "wgmma.mma_async" in ptx
+    assert ptx.count("setmaxnreg") > 4  # its warps differ in what they do
+    assert 0 < ptx.count("ex2.approx") <= 64 * tile.groups  # no more than half a tile
 
 
 def interpreted() -> None:
@@ -181,7 +229,7 @@ def interpreted() -> None:
                 transposed = all(w.stride(0) == 1 for w in given)
                 if kernel.refuses(x, given, operands, epilogue):
                     continue
-                if tile.form != "grid" and not transposed:
+                if tile.plain and not transposed:
                     continue
                 got = kernel.launch(x, given, operands, epilogue.text(), tile)
                 double = [w.double() for w in given]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fusepass.graph.epilogue import Epilogue, Output
+from fusepass.kernels import gemm_tiles
 from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, programs, tiles
+
+HALF = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
+SINGLE = Epilogue(1, (), (), (Output("%0", "bfloat16"), Output("%0", "float32")))
 
 
 @pytest.mark.parametrize("products", [1, 2])
@@ -13,7 +18,7 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
     every = tiles(products)
     assert len(set(every.values())) == len(every)
     assert all(name == tile.name for name, tile in every.items())
-    fitting = tiles(products, 100 << 10)  # as much as an RTX 4090 has
+    fitting = tiles(products, memory=100 << 10)  # as much as an RTX 4090 has
     assert fitting.keys() < every.keys()
     assert {tile.form for tile in fitting.values()} >= {"rows", "row"}
 
@@ -22,7 +27,7 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
 @pytest.mark.parametrize("m", [1, 2, 16, 17, 32, 64])
 def test_few_rows(products: int, m: int) -> None:
     weight = torch.empty(64, 32).t()
-    named = {name: tile for name, tile in tiles(products).items() if tile.takes(m, [weight])}
+    named = {name: tile for name, tile in tiles(products).items() if tile.takes(m, [weight], HALF)}
     for name in likely(named, products, m, 4096):
         tile = named[name]
         assert tile.form == ("row" if m == 1 else "rows")
@@ -35,19 +40,56 @@ def test_who_takes_what() -> None:
     row, rows = Tile(1, 4, 64, 4, 2, form="row"), Tile(16, 16, 64, 4, 2, form="rows")
     grid = Tile(128, 128, 64, 4, 3)
     lies = {"(N, K)": [torch.empty(8, 16).t()], "(K, N)": [torch.empty(16, 8)]}
-    assert row.takes(1, lies["(N, K)"])
-    assert rows.takes(FEW_ROWS, lies["(N, K)"])
-    assert grid.takes(1000, lies["(K, N)"])
-    assert not row.takes(2, lies["(N, K)"])
-    assert not rows.takes(FEW_ROWS + 1, lies["(N, K)"])
-    assert not row.takes(1, lies["(K, N)"])
+    assert row.takes(1, lies["(N, K)"], HALF)
+    assert rows.takes(FEW_ROWS, lies["(N, K)"], HALF)
+    assert grid.takes(1000, lies["(K, N)"], HALF)
+    assert not row.takes(2, lies["(N, K)"], HALF)
+    assert not rows.takes(FEW_ROWS + 1, lies["(N, K)"], HALF)
+    assert not row.takes(1, lies["(K, N)"], HALF)
     symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
-    assert not rows.takes(symbolic, lies["(N, K)"])  # a thousand rows may come tomorrow
+    assert not rows.takes(symbolic, lies["(N, K)"], HALF)  # a thousand rows may come tomorrow
+
+
+def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = [torch.empty(64, 64).t()]
+    some = [tile for tile in tiles(1).values() if tile.groups]
+    assert {tile.form for tile in some} == {"pingpong", "cooperative"}
+    assert not any(tile.takes(1000, weight, HALF) for tile in some)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    assert all(tile.takes(1000, weight, HALF) for tile in some)
+    assert not any(tile.takes(1000, weight, SINGLE) for tile in some)  # stored as two dtypes
+
+
+def without_hopper(products: int) -> dict[str, Tile]:
+    return {name: tile for name, tile in tiles(products).items() if not tile.groups}
 
 
 def test_many_rows() -> None:
-    named = tiles(2)
+    named = without_hopper(2)
     assert likely(named, 2, 8192, 4096) == ["128x256x64w8s4"]
     assert likely(named, 2, 128, 4096) == ["64x128x64w4s5"]
     count, most = programs(named["128x256x64w8s4"], 2, 8192, 4096, 132)
     assert (count, most) == (64 * 32, 132)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "form"),
+    [(8192, 4096, "pingpong"), (256, 14336, "cooperative"), (2048, 1024, "cooperative")],
+)
+def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
+    """Where there are tiles enough to hide epilogues behind, else one tile per multiprocessor."""
+    first, other = likely(tiles(1), 1, m, n)
+    tile = tiles(1)[first]
+    assert tile.form == form
+    assert other in without_hopper(1)
+    count, most = programs(tile, 1, m, n, 132)
+    assert most == 132
+    assert count >= (2 * most if form == "pingpong" else 0.8 * most)
+
+
+@pytest.mark.parametrize("products", [1, 2])
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_shared_memory_of_hopper(products: int, outputs: int) -> None:
+    """An H100 has 227 KiB for a program; some tile has to fit whatever is stored."""
+    held = tiles(products, outputs, 227 << 10)
+    assert {"pingpong", "cooperative"} <= {tile.form for tile in held.values()}

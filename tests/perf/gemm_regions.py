@@ -44,6 +44,7 @@ from fusepass.tune.timing import time_on_device
 
 FEW = (1, 2, 16, 32, 64)
 SECONDS = 0.12
+EVERY = "--every" in sys.argv
 DEVICE = torch.device("cuda")
 
 
@@ -69,13 +70,14 @@ def noise(*shape: int, scale: float = 1.0) -> Tensor:
 def ours(
     epilogue: Epilogue, x: Tensor, weights: list[Tensor], operands: list[Tensor]
 ) -> dict[str, Callable[[], Any]]:
-    """The likely tiles' kernels, checked against the reference."""
+    """The likely tiles' kernels, or all for many rows, checked against the reference."""
     m, n = x.shape[0], weights[0].shape[1]
-    every = tiles(epilogue.products, shared_memory(DEVICE))
-    named = {name: tile for name, tile in every.items() if tile.takes(m, weights)}
+    every = tiles(epilogue.products, len(epilogue.outputs), shared_memory(DEVICE))
+    named = {name: tile for name, tile in every.items() if tile.takes(m, weights, epilogue)}
     text, exact = epilogue.text(), kernel.reference(x, weights, operands, epilogue)
     found: dict[str, Callable[[], Any]] = {}
-    for name in likely(named, epilogue.products, m, n):
+    some = [name for name in named if not named[name].plain] if EVERY else []
+    for name in some or likely(named, epilogue.products, m, n):
         got = kernel.launch(x, weights, operands, text, named[name])
         for mine, theirs in zip(got, exact, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
@@ -185,6 +187,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--every", action="store_true", help="all tiles, not only the likely ones")
     parser.add_argument("--only", choices=("linear", "gated", "few"), action="append")
     given = parser.parse_args()
     only = given.only or ["linear", "gated", "few"]

@@ -1,0 +1,275 @@
+"""The text of an epilogue's operations, in what Triton and Gluon call the same.
+
+Where the product's result has a half type, special functions may be cheaper than the CUDA
+library's: two instructions of the special function unit per element are what an epilogue costs
+most, so what can be one function of a logistic is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fusepass.graph.epilogue import Argument, Epilogue, Operand, Step
+
+# erf(x / sqrt(2)) = 2 s(x p(x²)) - 1 with s(t) = 1 / (1 + 2**-t): p by weighted least squares on
+# (0, 5.5), largest error of x s(x p(x²)) against x Φ(x): 3.1e-6.
+_NORMAL = (2.3020438192662556, 0.10522991652679782, -3.620242383641106e-4)
+_NORMAL_REST = (-8.791303694468331e-5, 3.2105199753848347e-6)
+
+_HELPERS = '''\
+@triton.jit
+def _reciprocal(x):
+    """1 / x for x of at least 1, by one instruction in place of a division"""
+    return $reciprocal
+
+
+@triton.jit
+def _logistic(t):
+    """1 / (1 + 2**-t)"""
+    return _reciprocal(1.0 + tl.exp2(-t))
+
+
+@triton.jit
+def _normal(x):
+    """(1 + erf(x / sqrt(2))) / 2"""
+    y = tl.minimum(x * x, 30.25)
+    p = $rest0 + y * $rest1
+    p = $normal0 + y * ($normal1 + y * ($normal2 + y * p))
+    return _logistic(x * p)
+
+
+@triton.jit
+def _erf(z):
+    """To 3e-6, for results of half precision: the library's takes half as long as the GEMM."""
+    far = 2.0 * _normal(z * 1.4142135623730951) - 1.0
+    return tl.where(tl.abs(z) < 0.03125, z * (1.1283791670955126 - z * z * 0.3761263890318375), far)
+
+
+@triton.jit
+def _tanh(x):
+    far = 2.0 * _logistic(x * 2.8853900817779268) - 1.0
+    return tl.where(tl.abs(x) < 0.03125, x - x * x * x * 0.3333333333333333, far)
+
+
+@triton.jit
+def _expm1(x):
+    near = x * (1.0 + x * (0.5 + x * 0.16666666666666666))
+    return tl.where(tl.abs(x) < 0.03125, near, tl.exp2(x * 1.4426950408889634) - 1.0)
+
+
+@triton.jit
+def _log1p(x):
+    near = x * (1.0 - x * (0.5 - x * (0.3333333333333333 - x * 0.25)))
+    return tl.where(tl.abs(x) < 0.03125, near, tl.log(1.0 + x))
+
+
+@triton.jit
+def _place(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Row and column of a tile: columns of GROUP rows of tiles, which share their weights in L2."""
+    in_group = GROUP * tiles_n
+    first = (tile // in_group) * GROUP
+    size = min(tiles_m - first, GROUP)
+    return first + (tile % in_group) % size, (tile % in_group) // size
+'''
+
+_RECIPROCAL = """tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )"""
+
+EXPRESSIONS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "exp": "tl.exp2({0} * 1.4426950408889634)",
+    "expm1": "_expm1({0})",
+    "log": "tl.log({0})",
+    "log1p": "_log1p({0})",
+    "sqrt": "tl.sqrt({0})",
+    "rsqrt": "tl.rsqrt({0})",
+    "reciprocal": "1.0 / {0}",
+    "erf": "_erf({0})",
+    "tanh": "_tanh({0})",
+    "sigmoid": "_logistic({0} * 1.4426950408889634)",
+    "relu": "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
+    "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
+    "where": "tl.where({0}, {1}, {2})",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "logical_not": "{0} == 0",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+}
+
+
+def helpers() -> str:
+    """The functions that epilogues and kernels call."""
+    replaced = {
+        "$reciprocal": "1.0 / x" if interpreted() else _RECIPROCAL,
+        "$normal0": repr(_NORMAL[0]),
+        "$normal1": repr(_NORMAL[1]),
+        "$normal2": repr(_NORMAL[2]),
+        "$rest0": repr(_NORMAL_REST[0]),
+        "$rest1": repr(_NORMAL_REST[1]),
+    }
+    text = _HELPERS
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    return text
+
+
+def interpreted() -> bool:
+    """Whether Triton's kernels run in its interpreter, which knows no inline assembly."""
+    import triton
+
+    return bool(triton.knobs.runtime.interpret)
+
+
+def parameters(epilogue: Epilogue) -> Iterator[str]:
+    """Of a kernel, for its epilogue's operands and outputs."""
+    for i, operand in enumerate(epilogue.operands):
+        yield f"p{i}"
+        if operand.kind == "full":
+            yield f"s{i}"
+    for i in range(len(epilogue.outputs)):
+        yield f"o{i}"
+
+
+def epilogue_parts(epilogue: Epilogue) -> tuple[list[str], list[str]]:
+    """The lines that compute an epilogue, and its outputs' values, for ``rows`` and ``columns``.
+
+    The products are ``v0`` and, of a pair, ``v1``; sizes ``M`` and ``N``; pointers and strides as
+    :func:`parameters` names them.
+    """
+    lines = [
+        "inside = (rows < M)[:, None] & (columns < N)[None, :]",
+        "at = rows.to(tl.int64)[:, None]",
+    ]
+    known = epilogue.products
+    for i, operand in enumerate(epilogue.operands):
+        lines.append(f"v{known} = {_load(i, operand)}")
+        known += 1
+    for step in epilogue.steps:
+        lines.append(f"v{known} = {_expression(epilogue, step)}")
+        known += 1
+    return lines, [_value(output.value) for output in epilogue.outputs]
+
+
+def _expression(epilogue: Epilogue, step: Step) -> str:
+    """One operation; what is left without a use the compiler takes out."""
+    half = _half_of(epilogue, step)
+    if half is not None:
+        return f"2.0 * {half}"
+    if step.op == "mul":
+        rest = _gelu(epilogue, step.args)
+        if rest is not None:
+            return rest
+    below = _behind(epilogue, step.args[1]) if step.op == "div" else None
+    if below is not None and below.op == "add" and 1.0 in below.args:
+        added = [_behind(epilogue, arg) for arg in below.args]
+        if [inner.op for inner in added if inner is not None] == ["exp"]:  # x / (1 + exp(-x))
+            return f"{_value(step.args[0])} * _reciprocal({_value(step.args[1])})"
+    return EXPRESSIONS[step.op].format(*map(_value, step.args))
+
+
+def _gelu(epilogue: Epilogue, factors: tuple[Argument, ...]) -> str | None:
+    """``x * half`` where the factors are x, 0.5 and ``1 + erf(z)``, two of them a product."""
+    for one, other in (factors, factors[::-1]):
+        inner = _behind(epilogue, other)
+        if inner is None or inner.op != "mul":
+            continue
+        three = (one, *inner.args)
+        halves = [half for arg in three if (half := _half_of(epilogue, _behind(epilogue, arg)))]
+        named = [arg for arg in three if _half_of(epilogue, _behind(epilogue, arg)) is None]
+        if len(halves) == 1 and 0.5 in named:
+            named.remove(0.5)
+            return f"{_value(named[0])} * {halves[0]}"
+    return None
+
+
+def _half_of(epilogue: Epilogue, step: Step | None) -> str | None:
+    """Half of ``1 + erf(z)`` or ``1 + tanh(z)``, which needs no care near 0; else None."""
+    if step is None or step.op != "add" or 1.0 not in step.args:
+        return None
+    for inner in (_behind(epilogue, arg) for arg in step.args):
+        if inner is not None and inner.op in ("erf", "tanh"):
+            scale = math.sqrt(2) if inner.op == "erf" else 2 * math.log2(math.e)
+            scaled = _scaled(epilogue, inner.args[0], scale)
+            return f"_{'normal' if inner.op == 'erf' else 'logistic'}({scaled})"
+    return None
+
+
+def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
+    """A value times a constant, in the fewest operations if it is a polynomial of at most x³."""
+    base, powers = _polynomial(epilogue, arg)
+    first, third = powers.get(1, 0.0) * scale, powers.get(3, 0.0) * scale
+    if third and set(powers) == {1, 3}:
+        return f"{base} * ({first!r} + {base} * {base} * {third!r})"
+    if set(powers) == {1}:
+        return base if math.isclose(first, 1.0) else f"{base} * {first!r}"
+    return f"{_value(arg)} * {scale!r}"
+
+
+def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str, dict[int, float]]:
+    """A value as a polynomial of another one: its name and coefficients by power.
+
+    Of what is computed otherwise than by adding, and by multiplying to a power of at most 3, it is
+    the value itself.
+    """
+    if not isinstance(arg, str):
+        return "", {0: float(arg)}
+    itself = _value(arg), {1: 1.0}
+    step = _behind(epilogue, arg)
+    if step is None or step.op not in ("add", "mul") or not depth:
+        return itself
+    parts = [_polynomial(epilogue, part, depth - 1) for part in step.args]
+    (one, left), (other, right) = parts
+    found: dict[int, float] = {}
+    if one and other and one != other:
+        return itself
+    if step.op == "add":
+        for power in left.keys() | right.keys():
+            found[power] = left.get(power, 0.0) + right.get(power, 0.0)
+    else:
+        for power, factor in left.items():
+            for more, by in right.items():
+                found[power + more] = found.get(power + more, 0.0) + factor * by
+    bounded = max(found) <= 3 and all(map(math.isfinite, found.values()))
+    return (one or other, found) if bounded else itself
+
+
+def _behind(epilogue: Epilogue, arg: Argument) -> Step | None:
+    """The operation that gives an argument."""
+    first = epilogue.products + len(epilogue.operands)
+    index = int(arg[1:]) - first if isinstance(arg, str) else -1
+    return epilogue.steps[index] if index >= 0 else None
+
+
+def _load(i: int, operand: Operand) -> str:
+    place, mask, shape = {
+        "row": (f"p{i} + columns", "columns < N", "[None, :]"),
+        "column": (f"p{i} + rows", "rows < M", "[:, None]"),
+        "full": (f"p{i} + at * s{i} + columns[None, :]", "inside", ""),
+        "scalar": (f"p{i}", "", ""),
+    }[operand.kind]
+    masked = f", mask={mask}, other=0" if mask else ""
+    kind = "tl.int1" if operand.dtype == "bool" else "tl.float32"
+    return f"tl.load({place}{masked}).to({kind}){shape}"
+
+
+def _value(arg: Argument) -> str:
+    if isinstance(arg, str):
+        return f"v{arg[1:]}"
+    if isinstance(arg, bool):
+        return repr(arg)
+    if arg != arg or abs(arg) == float("inf"):
+        return f'float("{arg!r}")'
+    return repr(float(arg))

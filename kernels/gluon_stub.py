@@ -1,0 +1,52 @@
+"""A kernel in Gluon for Inductor, which takes kernels of the user in Triton only.
+
+Inductor writes the text of a user's kernel, a ``triton.jit`` function, into its generated code, and
+asks it which of its arguments it writes. It is given a function in Triton with the kernel's
+parameters that stores to the kernel's outputs and does nothing else; behind the function's text
+stands the kernel's, in Gluon, and a call that has Inductor's launcher compile that one instead
+(``torch_private/gluon_launcher.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import types
+from collections.abc import Collection, Sequence
+from typing import Any
+
+_STUB = "fusepass_gemm"
+_LAUNCHER = "fusepass.torch_private.gluon_launcher"
+
+
+def gluon_stub(
+    text: str, name: str, parameters: Sequence[str], fixed: Collection[str], written: Sequence[str]
+) -> Any:
+    """What Inductor can be given for a kernel in Gluon.
+
+    Args:
+        text: of a module that defines the kernel, with all it needs.
+        name: the kernel's.
+        parameters: the kernel's, in order.
+        fixed: those that are constants while it is compiled.
+        written: those that are pointers to what it writes.
+    """
+    from triton.runtime.jit import JITFunction
+
+    given = ", ".join(f"{one}: tl.constexpr" if one in fixed else one for one in parameters)
+    stores = "\n".join(f"    tl.store({one}, 0.0)" for one in written)
+    stub = f"def {_STUB}({given}):\n{stores}\n"
+    behind = f"\n\n{text}\n\nfrom {_LAUNCHER} import use\nuse({name}, globals())\n"
+
+    class Stub(JITFunction):
+        """A function whose text, as Inductor copies it, has more behind it."""
+
+        src = property(lambda self: self._src + behind)
+
+    source = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{stub}"
+    file = f"<fusepass stub {hashlib.sha256((source + behind).encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    module = types.ModuleType("fusepass_stub")
+    module.__file__ = file
+    exec(compile(source.replace("@triton.jit\n", ""), file, "exec"), vars(module))
+    return Stub(vars(module)[_STUB])

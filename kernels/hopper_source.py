@@ -1,0 +1,268 @@
+"""The Gluon text of a GEMM with an epilogue for Hopper: warps that load, warps that multiply.
+
+One warp each for x and the weights keeps a ring of tiles filled by TMA (two, so that making one's
+descriptor does not wait for the other's); groups of four or eight warps multiply
+from there. Two forms:
+
+``pingpong``: two groups of four warps take every other tile. While one computes its epilogue, the
+other's products run, so an epilogue shorter than a tile's products takes no time of its own. Each
+waits for its turn: a group far ahead would take the ring's older contents for its own.
+
+``cooperative``: one group of eight warps, for products with hardly more tiles than
+multiprocessors, where there is nothing to hide an epilogue behind.
+
+A gated pair is one accumulator whose halves are columns of two weights, as in ``gemm_source.py``.
+
+A lone product's epilogue goes through its tile in two halves, by a loop whose length the compiler
+does not know: unrolled, its text is twice as long, and fetching instructions, which each group
+does anew for each tile, was measured to take as long as the epilogue itself.
+"""
+
+from __future__ import annotations
+
+from fusepass.graph.epilogue import Epilogue
+from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters
+
+_LOADER = """
+
+@gluon.jit
+def _load_{name}({pointers}, M, N, K, stride, ring, full, empty,
+          BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
+          STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr):
+    element: gl.constexpr = {pointer}.dtype.element_ty
+{descriptors}
+    slot = 0
+    phase = 1
+    tiles_m, tiles_n = gl.cdiv(M, BM), gl.cdiv(N, WIDTH)
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        m, n = _place(tile, tiles_m, tiles_n, GROUP)
+        for k in range(gl.cdiv(K, BK)):
+            mbarrier.wait(empty.index(slot), phase)
+            here = full.index(slot)
+            mbarrier.expect(here, {rows} * BK * 2)
+{copies}
+            slot += 1
+            if slot == STAGES:
+                slot = 0
+                phase ^= 1
+"""
+_DESCRIPTOR_OF_X = """\
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, BK], element)
+    x_tiles = tma.make_tensor_descriptor(x_ptr, [M, K], [stride, 1], [BM, BK], layout)"""
+_DESCRIPTOR = """\
+    if TRANSPOSED:  # the weight lies as (N, K)
+        shape{0}: gl.constexpr = gl.NVMMASharedLayout.get_default_for([WIDTH, BK], element)
+        w{0}_tiles = tma.make_tensor_descriptor(
+            w{0}_ptr, [N, K], [stride, 1], [WIDTH, BK], shape{0})
+    else:
+        shape{0}: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, WIDTH], element)
+        w{0}_tiles = tma.make_tensor_descriptor(
+            w{0}_ptr, [K, N], [stride, 1], [BK, WIDTH], shape{0})"""
+_COPY_X = """\
+            tma.$fetch(x_tiles, [m * BM, k * BK], here, ring.index(slot))"""
+_COPY_ONE = """\
+            if TRANSPOSED:
+                tma.$fetch(w0_tiles, [n * BN, k * BK], here, ring.index(slot))
+            else:
+                tma.$fetch(w0_tiles, [k * BK, n * BN], here, ring.index(slot))"""
+_COPY_OF_PAIR = """\
+            w{0} = ring.index(slot).slice({0} * WIDTH, WIDTH)
+            tma.$fetch(w{0}_tiles, [n * WIDTH, k * BK], here, w{0})"""
+
+_MULTIPLIER = """
+
+@gluon.jit
+def _multiply($params xs, ws, staged, full, empty, turn, M, N, K, WHICH: gl.constexpr,
+              BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
+              STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr,
+              GROUPS: gl.constexpr, STAGED: gl.constexpr):
+    warps: gl.constexpr = gl.num_warps()
+    HALF: gl.constexpr = BN // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, BN, 16])
+    half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, HALF, 16])
+    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], o0.dtype.element_ty)
+$stores
+    tiles_m, tiles_n, steps = gl.cdiv(M, BM), gl.cdiv(N, WIDTH), gl.cdiv(K, BK)
+    parts = min(tiles_m, $parts - 1) + 1  # a number the compiler does not know
+    step = WHICH * steps
+    turn_phase = 1 - WHICH
+    stride = gl.num_programs(0)
+    for tile in range(gl.program_id(0) + WHICH * stride, tiles_m * tiles_n, GROUPS * stride):
+        m, n = _place(tile, tiles_m, tiles_n, GROUP)
+        if GROUPS == 2:
+            mbarrier.wait(turn.index(WHICH), turn_phase)
+            turn_phase ^= 1
+        products = gl.zeros((BM, BN), gl.float32, layout)
+        slot = step % STAGES
+        phase = (step // STAGES) & 1
+        step += GROUPS * steps
+        for k in range(steps):
+            mbarrier.wait(full.index(slot), phase)
+            if TRANSPOSED:
+                w = ws.index(slot).permute((1, 0))
+            else:
+                w = ws.index(slot)
+            queued = warpgroup_mma(xs.index(slot), w, products, use_acc=k > 0, is_async=True)
+            products = warpgroup_mma_wait(1, deps=[queued])
+            mbarrier.arrive(empty.index((slot + STAGES - 1) % STAGES), count=1, pred=k > 0)
+            slot += 1
+            if slot == STAGES:
+                slot = 0
+                phase ^= 1
+        if GROUPS == 2:
+            mbarrier.arrive(turn.index(1 - WHICH), count=1)
+        products = warpgroup_mma_wait(0, deps=[products])
+        mbarrier.arrive(empty.index((slot + STAGES - 1) % STAGES), count=1)
+        left, right = gl.split(products.reshape((BM, 2, HALF)).permute((0, 2, 1)))
+        left = gl.convert_layout(left, half)
+        right = gl.convert_layout(right, half)
+        rows = m * BM + gl.arange(0, BM, layout=gl.SliceLayout(1, half))
+        first = n * WIDTH
+$epilogue
+    tma.store_wait(0)
+"""
+_STORE = """\
+    o{0}_tiles = tma.make_tensor_descriptor(o{0}, [M, N], [N, 1], [BM, HALF], o_layout)"""
+_PUT = """\
+{indent}spot = staged.index(WHICH * STAGED + ({number}) % STAGED)
+{indent}tma.store_wait(STAGED - 1)
+{indent}spot.store({value}.to(o0.dtype.element_ty))
+{indent}fence_async_shared()
+{indent}tma.$send(o{i}_tiles, [m * BM, first], spot)"""
+
+_KERNEL = """
+
+@gluon.jit
+def $name(x_ptr, $weights, $params M, N, K, sx, sw,
+          BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
+          STAGES: gl.constexpr, STAGED: gl.constexpr, TRANSPOSED: gl.constexpr):
+    WIDTH: gl.constexpr = BN // $products
+    HALF: gl.constexpr = BN // 2
+    element: gl.constexpr = x_ptr.dtype.element_ty
+    x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, BK], element)
+    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], o0.dtype.element_ty)
+    barriers: gl.constexpr = mbarrier.MBarrierLayout()
+    xs = gl.allocate_shared_memory(element, [STAGES, BM, BK], x_layout)
+    if TRANSPOSED:
+        w_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BN, BK], element)
+        ws = gl.allocate_shared_memory(element, [STAGES, BN, BK], w_layout)
+    else:
+        w_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, BN], element)
+        ws = gl.allocate_shared_memory(element, [STAGES, BK, BN], w_layout)
+    staged = gl.allocate_shared_memory(o0.dtype.element_ty, [$groups * STAGED, BM, HALF], o_layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
+    turn = gl.allocate_shared_memory(gl.int64, [2, 1], barriers)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=2)
+        mbarrier.init(empty.index(i), count=1)
+    for i in gl.static_range(2):
+        mbarrier.init(turn.index(i), count=1)
+    fence_async_shared()
+    gl.warp_specialize([
+$partitions
+        (_load_x, (x_ptr, M, N, K, sx, xs, full, empty,
+                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH)),
+        (_load_w, ($weights, M, N, K, sw, ws, full, empty,
+                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH)),
+    ], $warps, $registers)
+"""
+_PARTITION = """\
+        (_multiply, ($params xs, ws, staged, full, empty, turn, M, N, K, {0},
+                     BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, $groups, STAGED)),"""
+
+_IMPORTS = """\
+import triton
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
+)
+
+"""
+"""
+Registers: 512 of each of the 128 lanes' are shared out; Triton gives the first group what is left.
+"""
+NAME = "fusepass_gemm_hopper"
+GROUPS = {"pingpong": 2, "cooperative": 1}
+
+
+def hopper_source(epilogue: Epilogue, form: str) -> str:
+    """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
+
+    Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs are of one half type, with
+    rows that start at multiples of 16 bytes.
+
+    Args:
+        epilogue: of one or two products.
+        form: ``pingpong`` or ``cooperative``, as above.
+    """
+    groups, pair = GROUPS[form], epilogue.products == 2
+    each = range(epilogue.products)
+    outputs = range(len(epilogue.outputs))
+    weights = ", ".join(f"w{i}_ptr" for i in each)
+    load_x = _LOADER.format(
+        name="x",
+        pointer="x_ptr",
+        pointers="x_ptr",
+        descriptors=_DESCRIPTOR_OF_X,
+        rows="BM",
+        copies=_COPY_X,
+    )
+    load_w = _LOADER.format(
+        name="w",
+        pointer="w0_ptr",
+        pointers=weights,
+        descriptors="\n".join(_DESCRIPTOR.format(i) for i in each),
+        rows="BN",
+        copies="\n".join(_COPY_OF_PAIR.format(i) for i in each) if pair else _COPY_ONE,
+    )
+    text = load_x + load_w + _MULTIPLIER + _KERNEL
+    replaced = {
+        "$partitions": "\n".join(_PARTITION.format(i) for i in range(groups)),
+        "$weights": weights,
+        "$stores": "\n".join(_STORE.format(i) for i in outputs),
+        "$epilogue": _epilogue(epilogue),
+        "$params": "".join(f"{name}, " for name in parameters(epilogue)),
+        "$parts": "1" if pair else "2",
+        "$products": str(epilogue.products),
+        "$groups": str(groups),
+        "$warps": "[4, 1, 1]" if groups == 2 else "[1, 1]",
+        "$registers": "[240, 24, 24]" if groups == 2 else "[24, 24]",
+        "$fetch": _named("async_load", "async_copy_global_to_shared"),
+        "$send": _named("async_store", "async_copy_shared_to_global"),
+        "$name": NAME,
+    }
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    return _IMPORTS + in_gluon(helpers()) + text
+
+
+def _named(new: str, old: str) -> str:
+    """What this Triton calls a copy by TMA; newer ones keep the old name, to say it is gone."""
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    return new if hasattr(tma, new) else old
+
+
+def in_gluon(text: str) -> str:
+    """Triton's text as Gluon, for what both languages call the same."""
+    text = text.replace("tl.PropagateNan", "triton.language.PropagateNan").replace("tl.", "gl.")
+    return text.replace("@triton.jit", "@gluon.jit")
+
+
+def _epilogue(epilogue: Epilogue) -> str:
+    """The lines that compute one half of a tile, or all of a pair's, and send it out."""
+    pair = epilogue.products == 2
+    indent = "        " if pair else "            "
+    lines = [] if pair else ["        for part in range(parts):"]
+    lines += [f"{indent}v0 = left"] + [f"{indent}v1 = right"] * pair
+    lines.append(f"{indent}columns = first + gl.arange(0, HALF, layout=gl.SliceLayout(0, half))")
+    computed, values = epilogue_parts(epilogue)
+    lines += [indent + in_gluon(line) for line in computed]
+    for i, value in enumerate(values):
+        number = str(i) if pair else f"part * {len(values)} + {i}"
+        lines.append(_PUT.format(indent=indent, i=i, value=value, number=number))
+    if not pair:
+        lines += [f"{indent}left, right = right, left", f"{indent}first += HALF"]
+    return "\n".join(lines)

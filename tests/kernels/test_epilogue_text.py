@@ -1,0 +1,87 @@
+"""The text of epilogues: what is written in fewer operations, and what must not be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from fusepass.graph.epilogue import Epilogue, Output, Step
+from fusepass.kernels.epilogue_text import epilogue_parts
+from tests.kernels.test_gemm_region import GELU, GELU_TANH, QUOTIENT
+
+
+def line(epilogue: Epilogue) -> str:
+    """The last operation's."""
+    return epilogue_parts(epilogue)[0][-1].partition(" = ")[2]
+
+
+def of(*steps: Step) -> Epilogue:
+    return Epilogue(1, (), steps, (Output(f"%{len(steps)}", "bfloat16"),))
+
+
+def test_gelu_is_one_logistic() -> None:
+    lines = epilogue_parts(GELU)[0]
+    assert any(text.endswith(" = v3 * _normal(v3)") for text in lines)
+    assert line(GELU_TANH).startswith("v2 * _logistic(v2 * (2.30220819")
+    assert "v2 * v2 * 0.102943239" in line(GELU_TANH)
+
+
+def test_silu_has_no_division() -> None:
+    assert any("* _reciprocal(" in text for text in epilogue_parts(QUOTIENT)[0])
+
+
+_MEANING: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "_tanh": math.tanh,
+    "_erf": math.erf,
+    "_logistic": lambda t: 1 / (1 + 2**-t),
+    "_normal": lambda x: (1 + math.erf(x / math.sqrt(2))) / 2,
+}
+
+
+@pytest.mark.parametrize("op", ["tanh", "erf"])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        (),
+        (Step("mul", ("%0", 3.0)),),
+        (Step("mul", ("%0", "%0")),),
+        (Step("add", ("%0", 1.0)),),
+        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0"))),
+        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("add", ("%2", "%0"))),
+        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%1"))),  # x⁴: too high
+    ],
+)
+def test_a_polynomial_inside_is_the_same_function(op: str, inner: tuple[Step, ...]) -> None:
+    steps = (*inner, Step(op, (f"%{len(inner)}",)), Step("add", (1.0, f"%{len(inner) + 1}")))
+    lines = [text.partition(" = ") for text in epilogue_parts(of(*steps))[0][2:]]
+    for x in (-1.5, -0.3, 0.2, 1.1):
+        values, want = {"v0": x}, [x]
+        for name, _, text in lines:
+            values[name] = eval(text, dict(_MEANING), dict(values))
+        for step in steps:
+            args = [want[int(a[1:])] if isinstance(a, str) else a for a in step.args]
+            want.append(_MEANING[step.op](*args))
+        assert values[lines[-1][0]] == pytest.approx(want[-1], rel=1e-6, abs=1e-6)
+
+
+def test_a_half_of_something_else_stays() -> None:
+    other = of(
+        Step("mul", ("%0", 0.25)),
+        Step("tanh", ("%0",)),
+        Step("add", ("%2", 1.0)),
+        Step("mul", ("%1", "%3")),
+    )
+    assert line(other) == "v1 * v3"
+
+
+def test_long_sums_are_read_in_time() -> None:
+    """Doubled forty times: 2**40 ways to write it as a polynomial, if all were looked at."""
+    steps = [Step("add", (f"%{i}", f"%{i}")) for i in range(40)]
+    steps += [Step("tanh", ("%40",)), Step("add", ("%41", 1.0))]
+    assert line(of(*steps)) == "2.0 * _logistic(v34 * 184.6649652337873)"
