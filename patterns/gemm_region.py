@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch import Tensor, fx
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.kernels import (
     epilogue_text,
     gemm_source,
@@ -44,13 +46,14 @@ from fusepass.kernels import (
 )
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, shared_memory, tiles
-from fusepass.patterns.linear_activation import feeds_generated_code
+from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, RegionProblem, choose
 from fusepass.tune.region_problem import digest
 
+GEMM_EPILOGUE = "gemm_epilogue"
 _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
 
 
@@ -105,17 +108,34 @@ def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
 # --- the rule -------------------------------------------------------------------------------------
 
 
-def _check(site: Site, pairs: bool) -> Accept | Reject:
-    node = site.anchor
+@dataclass(frozen=True)
+class _Asked:
+    """A region that the tuner may be asked about.
+
+    Attributes:
+        region: as it was found.
+        sizes: of what has to be reshaped, see :func:`_sizes`.
+        problem: for the tuner.
+        candidates: likewise; the first is Inductor.
+    """
+
+    region: Region
+    sizes: dict[fx.Node, list[Any]]
+    problem: RegionProblem
+    candidates: tuple[Candidate, ...]
+
+
+def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
     rows = node.meta["val"].shape[0]
     few = isinstance(rows, int) and rows <= FEW_ROWS
     try:
         region = _region(node, pairs=pairs, few=few)
+        sizes_of = _sizes(region)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
-    x, weights = region.x.meta["val"], [_value(part) for part in region.weights]
-    operands = [_reshaped(one.meta["val"], shape) for one, shape in _operands(region)]
-    forced = site.options.candidate == REFERENCE
+    x, weights = region.x.meta["val"], [part.value for part in region.weights]
+    operands = [_reshaped(part.value, shape) for part, shape in _operands(region)]
+    forced = options.candidate == REFERENCE
     if x.device.type != "cuda" and not forced:
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
     if not forced and not torch_private.kernel_calls_tested():
@@ -126,10 +146,6 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
     sizes = [torch_private.size_hint(size) for size in (*x.shape, weights[0].shape[1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
-    try:
-        sizes_of = _sizes(region)
-    except NoRegion as why:
-        return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
     m, k, n = (size or 0 for size in sizes)
     if m < _MANY_ROWS and not few and not forced:
         rows_are = "vary" if m <= FEW_ROWS else f"are {m}"
@@ -147,7 +163,7 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         device=x.device,
         pointwise_after=not (few and not pairs) and _feeds_generated_code(region),
         epilogue=region.epilogue,
-        second_start=region.weights[1].start if region.weights[-1].start else None,
+        apart=_apart(region),
     )
     outputs = len(region.epilogue.outputs)
     every_tile = tiles(len(weights), outputs, shared_memory(x.device))
@@ -156,14 +172,40 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         for name, tile in every_tile.items()
         if tile.takes(rows, weights, region.epilogue)
     }
-    every = site.options.mode.startswith("max-autotune")
+    every = options.mode.startswith("max-autotune")
     found = candidates(region.epilogue, m, n, named=named, every=every)
-    choice = choose(problem, site.options, found)
+    return _Asked(region, sizes_of, problem, found)
+
+
+def choice_at(node: fx.Node, options: Options, library: Candidate) -> Choice | None:
+    """The best of Inductor, our kernels and a library's kernel for the region of one product.
+
+    Args:
+        node: the product.
+        options: in force.
+        library: what else can compute the region.
+
+    Returns:
+        The choice; None where our kernels cannot be asked, or are switched off.
+    """
+    if options.candidate != "auto" or not options.rule_on(GEMM_EPILOGUE):
+        return None
+    asked = _asked(node, options, False)
+    if isinstance(asked, Reject):
+        return None
+    return choose(asked.problem, options, (*asked.candidates, library))
+
+
+def _check(site: Site, pairs: bool) -> Accept | Reject:
+    asked = _asked(site.anchor, site.options, pairs)
+    if isinstance(asked, Reject):
+        return asked
+    choice = choose(asked.problem, site.options, asked.candidates)
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
+        return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.removeprefix("triton ")
-    site.notes.update(region=region, tile=tile, sizes=sizes_of)
+    site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes)
     return _accepted(choice)
 
 
@@ -200,16 +242,18 @@ def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
     return rows, columns
 
 
-def _value(part: Part) -> Tensor:
-    whole: Tensor = part.node.meta["val"]
-    return whole if part.width is None else whole.narrow(1, part.start, part.width)
+def _apart(region: Region) -> int | None:
+    """Elements between the beginnings of two weights that lie in one tensor."""
+    first, *rest = (part.value.storage_offset() for part in region.weights)
+    packed = rest and region.weights[0].width is not None
+    return int(rest[0] - first) if packed else None
 
 
 def _reshaped(value: Tensor, shape: tuple[Any, ...] | None) -> Tensor:
     return value if shape is None else value.reshape(shape)
 
 
-def _operands(region: Region) -> Iterator[tuple[fx.Node, tuple[Any, ...] | None]]:
+def _operands(region: Region) -> Iterator[tuple[Part, tuple[Any, ...] | None]]:
     return zip(region.operands, region.shapes, strict=True)
 
 
@@ -227,20 +271,22 @@ def _replace(site: Site) -> None:
                 node.meta[key] = region.nodes[0].meta[key]
         return node
 
+    def taken(part: Part) -> fx.Node:
+        if part.width is None:
+            return part.node
+        last = part.node.meta["val"].dim() - 1
+        where = last, part.start, part.stop, part.step
+        return call(torch.ops.aten.slice.Tensor, part.node, *where)
+
     shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
 
     with graph.inserting_before(region.before):
-        weights = [
-            part.node
-            if part.width is None
-            else call(
-                torch.ops.aten.slice.Tensor, part.node, 1, part.start, part.start + part.width
-            )
-            for part in region.weights
-        ]
+        weights = [taken(part) for part in region.weights]
         operands = [
-            call(torch.ops.aten.reshape.default, node, shaped[node]) if node in shaped else node
-            for node in region.operands
+            call(torch.ops.aten.reshape.default, taken(part), shaped[part.node])
+            if part.node in shaped
+            else taken(part)
+            for part in region.operands
         ]
         text, tile = region.epilogue.text(), site.notes["tile"]
         fused = call(
@@ -268,7 +314,7 @@ def _sizes(region: Region) -> dict[fx.Node, list[Any]]:
     Raises:
         NoRegion: one is symbolic, and no node in front of the kernel holds it.
     """
-    wanted = {node: shape for node, shape in _operands(region) if shape is not None}
+    wanted = {part.node: shape for part, shape in _operands(region) if shape is not None}
     stored = [node for nodes in region.outputs for node in nodes]
     values = {node: node.meta["val"] for node in stored}
     wanted |= {node: tuple(v.shape) for node, v in values.items() if v.dim() != 2}
@@ -314,5 +360,5 @@ _SOURCES = (
 )
 RULES = (
     GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=_SOURCES),
-    GraphRule("gemm_epilogue", is_gemm, _check_one, _replace, sources=_SOURCES),
+    GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, _replace, sources=_SOURCES),
 )

@@ -26,7 +26,8 @@ graph as it is in inference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import torch
@@ -34,11 +35,13 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
+from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.kernels import linear_activation as kernel
+from fusepass.patterns.gemm_region import GEMM_EPILOGUE, choice_at
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.rule import Match, Rule
-from fusepass.tune import INDUCTOR, Candidate, Choice, Problem, Rates, choose
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, Rates, choose
 from fusepass.tune.model import gemm_microseconds, pointwise_microseconds
 
 CUBLASLT = "cublaslt"
@@ -91,7 +94,9 @@ def _unfused(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: str) 
     return kernel.activation_named(activation)(product)
 
 
-def _cublaslt(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+def _cublaslt(
+    x: Tensor, weight_t: Tensor, bias: Tensor | None = None, *, activation: str
+) -> Tensor:
     if bias is None:
         bias = _zeros(weight_t.shape[1], x.dtype, x.device)
     return kernel.library(x, weight_t, bias, activation)
@@ -124,40 +129,6 @@ def _one_kernel(problem: Problem, rates: Rates) -> float:
 
 # --- the check ------------------------------------------------------------------------------------
 
-_VIEWS = frozenset(
-    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
-    as_strided split split_with_sizes unbind getitem detach""".split()
-)
-_OPAQUE = frozenset(
-    "mm addmm bmm baddbmm convolution _scaled_mm _addmm_activation sort topk cumsum".split()
-)
-
-
-def feeds_generated_code(node: fx.Node, besides: Collection[fx.Node] = ()) -> bool:
-    """Whether Inductor generates the kernel of something that reads a node, through views or not.
-
-    It then computes the node inside that kernel: reading the pre-activation costs what reading the
-    activation would.
-
-    Args:
-        node: of an ATen graph.
-        besides: calls that do not count, because what computes the node takes them in.
-    """
-    for user in node.users:
-        if user.op != "call_function" or user in besides:
-            continue
-        name = op_name(user)
-        if name in _VIEWS:
-            if feeds_generated_code(user, besides):
-                return True
-            continue
-        registered = torch_private.operator_name(user.target)
-        if registered is None or registered[0] not in ("aten", "prims") or name is None:
-            continue  # somebody's operator: called as it is
-        if name not in _OPAQUE and not name.startswith("_scaled_dot_product"):
-            return True
-    return False
-
 
 def _check(match: Match, activation: str) -> Accept | Reject:
     x, weight_t, bias = match["x"], match["weight_t"], match.values.get("bias")
@@ -177,8 +148,18 @@ def _check(match: Match, activation: str) -> Accept | Reject:
     sizes = [torch_private.size_hint(size) for size in (*x.shape, weight_t.shape[1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
-    choice = choose(_problem(match, activation), match.options, candidates(activation))
-    return _verdict(choice, node)
+    problem, found = _problem(match, activation), candidates(activation)
+    (library,) = (one for one in found if one.name == CUBLASLT)
+    if library.refuses(problem) is None:
+        same = replace(library, refuses=lambda region: None, estimate=None)
+        choice = choice_at(_product(match), match.options, same)
+        if choice is not None and choice.microseconds:
+            return _verdict(choice, node)
+    return _verdict(choose(problem, match.options, found), node)
+
+
+def _product(match: Match) -> fx.Node:
+    return next(node for node in match.nodes if op_name(node) in ("mm", "addmm"))
 
 
 def _is_vector(bias: Tensor, columns: int) -> bool:
@@ -213,6 +194,9 @@ def _verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if times else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", node, times)
+    if choice.candidate != CUBLASLT and choice.candidate != REFERENCE:
+        text = f"left to {GEMM_EPILOGUE}: {choice.why}"
+        return Reject(Reason.SLOWER, text, node, times)
     code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
     return Accept(code, f"{choice.candidate}: {choice.why}", times)
 

@@ -53,24 +53,35 @@ def region_at(gemm: fx.Node, *, pairs: bool, alone: bool = False) -> Region:
 
 
 def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:
-    """The two halves of a packed product, where it is used for nothing else."""
+    """The two halves of a packed product, or its even and odd columns, if it is used only so."""
     users = list(gemm.users)
-    while len(users) == 1 and op_name(users[0]) in VIEWS and keeps_rows(users[0], gemm):
+    while len(users) == 1 and _keeps_columns(users[0], gemm):
         users = list(users[0].users)
-    if len(users) == 1 and op_name(users[0]) in ("split", "split_with_sizes", "chunk"):
+    if len(users) == 1 and op_name(users[0]) in ("split", "split_with_sizes", "chunk", "unbind"):
         users = sorted(users[0].users, key=lambda one: one.args[1])  # type: ignore[arg-type,return-value]
-    elif not (len(users) == 2 and all(op_name(u) == "slice" for u in users)):
+    elif not (len(users) == 2 and all(op_name(u) in ("slice", "select") for u in users)):
         return ()
     whole = gemm.meta["val"].shape[1]
-    values = [tensor_value(one) for one in users]
-    if len(values) != 2 or any(v is None for v in values) or not isinstance(whole, int):
+    values = [value for value in map(tensor_value, users) if value is not None and value.dim()]
+    if len(values) != 2 or len(users) != 2 or not isinstance(whole, int):
         return ()
-    if any(v.shape[-1] * 2 != whole for v in values):  # type: ignore[union-attr]
+    if any(value.shape[-1] * 2 != whole for value in values):
         return ()
-    offsets = [value.storage_offset() for value in values]  # type: ignore[union-attr]
+    offsets = [value.storage_offset() for value in values]
     order = sorted(range(2), key=offsets.__getitem__)
+    steps = {value.stride(-1) for value in values}
     apart = offsets[order[1]] - offsets[order[0]]
-    return tuple(users[i] for i in order) if apart == whole // 2 else ()
+    side_by_side, alternating = (whole // 2, {1}), (1, {2})
+    return tuple(users[i] for i in order) if (apart, steps) in (side_by_side, alternating) else ()
+
+
+def _keeps_columns(view: fx.Node, gemm: fx.Node) -> bool:
+    """Whether a reshape leaves the columns of a product as they are, or makes two of each two."""
+    value, whole = tensor_value(view), gemm.meta["val"].shape[1]
+    if op_name(view) not in VIEWS or value is None:
+        return False
+    pairs = value.dim() > 1 and value.shape[-1] == 2 and value.shape[-2] * 2 == whole
+    return bool(pairs and value.is_contiguous()) or keeps_rows(view, gemm)
 
 
 def _partner(gemm: fx.Node) -> fx.Node | None:

@@ -6,18 +6,39 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from fusepass.graph.epilogue import Epilogue, Operand
 
 
 @dataclass(frozen=True)
 class Part:
-    """A weight of a region: all of ``node`` (K, N), or ``width`` of its columns from ``start``."""
+    """What a region reads of a node: all, or some of its columns (of the last dimension).
+
+    Attributes:
+        node: the whole.
+        start: the first column.
+        width: how many; None for all of the node.
+        step: from one to the next; 2 where the columns of two weights alternate.
+    """
 
     node: fx.Node
     start: int = 0
     width: int | None = None
+    step: int = 1
+
+    @property
+    def stop(self) -> int:
+        """Behind the last column."""
+        return self.start + (self.width or 0) * self.step - self.step + 1
+
+    @property
+    def value(self) -> Tensor:
+        """The fake tensor of what is read."""
+        whole: Tensor = self.node.meta["val"]
+        if self.width is None:
+            return whole
+        return whole[..., self.start : self.stop : self.step]
 
 
 @dataclass
@@ -26,8 +47,8 @@ class Region:
 
     Attributes:
         x: the (M, K) operand.
-        weights: one, or two of a pair.
-        operands: nodes read besides, in the epilogue's order.
+        weights: (K, N); one, or two of a pair.
+        operands: what is read besides, in the epilogue's order.
         shapes: for each operand, what it is to be reshaped to; None if it stays.
         epilogue: of the products.
         outputs: for each of the epilogue's outputs, the nodes that hold it.
@@ -40,7 +61,7 @@ class Region:
 
     x: fx.Node
     weights: tuple[Part, ...]
-    operands: tuple[fx.Node, ...]
+    operands: tuple[Part, ...]
     shapes: tuple[tuple[Any, ...] | None, ...]
     epilogue: Epilogue
     outputs: tuple[tuple[fx.Node, ...], ...]
@@ -75,7 +96,7 @@ class Growth:
     device: torch.device
     known: dict[fx.Node, Value] = field(default_factory=dict)
     pulled: dict[fx.Node, Value] = field(default_factory=dict)
-    operands: list[tuple[fx.Node, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
+    operands: list[tuple[Part, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     tainted: set[fx.Node] = field(default_factory=set)
     depth: int = 0

@@ -30,7 +30,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     order = {node: place for place, node in enumerate(x.graph.nodes)}
     inside = sorted(inside, key=order.__getitem__)
     outputs = _outputs(growth, inside)
-    needed = [x, *(part.node for part in parts), *(node for node, *_ in growth.operands)]
+    needed = [x, *(part.node for part in parts), *(part.node for part, *_ in growth.operands)]
     if any(node in inside or node in growth.tainted for node in needed):
         raise NoRegion("a product is made of another one")
     # Right behind the last of it: what is further behind may write what it reads.
@@ -52,7 +52,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     return Region(
         x,
         parts,
-        tuple(node for node, *_ in growth.operands),
+        tuple(part for part, *_ in growth.operands),
         tuple(shape for *_, shape in growth.operands),
         Epilogue(
             len(parts),

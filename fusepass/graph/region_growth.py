@@ -10,7 +10,8 @@ activation, of half-precision values that the forward saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,17 +47,12 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
     growth = Growth(x.meta["val"].shape[0], width, x.meta["val"].device)
     inside: list[fx.Node] = []
     parts: list[Part] = []
-    for i, gemm in enumerate(gemms):
-        bias, _, own = operands_of(gemm)
-        roots = halves or (gemm,)
-        for j, root in enumerate(roots):
-            value = ("product", i + j)
-            if bias is not None:
-                if halves:
-                    raise NoRegion("a packed pair with a bias")
-                value = _biased(growth, value, bias)
-            growth.known[root] = value
-        parts += [Part(own, j * width, width) for j in range(2)] if halves else [Part(own)]
+    for gemm in gemms:
+        bias, _, weight = operands_of(gemm)
+        for root, part in _roots(gemm, halves, width):
+            value: Value = ("product", len(parts))
+            parts.append(part(weight))
+            growth.known[root] = value if bias is None else _biased(growth, value, part(bias))
     inside += _between(gemms[0], halves) if halves else gemms
     biases = len(growth.operands)
     for node in () if alone else _after(gemms[0]):
@@ -73,6 +69,20 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
         raise NoRegion("only one of the products is used")
     return region
+
+
+def _roots(
+    gemm: fx.Node, halves: tuple[fx.Node, ...], width: int
+) -> list[tuple[fx.Node, Callable[[fx.Node], Part]]]:
+    """The nodes that hold products, and which columns of the operands of ``gemm`` they are of."""
+    if not halves:
+        return [(gemm, Part)]
+    step = halves[0].meta["val"].stride(-1)
+    start = 1 if step == 2 else width
+    return [
+        (half, partial(Part, start=start * i, width=width, step=step))
+        for i, half in enumerate(halves)
+    ]
 
 
 def _products_read(epilogue: Epilogue) -> set[int]:
@@ -109,8 +119,8 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
     return list(found)
 
 
-def _biased(growth: Growth, value: Value, bias: fx.Node) -> Value:
-    fake = bias.meta["val"]
+def _biased(growth: Growth, value: Value, bias: Part) -> Value:
+    fake = bias.value
     kind = _kind(fake, (growth.m, growth.n))
     if kind is None:
         raise NoRegion("its bias is no row, column or matrix")
@@ -183,14 +193,14 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     if growth.depth and fake is not None and fake.dtype is torch.float32:
         raise NoRegion("it is single precision")
     for i, (known, *_) in enumerate(growth.operands):
-        if known is one:
+        if known == Part(one):
             return "operand", i
     if fake is not None and fake.device != growth.device:
         raise NoRegion(f"{one} is not on the device of the product")  # a number on the CPU may be
     kind = None if fake is None else _kind(fake, shape)
     if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
         raise NoRegion(f"{one} is neither a row, a column nor a matrix")
-    growth.operands.append((one, Operand(kind[0], _dtype(fake)), kind[1]))
+    growth.operands.append((Part(one), Operand(kind[0], _dtype(fake)), kind[1]))
     return "operand", len(growth.operands) - 1
 
 

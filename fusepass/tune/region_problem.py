@@ -19,15 +19,17 @@ class RegionProblem(Problem):
 
     Attributes:
         epilogue: what follows the products.
-        second_start: of a packed pair, the column at which the second weight begins; else None.
+        apart: of a packed pair, elements between the beginnings of both weights; else None.
     """
 
     epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
-    second_start: int | None = None
+    apart: int | None = None
 
     def key(self, mode: str) -> str:
         """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
-        packed = "packed" if self.second_start is not None else ""
+        packed = "" if self.apart is None else "packed"
+        if self.apart is not None and self.apart < max(self.weight_strides):
+            packed = "interleaved"
         kinds = ",".join(one.kind for one in self.epilogue.operands)
         parts = [
             self.op + packed,
@@ -56,12 +58,12 @@ class RegionProblem(Problem):
         row, column = self.weight_strides
         extent = 1 + (k - 1) * row + (n - 1) * column
         products = self.epilogue.products
-        if self.second_start is None:
+        if self.apart is None:
             whole = [noise(extent, scale=scale) for _ in range(products)]
             weights = [one.as_strided((k, n), (row, column)) for one in whole]
         else:
-            packed = noise(extent + self.second_start * column, scale=scale)
-            starts = (0, self.second_start * column)
+            packed = noise(extent + self.apart, scale=scale)
+            starts = (0, self.apart)
             weights = [packed.as_strided((k, n), (row, column), start) for start in starts]
         shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
         operands = [

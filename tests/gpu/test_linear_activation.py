@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass import tune
+from fusepass import torch_private, tune
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.kernels import linear_activation as kernel
 from fusepass.options import Options
+from fusepass.patterns import gemm_region
 from fusepass.patterns import linear_activation as pattern
 
 pytestmark = pytest.mark.gpu
@@ -211,7 +212,8 @@ def test_a_feed_forward_block_takes_the_epilogue(
 ) -> None:
     model = FeedForward(activation, bias).cuda().bfloat16()
     x = torch.randn(4, 2048, 1024, device="cuda", dtype=torch.bfloat16)
-    compiled = torch.compile(model, backend="fusepass", mode=mode)
+    options = {"mode": mode, "rules": {"gemm_epilogue": False}}  # whose kernel may be faster yet
+    compiled = torch.compile(model, backend="fusepass", options=options)
     with torch.no_grad():
         for _ in range(3):
             got = compiled(x).clone()
@@ -221,6 +223,33 @@ def test_a_feed_forward_block_takes_the_epilogue(
     assert "applied" in {outcome for _, outcome in outcomes(compiled)}
     code = "".join(path.read_text() for path in cache_dir.rglob("*.py"))
     assert code.count("torch._addmm_activation(") == 1
+
+
+@pytest.mark.parametrize("winner", ["inductor", "cublaslt", "triton 128x128x64w4s3c2h"])
+def test_one_choice_of_the_library_and_our_kernel(
+    winner: str, choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both rules see the layer; the tuner is asked once for all three ways."""
+    if not torch_private.kernel_calls_tested():
+        pytest.skip("our kernel is not used with this version of torch")
+    asked: list[list[str]] = []
+
+    def choose(problem: Any, options: Any, candidates: Any) -> tune.Choice:
+        asked.append([one.name for one in candidates])
+        return tune.Choice(winner, dict.fromkeys(asked[-1], 1.0), "measured", "a test says so")
+
+    monkeypatch.setattr(gemm_region, "choose", choose)
+    model = FeedForward(nn.ReLU()).cuda().bfloat16()
+    x = torch.randn(256, 1024, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(model, backend="fusepass")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x), atol=0.02, rtol=0.02)
+    decisions = fusepass.last_report(compiled).decisions
+    applied = {d.rule for d in decisions if d.outcome.value == "applied"}
+    expected = {"inductor": set(), "cublaslt": {"linear_relu"}}.get(winner, {"gemm_epilogue"})
+    assert applied == expected
+    assert {"inductor", "cublaslt"} <= set(asked[0])
+    assert any(name.startswith("triton ") for name in asked[0])
 
 
 @pytest.mark.parametrize("after", [lambda h: h * 2, lambda h: h.sum(-1)], ids=["mul", "sum"])

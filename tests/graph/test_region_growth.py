@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.graph.canonical import op_name
-from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
+from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
 from fusepass.patterns import gemm_region
 
 M, K, N = 72, 16, 24
@@ -67,7 +67,7 @@ def test_what_is_pulled_in() -> None:
     for program, operand in ((alone, "placeholder"), (needed, "call_function")):
         graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
         region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
-        assert [node.op for node in region.operands] == [operand]
+        assert [part.node.op for part in region.operands] == [operand]
         assert bool(region.pulled) == (program is alone)
 
 
@@ -101,7 +101,7 @@ def test_single_precision_is_not_pulled_in() -> None:
     graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
     region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
     assert "erf" not in [step.op for step in region.epilogue.steps]
-    assert {op_name(node) for node in region.operands} >= {"erf"}
+    assert {op_name(part.node) for part in region.operands} >= {"erf"}
 
 
 def test_a_write_between_what_is_pulled_in_and_the_product() -> None:
@@ -137,7 +137,7 @@ def test_a_number_on_another_device_is_no_operand() -> None:
         scale.meta["val"] = torch.empty((), dtype=torch.bfloat16, device=device)
         region = region_at(product, pairs=False)
         assert twice in region.nodes
-        assert (scaled in region.nodes) == (scale in region.operands) == taken
+        assert (scaled in region.nodes) == (Part(scale) in region.operands) == taken
 
 
 @pytest.mark.parametrize("random", [False, True])

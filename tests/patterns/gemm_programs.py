@@ -22,13 +22,20 @@ Activation = Callable[[Tensor], Tensor]
 class Gated(nn.Module):
     """The first half of a gated MLP, with two weights or one packed."""
 
-    def __init__(self, act: Activation, combine: Callable[..., Tensor], packed: str) -> None:
+    def __init__(
+        self,
+        act: Activation,
+        combine: Callable[..., Tensor],
+        packed: str,
+        *,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.act, self.combine, self.packed = act, combine, packed
         if packed:
-            self.both = nn.Linear(K, 2 * N, bias=False)
+            self.both = nn.Linear(K, 2 * N, bias=bias)
         else:
-            self.gate, self.up = nn.Linear(K, N, bias=False), nn.Linear(K, N, bias=False)
+            self.gate, self.up = nn.Linear(K, N, bias=bias), nn.Linear(K, N, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed == "chunk":
@@ -38,6 +45,14 @@ class Gated(nn.Module):
         elif self.packed == "slices":
             both = self.both(x)
             gate, up = both[..., :N], both[..., N:]
+        elif self.packed == "alternating":
+            both = self.both(x)
+            gate, up = both[..., ::2], both[..., 1::2]
+        elif self.packed == "alternating, taken apart":
+            gate, up = self.both(x).unflatten(-1, (N, 2)).unbind(-1)
+        elif self.packed == "alternating, each taken":
+            both = self.both(x).view(*x.shape[:-1], N, 2)
+            gate, up = both[..., 0], both[..., 1]
         elif self.packed == "second":
             up, gate = self.both(x).chunk(2, dim=-1)
         else:
@@ -49,6 +64,16 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+PACKED = (
+    "",
+    "chunk",
+    "split",
+    "slices",
+    "second",
+    "alternating",
+    "alternating, taken apart",
+    "alternating, each taken",
+)
 ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "gelu": F.gelu,
