@@ -264,5 +264,5 @@ def _epilogue(epilogue: Epilogue) -> str:
         number = str(i) if pair else f"part * {len(values)} + {i}"
         lines.append(_PUT.format(indent=indent, i=i, value=value, number=number))
     if not pair:
-        lines += [f"{indent}left, right = right, left", f"{indent}first += HALF"]
+        lines += [f"{indent}left = right", f"{indent}first += HALF"]
     return "\n".join(lines)

@@ -188,7 +188,8 @@ def choice_at(node: fx.Node, options: Options, library: Candidate) -> Choice | N
     Returns:
         The choice; None where our kernels cannot be asked, or are switched off.
     """
-    if options.candidate != "auto" or not options.rule_on(GEMM_EPILOGUE):
+    wanted = options.candidate == "auto" and options.rule_on(GEMM_EPILOGUE)
+    if not wanted or not is_gemm(node):
         return None
     asked = _asked(node, options, False)
     if isinstance(asked, Reject):

@@ -113,10 +113,10 @@ def tune(
     """
     able = [one for one in candidates if one.refuses(problem) is None]
     samples = measure(problem, able, seconds, mode)
-    winner = _winner(samples)
-    entry = Entry(winner, samples.medians(), "tuned")
+    best = winner(samples)
+    entry = Entry(best, samples.medians(), "tuned")
     table_for(problem.device).add(problem.key(mode), entry)
-    return _compared(winner, samples.medians(), "measured")
+    return _compared(best, samples.medians(), "measured")
 
 
 def measure(
@@ -192,22 +192,22 @@ def _timed(
         return _estimated(problem, able, _state.failed[key])
     finally:
         _state.seconds += time.perf_counter() - began
-    winner = _winner(samples)
+    best = winner(samples)
     medians = samples.medians()
     logger.info("fusepass: timed %s: %s", key, medians)
-    choice = _compared(winner, medians, "measured")
+    choice = _compared(best, medians, "measured")
     noise = samples.disturbance()
     if noise <= _QUIET and len(medians) == len(able):
-        table.add(key, Entry(winner, medians))
+        table.add(key, Entry(best, medians))
         return choice
-    if noise > _QUIET and winner == INDUCTOR:
+    if noise > _QUIET and best == INDUCTOR:
         obstacle = f"timings were disturbed by {noise:.0%}"
         choice = _estimated(problem, [one for one in able if one.name in medians], obstacle)
     _state.passing[key] = choice  # not written down: it may come out otherwise another day
     return choice
 
 
-def _winner(samples: timing.Samples) -> str:
+def winner(samples: timing.Samples) -> str:
     """The fastest candidate that beats Inductor by more than the noise; else Inductor."""
     better = [name for name in samples.rounds if name != INDUCTOR and samples.beats(name, INDUCTOR)]
     medians = samples.medians()

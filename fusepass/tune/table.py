@@ -105,13 +105,14 @@ class Table:
             if entry.asked_for or held is None or not held.asked_for:
                 self.entries[key] = entry
         self.epoch += new_epoch
-        self._write()
+        self.write()
 
     def _read(self) -> tuple[int, dict[str, Entry]] | None:
         """Epoch and entries of the file; None where there is no usable file."""
         return self._file.read(lambda text: parse(text, self.device))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Put the entries into the file, in place of what it holds."""
         self._file.write(
             {
                 "schema": SCHEMA,

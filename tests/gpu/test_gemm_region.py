@@ -174,7 +174,12 @@ def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize(("name", "tile"), [one for one in HOPPER if one.values[0] == "swiglu"])
 def test_gluon_through_inductor(
-    name: str, tile: Tile, mode: str, choices: None, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    tile: Tile,
+    mode: str,
+    choices: None,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Compiled in Inductor's processes, launched by Inductor's code, found again in its cache."""
     taken = Choice(f"triton {tile.name}", {}, "forced", "a test asks for it")

@@ -227,7 +227,7 @@ def test_a_feed_forward_block_takes_the_epilogue(
 
 @pytest.mark.parametrize("winner", ["inductor", "cublaslt", "triton 128x128x64w4s3c2h"])
 def test_one_choice_of_the_library_and_our_kernel(
-    winner: str, choices: None, monkeypatch: pytest.MonkeyPatch
+    winner: str, choices: None, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both rules see the layer; the tuner is asked once for all three ways."""
     if not torch_private.kernel_calls_tested():

@@ -10,12 +10,14 @@ against one cuBLAS GEMM with the merged weight and no activation. ``few``: the g
 down-projection with a residual, and a product alone, at up to 64 rows, against the time of reading
 the weights once. ``unfused`` is what Inductor does by default: the GEMMs, then one kernel.
 
+``--ship`` writes what was faster into a table of choices that comes with the package.
+
 Predictions, written before the run with the committed kernels (H200, torch 2.11), from what their
 prototypes took:
-- linear: 1.02 to 1.27 of addmm, as in docs/kernels.md; squared ReLU like ReLU, 1.02 at 8192×1024;
-  2048×1024→1024 (128 tiles) 1.2 to 1.5.
-- gated: 0.98 to 1.06 of the merged GEMM, packed as separate, erf 0.01 to 0.02 above SiLU.
-- few: one row 1.03 to 1.05 of the limit, 16 rows 1.08 and 1.13, 64 rows 1.14 and 1.25.
+- linear: ping-pong 0.94 to 1.05 of addmm, GELU (erf) 1.07 at K = 1024 and 1.15 at K = 768; 256 rows
+  1.06 (ReLU) to 1.13; 2048x1024->1024 by plain loads 1.08 (ReLU) to 1.25.
+- gated: 0.94 to 1.02 of the merged GEMM, 256 rows 1.05.
+- few: one row 1.03 of the limit, 16 rows 1.05, 64 rows 1.10, as before.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,7 +44,11 @@ from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.graph.gemm_region import is_gemm, region_at
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import likely, shared_memory, tiles
-from fusepass.tune.timing import time_on_device
+from fusepass.tune import INDUCTOR, Entry, RegionProblem
+from fusepass.tune.decide import winner
+from fusepass.tune.region_problem import digest
+from fusepass.tune.table import Table, parse
+from fusepass.tune.timing import Samples, time_on_device
 
 FEW = (1, 2, 16, 32, 64)
 SECONDS = 0.12
@@ -92,15 +100,20 @@ def linear(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
     calls: dict[str, Callable[[], Any]] = {
         "addmm": lambda: torch.addmm(bias, x, w),
         "addmm, full C": lambda: torch.addmm(residual, x, w),
-        "cublaslt gelu_tanh": lambda: torch._addmm_activation(bias, x, w, use_gelu=True),
     }
+    problems = {}
     for name, act in ACTIVATIONS.items():
         epilogue = epilogue_of(_linear(act), (m, k), (k, n), (n,), pairs=False)
+        problems[name] = problem_of(epilogue, x, [w])
         calls |= {f"{name} {key}": run for key, run in ours(epilogue, x, [w], [bias]).items()}
+    for name, gelu in (("gelu-tanh", True), ("relu", False)):
+        library = partial(torch._addmm_activation, bias, x, w, use_gelu=gelu)
+        calls[f"{name} cublaslt"] = library
     epilogue = epilogue_of(lambda x, w, r: F.silu(x @ w) + r, (m, k), (k, n), (m, n), pairs=False)
+    problems["silu+residual"] = problem_of(epilogue, x, [w])
     found = ours(epilogue, x, [w], [residual])
     calls |= {f"silu+residual {key}": run for key, run in found.items()}
-    return measured(calls)
+    return measured(calls, problems)
 
 
 def gated(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
@@ -109,13 +122,15 @@ def gated(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
     apart = [half.clone().t() for half in merged.chunk(2)]
     packed = list(merged.t().chunk(2, 1))
     calls: dict[str, Callable[[], Any]] = {"merged": lambda: x @ merged.t()}
-    for name in ("silu", "gelu"):
+    problems = {}
+    for name in ("silu", "gelu", "gelu-tanh"):
         program = _gated(ACTIVATIONS[name])
         epilogue = epilogue_of(program, (m, k), (k, n), (k, n), pairs=True)
         for how, weights in (("separate", apart), ("packed", packed)):
+            problems[f"{name} {how}"] = problem_of(epilogue, x, weights, packed=how == "packed")
             found = ours(epilogue, x, weights, [])
             calls |= {f"{name} {how} {key}": run for key, run in found.items()}
-    return measured(calls)
+    return measured(calls, problems)
 
 
 def few(m: int) -> dict[str, dict[str, dict[str, float]]]:
@@ -175,10 +190,53 @@ def _read(made: dict[str, Any] = {}) -> Any:  # noqa: B006  # made once
     return made["read"]
 
 
-def measured(calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Medians in microseconds."""
+def problem_of(
+    epilogue: Epilogue, x: Tensor, weights: list[Tensor], *, packed: bool = False
+) -> RegionProblem:
+    """A region as the tuner is asked for it while a program is compiled."""
+    first, last = weights[0], weights[-1]
+    return RegionProblem(
+        op="gated_gemm" if len(weights) == 2 else "gemm",
+        activation=digest(epilogue),
+        bias=False,
+        dtype=x.dtype,
+        m=x.shape[0],
+        n=first.shape[1],
+        k=x.shape[1],
+        x_strides=x.stride(),
+        weight_strides=first.stride(),
+        device=DEVICE,
+        epilogue=epilogue,
+        apart=last.storage_offset() - first.storage_offset() if packed else None,
+    )
+
+
+SHIPPED: dict[str, Entry] = {}
+
+
+def measured(
+    calls: dict[str, Callable[[], Any]],
+    problems: Mapping[str, RegionProblem] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Medians in microseconds; choices for the table that is shipped."""
     samples = time_on_device(calls, DEVICE, SECONDS)
+    for name, problem in problems.items():
+        rounds = {INDUCTOR: samples.rounds[f"{name} unfused"]}
+        for key, times in samples.rounds.items():
+            tile = key.removeprefix(f"{name} ")
+            if tile not in (key, "unfused"):
+                rounds[tile if tile == "cublaslt" else f"triton {tile}"] = times
+        some = Samples(rounds)
+        times = {key: round(time, 1) for key, time in some.medians().items()}
+        SHIPPED[problem.key("default")] = Entry(winner(some), times, "shipped")
     return {name: round(time, 2) for name, time in samples.medians().items()}
+
+
+def ship(path: Path) -> None:
+    """Put the choices in place of those of the same problems in a table."""
+    held = parse(path.read_text("utf-8"), torch.cuda.get_device_name())[1] if path.exists() else {}
+    table = Table(torch.cuda.get_device_name(), path, entries={**held, **SHIPPED})
+    table.write()
 
 
 def main() -> int:
@@ -187,6 +245,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--ship", type=Path, help="a table of choices, as in fusepass/tune/shipped")
     parser.add_argument("--every", action="store_true", help="all tiles, not only the likely ones")
     parser.add_argument("--only", choices=("linear", "gated", "few"), action="append")
     given = parser.parse_args()
@@ -210,6 +269,8 @@ def main() -> int:
             text = ", ".join(f"{key} {time / floor:.3f}" for key, time in times.items())
             sys.stdout.write(f"{suite} {size} {name}: floor {floor:.1f}; {text}\n")
         sys.stdout.flush()
+    if given.ship:
+        ship(given.ship)
     if given.json:
         given.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0

@@ -1,0 +1,126 @@
+"""A linear layer and its activation: one question to the tuner, whichever rule acts on the answer.
+
+With a device that is not there: graphs of fake CUDA tensors, and a tuner that answers as it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from fusepass import torch_private, tune
+from fusepass.kernels import gemm_tiles
+from fusepass.options import Options
+from fusepass.patterns import gemm_region, linear_activation
+from fusepass.rewrite.after_autograd import rewrite_aten
+
+PINGPONG = "triton pingpong128x128x64w4s5"
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+class Tuner:
+    """Answers every question about a region in the same way, and writes down who was asked for."""
+
+    def __init__(self, answer: str, *, timed: bool = True) -> None:
+        self.answer, self.timed = answer, timed
+        self.regions: list[list[str]] = []
+        self.layers: list[list[str]] = []
+
+    def region(self, problem: Any, options: Any, candidates: Sequence[Any]) -> tune.Choice:
+        self.regions.append([one.name for one in candidates])
+        times = dict.fromkeys(self.regions[-1], 1.0) if self.timed else {}
+        return tune.Choice(self.answer, times, "measured", "a test says so")
+
+    def layer(self, problem: Any, options: Any, candidates: Sequence[Any]) -> tune.Choice:
+        self.layers.append([one.name for one in candidates if one.refuses(problem) is None])
+        best = self.layers[-1][-1]
+        return tune.Choice(best, {best: 1.0}, "model", "a test says so")
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
+    """A Hopper device, with a tuner that gives one answer."""
+    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)
+
+    def answering(answer: str, **how: Any) -> Tuner:
+        made = Tuner(answer, **how)
+        monkeypatch.setattr(gemm_region, "choose", made.region)
+        monkeypatch.setattr(linear_activation, "choose", made.layer)
+        return made
+
+    return answering
+
+
+def rewritten(
+    act: Activation, *, bias: bool = True, dtype: torch.dtype = torch.bfloat16, **options: Any
+) -> tuple[set[str], list[str]]:
+    """The rules that acted on a feed-forward block, and the operations that are left."""
+    with FakeTensorMode():
+        sizes = (8192, 1024), (4096, 1024), (4096,), (1024, 4096)
+        given = [torch.empty(size, dtype=dtype, device="cuda") for size in sizes]
+
+        def block(x: Tensor, w: Tensor, b: Tensor, down: Tensor) -> Tensor:
+            return F.linear(act(F.linear(x, w, b if bias else None)), down)
+
+        graph = make_fx(block, select_decomp_table())(*given).graph
+    decisions = rewrite_aten(graph, Options(**options), linear_activation.RULES)
+    applied = {one.rule for one in decisions if one.outcome.value == "applied"}
+    return applied, [str(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("act", "name"), [(F.relu, "relu"), (gelu_tanh, "gelu_tanh")])
+def test_who_acts(act: Activation, name: str, bias: bool, tuner: Callable[..., Tuner]) -> None:
+    rule = f"linear_{name}" + "_no_bias" * (not bias)
+    for answer, acting in (
+        ("inductor", set()),
+        ("cublaslt", {rule}),
+        (PINGPONG, {"gemm_epilogue"}),
+    ):
+        asked = tuner(answer)
+        applied, left = rewritten(act, bias=bias)
+        assert applied == acting
+        assert {"inductor", "cublaslt", PINGPONG} <= set(asked.regions[0])
+        assert not asked.layers
+        assert ("fusepass.gemm_region.default" in left) == (answer == PINGPONG)
+
+
+def test_where_our_kernels_cannot_be_asked(tuner: Callable[..., Tuner]) -> None:
+    """The library's rule then asks for itself."""
+    for how in (
+        {"dtype": torch.float32},
+        {"rules": {"gemm_epilogue": False}},
+    ):
+        asked = tuner(PINGPONG)
+        applied, _ = rewritten(F.relu, **how)
+        assert applied == {"linear_relu"}
+        assert not asked.regions
+        assert asked.layers == [["inductor", "cublaslt"]]
+
+
+def test_where_nothing_can_be_timed(tuner: Callable[..., Tuner]) -> None:
+    """A model knows something of the library's kernel, and nothing of ours."""
+    asked = tuner("inductor", timed=False)
+    assert rewritten(F.relu)[0] == {"linear_relu"}
+    assert len(asked.layers) == 1
+
+
+def test_an_activation_the_library_has_not(tuner: Callable[..., Tuner]) -> None:
+    asked = tuner(PINGPONG)
+    applied, _ = rewritten(F.gelu)
+    assert applied == {"gemm_epilogue"}
+    assert all("cublaslt" not in names for names in asked.regions)
