@@ -145,9 +145,9 @@ def tiles(products: int, outputs: int = 1, memory: int = 1 << 30) -> dict[str, T
 def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str]:
     """The tiles of those that should be best for a product, at most two.
 
-    Of many rows the largest tile of which there are enough to go round, and on Hopper the one
-    whose warps share the work in the way that suits their number; of few the smallest that hold
-    all rows.
+    Of few rows the smallest that hold all. Of many, on Hopper, the one whose epilogues run behind
+    other products, if there are enough; else the largest of which there are enough to go round,
+    and on Hopper one of each kind. Compiling a kernel takes longer than timing it.
 
     Args:
         named: the tiles that take it, by name.
@@ -165,6 +165,8 @@ def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str
         some = {name: t for name, t in many.items() if bool(t.groups) == hopper}
         suited = [name for name, t in some.items() if _suits(t, products, m, n)]
         found += (suited or list(some)[-1:])[:1]
+        if any(named[name].groups == 2 for name in found):
+            break
     return found
 
 

@@ -50,7 +50,15 @@ from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, RegionProblem, choose
+from fusepass.tune import (
+    INDUCTOR,
+    REFERENCE,
+    Candidate,
+    Choice,
+    RegionProblem,
+    choose,
+    remembered,
+)
 from fusepass.tune.region_problem import digest
 
 GEMM_EPILOGUE = "gemm_epilogue"
@@ -58,7 +66,13 @@ _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been bea
 
 
 def candidates(
-    epilogue: Epilogue, m: int, n: int, *, named: Mapping[str, Tile], every: bool
+    epilogue: Epilogue,
+    m: int,
+    n: int,
+    *,
+    named: Mapping[str, Tile],
+    every: bool = False,
+    known: str | None = None,
 ) -> tuple[Candidate, ...]:
     """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
 
@@ -68,6 +82,7 @@ def candidates(
         n: its columns.
         named: the tiles that can compute it, by name.
         every: for max-autotune, which may take its time.
+        known: the candidate that was best before.
     """
     text = epilogue.text()
     plain = Candidate(
@@ -76,6 +91,9 @@ def candidates(
         traced=partial(_in_torch, epilogue=epilogue),
     )
     names = list(named) if every else likely(named, epilogue.products, m, n)
+    best = (known or "").removeprefix("triton ")
+    if best in named and best not in names:
+        names.append(best)
     return (
         plain,
         *(
@@ -172,8 +190,15 @@ def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
         for name, tile in every_tile.items()
         if tile.takes(rows, weights, region.epilogue)
     }
-    every = options.mode.startswith("max-autotune")
-    found = candidates(region.epilogue, m, n, named=named, every=every)
+    entry = remembered(problem, options) if x.device.type == "cuda" else None
+    found = candidates(
+        region.epilogue,
+        m,
+        n,
+        named=named,
+        every=options.mode.startswith("max-autotune"),
+        known=None if entry is None else entry.candidate,
+    )
     return _Asked(region, sizes_of, problem, found)
 
 

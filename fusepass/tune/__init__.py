@@ -7,7 +7,7 @@ of it for users.
 
 from __future__ import annotations
 
-from fusepass.tune.decide import choose, epoch, reset, table_for, tune
+from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
 from fusepass.tune.maintain import import_choices, prune
 from fusepass.tune.model import Rates
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
@@ -27,6 +27,7 @@ __all__ = [
     "epoch",
     "import_choices",
     "prune",
+    "remembered",
     "reset",
     "table_for",
     "tune",

@@ -89,7 +89,7 @@ def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) 
         return _left("; ".join(sorted(reasons)) or "there is no other candidate")
     alone = not several_ranks()
     key, table = problem.key(options.mode), table_for(problem.device)
-    entry = table.find(key, same_everywhere=not alone)
+    entry = remembered(problem, options)
     if entry is not None and entry.candidate in {one.name for one in able}:
         return _compared(entry.candidate, dict(entry.microseconds), "table")
     if alone and key in _state.passing:
@@ -98,6 +98,12 @@ def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) 
     if obstacle is not None:
         return _estimated(problem, able, obstacle)
     return _timed(problem, options.mode, able, key, table)
+
+
+def remembered(problem: Problem, options: Options) -> Entry | None:
+    """What the table holds for a problem on a CUDA device, if that counts here; else None."""
+    key, table = problem.key(options.mode), table_for(problem.device)
+    return table.find(key, same_everywhere=several_ranks())
 
 
 def tune(

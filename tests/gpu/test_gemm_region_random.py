@@ -55,11 +55,14 @@ class Case:
         return x
 
     def weights(self) -> list[Tensor]:
-        """Separate, in either order of addresses, halves of a packed one, or lying as (K, N)."""
-        count, how = self.epilogue.products, self.draw.choice(["apart", "packed", "rows"])
+        """Separate, in either order of addresses, parts of a packed one, or lying as (K, N)."""
+        ways = ["apart", "packed", "alternating", "rows"]
+        count, how = self.epilogue.products, self.draw.choice(ways)
         scale = max(self.k, 1) ** -0.5
-        if how == "packed":
+        if how in ("packed", "alternating"):
             whole = (self.noise(count * self.n, self.k) * scale).t()
+            if how == "alternating":
+                return [whole[:, i::count] for i in range(count)]
             return [whole[:, i * self.n : (i + 1) * self.n] for i in range(count)]
         if how == "rows":
             return [self.noise(self.k, self.n) * scale for _ in range(count)]

@@ -225,7 +225,12 @@ def interpreted() -> None:
         sizes = (40, 40, 48), (17, 24, 8), (1, 8, 16)
         for tile, size in ((tile, size) for tile in (grid, *few) for size in sizes):
             x, weights, operands = inputs(epilogue, *size, torch.float16)
-            for given in (weights, weights[::-1], [w.contiguous() for w in weights]):
+            both = (
+                torch.stack([w.t() for w in weights], 1).flatten(0, 1).t()
+            )  # their columns in turn
+            alternating = [both[:, i :: len(weights)] for i in range(len(weights))]
+            rows = [w.contiguous() for w in weights]
+            for given in (weights, weights[::-1], rows, alternating):
                 transposed = all(w.stride(0) == 1 for w in given)
                 if kernel.refuses(x, given, operands, epilogue):
                     continue

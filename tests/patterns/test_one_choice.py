@@ -55,6 +55,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)
+    monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: None)
 
     def answering(answer: str, **how: Any) -> Tuner:
         made = Tuner(answer, **how)
@@ -117,6 +118,23 @@ def test_where_nothing_can_be_timed(tuner: Callable[..., Tuner]) -> None:
     asked = tuner("inductor", timed=False)
     assert rewritten(F.relu)[0] == {"linear_relu"}
     assert len(asked.layers) == 1
+
+
+def test_a_tile_that_was_best_before_stays_a_candidate(
+    tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an entry of the table could not be used, and everything would be timed again."""
+    older = "triton 128x128x64w4s3c2h"
+    asked = tuner("inductor")
+    rewritten(F.silu)
+    assert all(older not in names for names in asked.regions)
+    entry = tune.Entry(older, {older: 1.0, "inductor": 2.0}, "shipped")
+    monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: entry)
+    asked = tuner(older)
+    applied, left = rewritten(F.silu)
+    assert applied == {"gemm_epilogue"}
+    assert all(older in names for names in asked.regions)
+    assert "fusepass.gemm_region.default" in left
 
 
 def test_an_activation_the_library_has_not(tuner: Callable[..., Tuner]) -> None:
