@@ -211,7 +211,7 @@ def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
     """A value times a constant, in the fewest operations if it is a polynomial of at most x³."""
     base, powers = _polynomial(epilogue, arg)
     first, third = powers.get(1, 0.0) * scale, powers.get(3, 0.0) * scale
-    if third and set(powers) == {1, 3}:
+    if first * third > 0 and set(powers) == {1, 3}:  # else inf - inf would not be what it was
         return f"{base} * ({first!r} + {base} * {base} * {third!r})"
     if set(powers) == {1}:
         return base if math.isclose(first, 1.0) else f"{base} * {first!r}"

@@ -15,6 +15,7 @@ from fusepass.graph.epilogue import Epilogue
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})
+_GLUON = "triton.experimental.gluon.language.nvidia.hopper"
 _EVERY = 1 << 31  # programs: as many as there is work for
 
 
@@ -206,7 +207,10 @@ def on_hopper(device: torch.device) -> bool:
     """Whether a device has the instructions of sm_90a, and Triton a language that names them."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return False
-    return importlib.util.find_spec("triton.experimental.gluon.language.nvidia.hopper") is not None
+    try:
+        return importlib.util.find_spec(_GLUON) is not None
+    except ModuleNotFoundError:  # not even what it would be part of
+        return False
 
 
 @functools.cache

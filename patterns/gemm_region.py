@@ -33,9 +33,11 @@ import torch
 from torch import Tensor, fx
 
 from fusepass import torch_private
+from fusepass.graph.canonical import op_name
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
 from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.region_growth import VIEWS
 from fusepass.kernels import (
     epilogue_text,
     gemm_source,
@@ -143,7 +145,9 @@ class _Asked:
     candidates: tuple[Candidate, ...]
 
 
-def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
+def _asked(
+    node: fx.Node, options: Options, pairs: bool, library: Candidate | None = None
+) -> _Asked | Reject:
     rows = node.meta["val"].shape[0]
     few = isinstance(rows, int) and rows <= FEW_ROWS
     try:
@@ -158,6 +162,9 @@ def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
     if not forced and not torch_private.kernel_calls_tested():
         return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", node)
+    key = "cpp_wrapper"
+    if options.inductor.get(key, torch_private.inductor_config_value(key)) and not forced:
+        return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
     refused = kernel.refuses(x, weights, operands, region.epilogue)
     if refused is not None and not forced:
         return Reject(Reason.STRIDE_MISMATCH, refused, node)
@@ -169,7 +176,7 @@ def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
         rows_are = "vary" if m <= FEW_ROWS else f"are {m}"
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
     problem = RegionProblem(
-        op="gated_gemm" if len(weights) == 2 else "gemm",
+        op=("gated_gemm" if len(weights) == 2 else "gemm") + "_or_library" * (library is not None),
         activation=digest(region.epilogue),
         bias=False,
         dtype=x.dtype,
@@ -199,27 +206,47 @@ def _asked(node: fx.Node, options: Options, pairs: bool) -> _Asked | Reject:
         every=options.mode.startswith("max-autotune"),
         known=None if entry is None else entry.candidate,
     )
-    return _Asked(region, sizes_of, problem, found)
+    return _Asked(region, sizes_of, problem, found if library is None else (*found, library))
 
 
-def choice_at(node: fx.Node, options: Options, library: Candidate) -> Choice | None:
-    """The best of Inductor, our kernels and a library's kernel for the region of one product.
+def choice_at(
+    node: fx.Node,
+    result: fx.Node,
+    bias: bool,
+    options: Options,
+    library: Candidate,
+) -> Choice | None:
+    """The best of Inductor, our kernels and a library's kernel for one product and its activation.
 
     Args:
         node: the product.
+        result: what the library's kernel would compute.
+        bias: whether it adds one.
         options: in force.
-        library: what else can compute the region.
+        library: called with x, the weight and maybe the bias.
 
     Returns:
-        The choice; None where our kernels cannot be asked, or are switched off.
+        The choice; None where our kernels cannot be asked, are switched off, or have a region that
+        is more or less than what the library computes.
     """
     wanted = options.candidate == "auto" and options.rule_on(GEMM_EPILOGUE)
     if not wanted or not is_gemm(node):
         return None
-    asked = _asked(node, options, False)
+    asked = _asked(node, options, False, library)
     if isinstance(asked, Reject):
         return None
-    return choose(asked.problem, options, (*asked.candidates, library))
+    kinds = [operand.kind for operand in asked.region.epilogue.operands]
+    made = [{_viewed(one) for one in nodes} for nodes in asked.region.outputs]
+    if kinds != ["row"] * bias or made != [{_viewed(result)}]:
+        return None
+    return choose(asked.problem, options, asked.candidates)
+
+
+def _viewed(node: fx.Node) -> fx.Node:
+    """What a node is a reshape of."""
+    while node.op == "call_function" and op_name(node) in VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _check(site: Site, pairs: bool) -> Accept | Reject:

@@ -152,7 +152,8 @@ def _check(match: Match, activation: str) -> Accept | Reject:
     (library,) = (one for one in found if one.name == CUBLASLT)
     if library.refuses(problem) is None:
         same = replace(library, refuses=lambda region: None, estimate=None)
-        choice = choice_at(_product(match), match.options, same)
+        bias = "bias" in match.values
+        choice = choice_at(_product(match), match.output_nodes[0], bias, match.options, same)
         if choice is not None and choice.microseconds:
             return _verdict(choice, node)
     return _verdict(choose(problem, match.options, found), node)

@@ -120,6 +120,9 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
 
 
 def _biased(growth: Growth, value: Value, bias: Part) -> Value:
+    whole = bias.node.meta["val"]
+    if bias.width is not None and (not whole.dim() or whole.shape[-1] != 2 * bias.width):
+        raise NoRegion("its bias is not one number per column")
     fake = bias.value
     kind = _kind(fake, (growth.m, growth.n))
     if kind is None:

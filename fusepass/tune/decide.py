@@ -90,9 +90,10 @@ def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) 
     alone = not several_ranks()
     key, table = problem.key(options.mode), table_for(problem.device)
     entry = remembered(problem, options)
-    if entry is not None and entry.candidate in {one.name for one in able}:
+    names = {one.name for one in able}
+    if entry is not None and entry.candidate in names:
         return _compared(entry.candidate, dict(entry.microseconds), "table")
-    if alone and key in _state.passing:
+    if alone and key in _state.passing and _state.passing[key].candidate in names:
         return _state.passing[key]
     obstacle = _obstacle_to_timing(key, options.mode) if alone else "a job of several ranks"
     if obstacle is not None:

@@ -67,6 +67,6 @@ def test_double_precision_is_kept() -> None:
 
 
 def test_every_operation_has_a_meaning_in_triton() -> None:
-    from fusepass.kernels.gemm_source import EXPRESSIONS
+    from fusepass.kernels.epilogue_text import EXPRESSIONS
 
     assert EXPRESSIONS.keys() == OPERATIONS.keys()

@@ -70,6 +70,13 @@ def test_a_polynomial_inside_is_the_same_function(op: str, inner: tuple[Step, ..
         assert values[lines[-1][0]] == pytest.approx(want[-1], rel=1e-6, abs=1e-6)
 
 
+def test_a_cubic_of_two_signs_stays() -> None:
+    """Far out eager's is a difference of infinities."""
+    cubic = (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("mul", ("%2", -0.05)))
+    rest = Step("add", ("%0", "%3")), Step("tanh", ("%4",)), Step("add", ("%5", 1.0))
+    assert line(of(*cubic, *rest)).startswith("2.0 * _logistic(v4 * ")
+
+
 def test_a_half_of_something_else_stays() -> None:
     other = of(
         Step("mul", ("%0", 0.25)),

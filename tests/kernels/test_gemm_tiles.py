@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -58,6 +60,14 @@ def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     assert all(tile.takes(1000, weight, HALF) for tile in some)
     assert not any(tile.takes(1000, weight, SINGLE) for tile in some)  # stored as two dtypes
+
+
+def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for name in [name for name in sys.modules if name.startswith("triton.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert not gemm_tiles.on_hopper.__wrapped__(torch.device("cuda", 0))
 
 
 def without_hopper(products: int) -> dict[str, Tile]:

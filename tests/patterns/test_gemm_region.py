@@ -45,6 +45,22 @@ def test_a_gated_pair(packed: str, bias: bool) -> None:
         assert train or found == ({"gated_gemm": 1} if taken else {})
 
 
+@pytest.mark.parametrize("bias", [(), (1,), (2 * N,), (1, 2 * N), (M, 2 * N), (M, 1)], ids=str)
+def test_biases_of_a_packed_pair(bias: tuple[int, ...]) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(2 * N, K))
+            self.bias = nn.Parameter(torch.randn(bias))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.addmm(self.bias, x, self.weight.t())
+            return F.silu(h[:, :N]) * h[:, N:]
+
+    _, found = agrees(Packed(), torch.randn(M, K).bfloat16(), train=False)
+    assert found == ({"gated_gemm": 1} if bias in ((2 * N,), (1, 2 * N)) else {})
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_any_activation(name: str, dtype: torch.dtype) -> None:

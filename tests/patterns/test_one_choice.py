@@ -36,10 +36,12 @@ class Tuner:
     def __init__(self, answer: str, *, timed: bool = True) -> None:
         self.answer, self.timed = answer, timed
         self.regions: list[list[str]] = []
+        self.keys: list[str] = []
         self.layers: list[list[str]] = []
 
     def region(self, problem: Any, options: Any, candidates: Sequence[Any]) -> tune.Choice:
         self.regions.append([one.name for one in candidates])
+        self.keys.append(problem.key("default"))
         times = dict.fromkeys(self.regions[-1], 1.0) if self.timed else {}
         return tune.Choice(self.answer, times, "measured", "a test says so")
 
@@ -67,11 +69,16 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
 
 
 def rewritten(
-    act: Activation, *, bias: bool = True, dtype: torch.dtype = torch.bfloat16, **options: Any
+    act: Activation,
+    *,
+    bias: bool = True,
+    dtype: torch.dtype = torch.bfloat16,
+    rows: tuple[int, ...] = (8192,),
+    **options: Any,
 ) -> tuple[set[str], list[str]]:
     """The rules that acted on a feed-forward block, and the operations that are left."""
     with FakeTensorMode():
-        sizes = (8192, 1024), (4096, 1024), (4096,), (1024, 4096)
+        sizes = (*rows, 1024), (4096, 1024), (4096,), (1024, 4096)
         given = [torch.empty(size, dtype=dtype, device="cuda") for size in sizes]
 
         def block(x: Tensor, w: Tensor, b: Tensor, down: Tensor) -> Tensor:
@@ -111,6 +118,60 @@ def test_where_our_kernels_cannot_be_asked(tuner: Callable[..., Tuner]) -> None:
         assert applied == {"linear_relu"}
         assert not asked.regions
         assert asked.layers == [["inductor", "cublaslt"]]
+
+
+def test_reshapes_do_not_count(tuner: Callable[..., Tuner]) -> None:
+    asked = tuner("cublaslt")
+    applied, _ = rewritten(F.relu, rows=(8, 1024))
+    assert applied == {"linear_relu"}
+    assert "cublaslt" in asked.regions[0]
+
+
+MORE: dict[str, tuple[Activation, dict[str, Any]]] = {
+    "a mask": (lambda h: F.relu(h) * torch.ones_like(h).cumsum(0), {}),
+    "a sum": (lambda h: F.relu(h) + torch.ones_like(h).cumsum(0), {}),
+    "a number": (lambda h: F.relu(h) * 0.5, {}),
+    "a row, without a bias": (
+        lambda h: F.relu(h) * torch.ones(4096).cumsum(0).to(h),
+        {"bias": False},
+    ),
+    "few rows, and a reduction": (lambda h: F.relu(h) + h.sum(-1, keepdim=True), {"rows": (16,)}),
+    "the product itself, too": (lambda h: F.relu(h) @ h.t() @ h, {}),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_region_that_is_not_what_the_library_computes(
+    name: str, tuner: Callable[..., Tuner]
+) -> None:
+    """There the library would be timed for one thing and Inductor for another."""
+    act, how = MORE[name]
+    asked = tuner("inductor")
+    rewritten(act, **how)
+    assert all("cublaslt" not in names for names in asked.regions)
+
+
+def test_the_two_questions_have_keys_of_their_own(tuner: Callable[..., Tuner]) -> None:
+    """An answer of one may be a candidate that the other has not."""
+    asked = tuner(PINGPONG)
+    rewritten(F.relu)
+    with_library = {
+        k for k, names in zip(asked.keys, asked.regions, strict=True) if "cublaslt" in names
+    }
+    without = {
+        k for k, names in zip(asked.keys, asked.regions, strict=True) if "cublaslt" not in names
+    }
+    assert with_library
+    assert without
+    assert not with_library & without
+
+
+def test_a_wrapper_in_cpp(tuner: Callable[..., Tuner]) -> None:
+    """The library's call has a place there, ours has none."""
+    asked = tuner(PINGPONG)
+    applied, _ = rewritten(F.relu, inductor={"cpp_wrapper": True})
+    assert applied == {"linear_relu"}
+    assert not asked.regions
 
 
 def test_where_nothing_can_be_timed(tuner: Callable[..., Tuner]) -> None:
