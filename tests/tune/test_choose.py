@@ -282,6 +282,7 @@ def test_a_clear_gain_in_noise_counts_but_is_not_written_down(clock: Clock) -> N
     }
     assert (choose().candidate, choose().source) == ("library", "measured")
     assert not tune.table_for(PROBLEM.device).entries
+    clock.times["other"] = clock.times["inductor"]
     without = tune.choose(
         PROBLEM, Options(), (CANDIDATES[0], dataclasses.replace(CANDIDATES[1], name="other"))
     )
