@@ -180,9 +180,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 """
-"""
-Registers: 512 of each of the 128 lanes' are shared out; Triton gives the first group what is left.
-"""
 NAME = "fusepass_gemm_hopper"
 GROUPS = {"pingpong": 2, "cooperative": 1}
 
@@ -227,6 +224,7 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
         "$parts": "1" if pair else "2",
         "$products": str(epilogue.products),
         "$groups": str(groups),
+        # Of 512 registers per lane of a warp in four; the first group gets what these leave.
         "$warps": "[4, 1, 1]" if groups == 2 else "[1, 1]",
         "$registers": "[240, 24, 24]" if groups == 2 else "[24, 24]",
         "$fetch": _named("async_load", "async_copy_global_to_shared"),
