@@ -26,7 +26,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
-from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.region_growth import VIEWS
@@ -47,8 +45,10 @@ from fusepass.kernels import (
     skinny_source,
 )
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, shared_memory, tiles
+from fusepass.kernels.gemm_tiles import FEW_ROWS, shared_memory, tiles
 from fusepass.options import Options
+from fusepass.patterns import gemm_candidates
+from fusepass.patterns.gemm_candidates import candidates
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
@@ -65,64 +65,6 @@ from fusepass.tune.region_problem import digest
 
 GEMM_EPILOGUE = "gemm_epilogue"
 _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
-
-
-def candidates(
-    epilogue: Epilogue,
-    m: int,
-    n: int,
-    *,
-    named: Mapping[str, Tile],
-    every: bool = False,
-    known: str | None = None,
-) -> tuple[Candidate, ...]:
-    """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
-
-    Args:
-        epilogue: of the region.
-        m: rows of a product.
-        n: its columns.
-        named: the tiles that can compute it, by name.
-        every: for max-autotune, which may take its time.
-        known: the candidate that was best before.
-    """
-    text = epilogue.text()
-    plain = Candidate(
-        INDUCTOR,
-        partial(_unfused, epilogue=text, products=epilogue.products),
-        traced=partial(_in_torch, epilogue=epilogue),
-    )
-    names = list(named) if every else likely(named, epilogue.products, m, n)
-    best = (known or "").removeprefix("triton ")
-    if best in named and best not in names:
-        names.append(best)
-    return (
-        plain,
-        *(
-            Candidate(f"triton {name}", partial(_fused, epilogue=text, tile=named[name]))
-            for name in names
-        ),
-    )
-
-
-def _parted(
-    tensors: tuple[Tensor, ...], products: int
-) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    return tensors[0], tensors[1 : 1 + products], tensors[1 + products :]
-
-
-def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
-    return kernel.unfused(*_parted(tensors, products), epilogue)
-
-
-def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
-    products = parse(epilogue).products
-    return kernel.launch(*_parted(tensors, products), epilogue, tile)
-
-
-def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
-    x, weights, operands = _parted(tensors, epilogue.products)
-    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)[0]
 
 
 # --- the rule -------------------------------------------------------------------------------------
@@ -404,6 +346,7 @@ def _check_one(site: Site) -> Accept | Reject:
 
 _SOURCES = (
     kernel,
+    gemm_candidates,
     epilogue_text,
     gemm_source,
     gemm_tiles,

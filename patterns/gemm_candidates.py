@@ -1,0 +1,71 @@
+"""What can compute a GEMM region, for the tuner: Inductor's kernels, and ours with some tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels.gemm_tiles import Tile, likely
+from fusepass.tune import INDUCTOR, Candidate
+
+
+def candidates(
+    epilogue: Epilogue,
+    m: int,
+    n: int,
+    *,
+    named: Mapping[str, Tile],
+    every: bool = False,
+    known: str | None = None,
+) -> tuple[Candidate, ...]:
+    """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
+
+    Args:
+        epilogue: of the region.
+        m: rows of a product.
+        n: its columns.
+        named: the tiles that can compute it, by name.
+        every: for max-autotune, which may take its time.
+        known: the candidate that was best before.
+    """
+    text = epilogue.text()
+    plain = Candidate(
+        INDUCTOR,
+        partial(_unfused, epilogue=text, products=epilogue.products),
+        traced=partial(_in_torch, epilogue=epilogue),
+    )
+    names = list(named) if every else likely(named, epilogue.products, m, n)
+    best = (known or "").removeprefix("triton ")
+    if best in named and best not in names:
+        names.append(best)
+    return (
+        plain,
+        *(
+            Candidate(f"triton {name}", partial(_fused, epilogue=text, tile=named[name]))
+            for name in names
+        ),
+    )
+
+
+def _parted(
+    tensors: tuple[Tensor, ...], products: int
+) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return tensors[0], tensors[1 : 1 + products], tensors[1 + products :]
+
+
+def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
+    return kernel.unfused(*_parted(tensors, products), epilogue)
+
+
+def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
+    products = parse(epilogue).products
+    return kernel.launch(*_parted(tensors, products), epilogue, tile)
+
+
+def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
+    x, weights, operands = _parted(tensors, epilogue.products)
+    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)[0]
