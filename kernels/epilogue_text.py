@@ -211,7 +211,7 @@ def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
     """A value times a constant, in the fewest operations if it is a polynomial of at most x³."""
     base, powers = _polynomial(epilogue, arg)
     first, third = powers.get(1, 0.0) * scale, powers.get(3, 0.0) * scale
-    if first * third > 0 and set(powers) == {1, 3}:  # else inf - inf would not be what it was
+    if third and set(powers) == {1, 3}:
         return f"{base} * ({first!r} + {base} * {base} * {third!r})"
     if set(powers) == {1}:
         return base if math.isclose(first, 1.0) else f"{base} * {first!r}"
@@ -236,6 +236,9 @@ def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str,
     if one and other and one != other:
         return itself
     if step.op == "add":
+        signs = {factor > 0 for of in (left, right) for power, factor in of.items() if power}
+        if len(signs) > 1:
+            return itself  # far out it is a difference of infinities, which a product is not
         for power in left.keys() | right.keys():
             found[power] = left.get(power, 0.0) + right.get(power, 0.0)
     else:

@@ -83,8 +83,9 @@ class Tile:
             return kinds in _ONE_HALF and on_hopper(weights[0].device)
         if self.form == "grid":
             return True
-        known = isinstance(m, int) and (m == 1 if self.form == "row" else m <= FEW_ROWS)
-        return (known or self.m > FEW_ROWS) and all(weight.stride(0) == 1 for weight in weights)
+        if not isinstance(m, int) or any(weight.stride(0) != 1 for weight in weights):
+            return False
+        return m == 1 if self.form == "row" else m <= FEW_ROWS or self.m > FEW_ROWS
 
 
 # Best on an H200 at the shapes of BASELINES.md §2 and §3, by tests/perf/results.

@@ -1,12 +1,12 @@
 """The Gluon text of a GEMM with an epilogue for Hopper: warps that load, warps that multiply.
 
 One warp each for x and the weights keeps a ring of tiles filled by TMA (two, so that making one's
-descriptor does not wait for the other's); groups of four or eight warps multiply
-from there. Two forms:
+descriptor does not wait for the other's); groups of four or eight warps multiply from there. Two
+forms:
 
 ``pingpong``: two groups of four warps take every other tile. While one computes its epilogue, the
-other's products run, so an epilogue shorter than a tile's products takes no time of its own. Each
-waits for its turn: a group far ahead would take the ring's older contents for its own.
+other's products run, which costs them about a cycle for each of its instructions. Each waits for
+its turn: a group far ahead would take the ring's older contents for its own.
 
 ``cooperative``: one group of eight warps, for products with hardly more tiles than
 multiprocessors, where there is nothing to hide an epilogue behind.

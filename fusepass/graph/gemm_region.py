@@ -12,7 +12,7 @@ from torch import fx
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.region import Part, Region
-from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of
+from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of, viewed
 
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 
@@ -131,7 +131,4 @@ def _alike(one: fx.Node, other: fx.Node) -> bool:
 
 def _base(node: fx.Node) -> tuple[fx.Node, tuple[Any, ...]]:
     """What a matrix is a reshape of, and its shape: equal for equal values."""
-    shape = tuple(node.meta["val"].shape)
-    while node.op == "call_function" and op_name(node) in VIEWS:
-        node = node.args[0]  # type: ignore[assignment]
-    return node, shape
+    return viewed(node), tuple(node.meta["val"].shape)

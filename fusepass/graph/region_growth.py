@@ -259,6 +259,13 @@ def keeps_rows(view: fx.Node, source: fx.Node) -> bool:
     return torch_private.known_equal(a.shape[-1], b.shape[-1]) and a.is_contiguous()
 
 
+def viewed(node: fx.Node) -> fx.Node:
+    """What a node is a reshape of, or itself."""
+    while node.op == "call_function" and op_name(node) in VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
 def _constant(node: fx.Node) -> float | bool | None:
     """The number that a tensor holds which the graph makes of one."""
     if op_name(node) in ("full", "scalar_tensor"):

@@ -19,6 +19,9 @@ _GENERATION = 2  # of our kernels: what was slower than Inductor's with older on
 class RegionProblem(Problem):
     """A GEMM, or a gated pair, with an epilogue; ``activation`` is the epilogue's digest.
 
+    ``op`` is ``gemm`` or ``gated_gemm``; ``gemm_or_library`` where a library's kernel is a
+    candidate, too: an answer of one of these questions may be none of the other's.
+
     Attributes:
         epilogue: what follows the products.
         apart: of a packed pair, elements between the beginnings of both weights; else None.

@@ -181,7 +181,7 @@ def test_gluon_through_inductor(
     cache_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Compiled in Inductor's processes, launched by Inductor's code, found again in its cache."""
+    """Compiled in Inductor's processes and launched by its code; again with its caches warm."""
     taken = Choice(f"triton {tile.name}", {}, "forced", "a test asks for it")
     monkeypatch.setattr(rule, "choose", lambda *given: taken)
     module = Mlp(256, 520, packed=False).cuda().half()

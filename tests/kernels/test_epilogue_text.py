@@ -75,6 +75,9 @@ def test_a_cubic_of_two_signs_stays() -> None:
     cubic = (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("mul", ("%2", -0.05)))
     rest = Step("add", ("%0", "%3")), Step("tanh", ("%4",)), Step("add", ("%5", 1.0))
     assert line(of(*cubic, *rest)).startswith("2.0 * _logistic(v4 * ")
+    twice = Step("mul", ("%0", 3.0)), Step("mul", ("%0", -1.0)), Step("add", ("%1", "%2"))
+    rest = Step("tanh", ("%3",)), Step("add", ("%4", 1.0))
+    assert line(of(*twice, *rest)).startswith("2.0 * _logistic(v3 * ")
 
 
 def test_a_half_of_something_else_stays() -> None:

@@ -49,6 +49,7 @@ def test_who_takes_what() -> None:
     assert not rows.takes(FEW_ROWS + 1, lies["(N, K)"], HALF)
     assert not row.takes(1, lies["(K, N)"], HALF)
     symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
+    assert not Tile(128, 128, 64, 8, 4, form="rows").takes(symbolic, lies["(N, K)"], HALF)
     assert not rows.takes(symbolic, lies["(N, K)"], HALF)  # a thousand rows may come tomorrow
 
 

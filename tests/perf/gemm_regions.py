@@ -54,7 +54,6 @@ from fusepass.tune.timing import Samples, time_on_device
 
 FEW = (1, 2, 16, 32, 64)
 SECONDS = 0.12
-EVERY = "--every" in sys.argv
 DEVICE = torch.device("cuda")
 
 
@@ -78,7 +77,7 @@ def noise(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 def ours(
-    epilogue: Epilogue, x: Tensor, weights: list[Tensor], operands: list[Tensor]
+    epilogue: Epilogue, x: Tensor, weights: list[Tensor], operands: list[Tensor], *, all_tiles: bool
 ) -> dict[str, Callable[[], Any]]:
     """The likely tiles' kernels, or all for many rows, checked against the reference."""
     m, n = x.shape[0], weights[0].shape[1]
@@ -86,7 +85,7 @@ def ours(
     named = {name: tile for name, tile in every.items() if tile.takes(m, weights, epilogue)}
     text, exact = epilogue.text(), kernel.reference(x, weights, operands, epilogue)
     found: dict[str, Callable[[], Any]] = {}
-    some = [name for name in named if not named[name].plain] if EVERY else []
+    some = [name for name in named if not named[name].plain] if all_tiles else []
     older = {name: tile for name, tile in named.items() if not tile.groups}
     both = chain.from_iterable(likely(of, epilogue.products, m, n) for of in (named, older))
     for name in some or dict.fromkeys(both):
@@ -98,7 +97,7 @@ def ours(
     return found
 
 
-def linear(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
+def linear(m: int, k: int, n: int, *, all_tiles: bool) -> dict[str, dict[str, float]]:
     """One product with each epilogue, all in one run."""
     x, w, bias, residual = noise(m, k), noise(n, k, scale=k**-0.5).t(), noise(n), noise(m, n)
     calls: dict[str, Callable[[], Any]] = {
@@ -109,18 +108,21 @@ def linear(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
     for name, act in ACTIVATIONS.items():
         epilogue = epilogue_of(_linear(act), (m, k), (k, n), (n,), pairs=False)
         problems[name] = problem_of(epilogue, x, [w])
-        calls |= {f"{name} {key}": run for key, run in ours(epilogue, x, [w], [bias]).items()}
+        calls |= {
+            f"{name} {key}": run
+            for key, run in ours(epilogue, x, [w], [bias], all_tiles=all_tiles).items()
+        }
     for name, gelu in (("gelu-tanh", True), ("relu", False)):
         library = partial(torch._addmm_activation, bias, x, w, use_gelu=gelu)
         calls[f"{name} cublaslt"] = library
     epilogue = epilogue_of(lambda x, w, r: F.silu(x @ w) + r, (m, k), (k, n), (m, n), pairs=False)
     problems["silu+residual"] = problem_of(epilogue, x, [w])
-    found = ours(epilogue, x, [w], [residual])
+    found = ours(epilogue, x, [w], [residual], all_tiles=all_tiles)
     calls |= {f"silu+residual {key}": run for key, run in found.items()}
     return measured(calls, problems)
 
 
-def gated(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
+def gated(m: int, k: int, n: int, *, all_tiles: bool) -> dict[str, dict[str, float]]:
     """A gated pair of separate and of packed weights."""
     x, merged = noise(m, k), noise(2 * n, k, scale=k**-0.5)
     apart = [half.clone().t() for half in merged.chunk(2)]
@@ -132,12 +134,12 @@ def gated(m: int, k: int, n: int) -> dict[str, dict[str, float]]:
         epilogue = epilogue_of(program, (m, k), (k, n), (k, n), pairs=True)
         for how, weights in (("separate", apart), ("packed", packed)):
             problems[f"{name} {how}"] = problem_of(epilogue, x, weights, packed=how == "packed")
-            found = ours(epilogue, x, weights, [])
+            found = ours(epilogue, x, weights, [], all_tiles=all_tiles)
             calls |= {f"{name} {how} {key}": run for key, run in found.items()}
     return measured(calls, problems)
 
 
-def few(m: int) -> dict[str, dict[str, dict[str, float]]]:
+def few(m: int, *, all_tiles: bool) -> dict[str, dict[str, dict[str, float]]]:
     """Up to 64 rows: each with the time of reading the weights once, by the fastest of two ways."""
     width, hidden = 4096, 14336
     x, h, residual = noise(m, width), noise(m, hidden), noise(m, width)
@@ -158,7 +160,7 @@ def few(m: int) -> dict[str, dict[str, dict[str, float]]]:
         calls = {
             "limit: sum": lambda flat=flat: reading(flat),
             "cublas": lambda given=given, flat=flat: given @ flat.t(),
-            **ours(epilogue, given, weights, operands),
+            **ours(epilogue, given, weights, operands, all_tiles=all_tiles),
         }
         found[name] = measured(calls)
     return found
@@ -273,7 +275,7 @@ def main() -> int:
     rows += [("gated", size, gated) for size in FEED_FORWARD if "gated" in only]
     rows += [("few", (m,), few) for m in FEW if "few" in only]
     for suite, size, run in rows:
-        found = run(*size)
+        found = run(*size, all_tiles=given.every)
         record["microseconds"].setdefault(suite, {})["x".join(map(str, size))] = found
         for name, times in found.items() if suite == "few" else [("", found)]:
             floor = next(iter(times.values()))
