@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fusepass.graph.epilogue import Argument, Epilogue, Operand, Step
+from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step
 
 # erf(x / sqrt(2)) = 2 s(x p(x²)) - 1 with s(t) = 1 / (1 + 2**-t): p by weighted least squares on
 # (0, 5.5), largest error of x s(x p(x²)) against x Φ(x): 3.1e-6.
@@ -62,6 +62,16 @@ def _expm1(x):
 def _log1p(x):
     near = x * (1.0 - x * (0.5 - x * (0.3333333333333333 - x * 0.25)))
     return tl.where(tl.abs(x) < 0.03125, near, tl.log(1.0 + x))
+
+
+@triton.jit
+def _sum(a, b):
+    return a + b
+
+
+@triton.jit
+def _max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -161,6 +171,22 @@ def epilogue_parts(epilogue: Epilogue) -> tuple[list[str], list[str]]:
         lines.append(f"v{known} = {_expression(epilogue, step)}")
         known += 1
     return lines, [_value(output.value) for output in epilogue.outputs]
+
+
+def reduction(i: int, output: Output, value: str, piece: str = "n") -> list[str]:
+    """The lines that reduce a value of a tile and store one row of partial results.
+
+    Partial results lie as (tiles, results): that of the ``m``-th tile of rows for each column, of
+    the ``piece``-th piece of columns for each row.
+    """
+    neutral = "0.0" if output.by == "sum" else 'float("-inf")'
+    axis, at, results = (0, "m", "N") if output.over == "rows" else (1, piece, "M")
+    place = "columns" if output.over == "rows" else "rows"
+    whole = f"tl.where(inside, {value}, {neutral})"
+    return [
+        f"r{i} = tl.reduce({whole}, {axis}, _{output.by})",
+        f"tl.store(o{i} + {at}.to(tl.int64) * {results} + {place}, r{i}, mask={place} < {results})",
+    ]
 
 
 def _expression(epilogue: Epilogue, step: Step) -> str:

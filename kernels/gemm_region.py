@@ -4,7 +4,8 @@
 
 ``epilogue`` is the text of a :class:`fusepass.graph.epilogue.Epilogue` of ``x @ w`` for each of the
 one or two weights. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), of the same strides, of
-which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous. ``x`` and weights
+which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous, or partial results
+of a reduction, which the caller reduces along the first of their two dimensions. ``x`` and weights
 are bf16 or fp16, products accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
@@ -18,16 +19,18 @@ import contextvars
 import functools
 import hashlib
 import linecache
+import math
 import types
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
-from fusepass.kernels.gemm_source import pointwise_source, source
+from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
@@ -89,7 +92,7 @@ def kernel(epilogue: str, tile: Tile) -> Any:
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.groups:
         made = function_of(hopper_source(parsed, tile.form), HOPPER_KERNEL)
-        staged = tile.staged(parsed.products, len(parsed.outputs))
+        staged = tile.staged(parsed)
         constants |= {"GROUP": tile.group, "STAGES": tile.stages, "STAGED": staged}
     elif tile.plain:
         made = function_of(skinny_source(parsed, tile.form), "fusepass_gemm")
@@ -169,12 +172,15 @@ def arguments(
 def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: Tile
 ) -> list[Tensor]:
-    """Run the kernel now; for timing, and for tests."""
+    """Run the kernel now; for timing, and for tests. What is reduced comes in partial results."""
     import triton
 
     parsed = parse(epilogue)
     m, n = x.shape[0], weights[0].shape[1]
-    outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
+    outputs = [
+        x.new_empty(tile.shape_of(out, len(weights), m, n), dtype=getattr(torch, out.dtype))
+        for out in parsed.outputs
+    ]
     tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, multiprocessors(x.device))
     if tiles_in_all == 0:
         return outputs
@@ -188,37 +194,6 @@ def launch(
         launcher(**given)
 
     contextvars.copy_context().run(run)
-    return outputs
-
-
-@functools.cache
-def _pointwise(epilogue: str) -> Any:
-    return function_of(pointwise_source(parse(epilogue)), "fusepass_pointwise")
-
-
-def unfused(
-    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
-) -> list[Tensor]:
-    """What Inductor does by default: the GEMMs, then one kernel; for timing.
-
-    Of a sum with one product it makes an ``addmm``.
-    """
-    parsed = parse(epilogue)
-    sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
-    if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
-        return [torch.addmm(operands[0], x, weights[0])]
-    products = [x @ weight for weight in weights]
-    if not parsed.steps:
-        return products
-    m, n = products[0].shape
-    outputs = [x.new_empty(m, n, dtype=getattr(torch, out.dtype)) for out in parsed.outputs]
-    given: dict[str, Any] = {f"q{i}": product for i, product in enumerate(products)}
-    for i, (operand, kind) in enumerate(zip(operands, parsed.operands, strict=True)):
-        given |= {f"p{i}": operand} | ({f"s{i}": operand.stride(0)} if kind.kind == "full" else {})
-    given |= {f"o{i}": output for i, output in enumerate(outputs)}
-    grid = ((n + 511) // 512, (m + 3) // 4)
-    if m and n:
-        _pointwise(epilogue)[grid](**given, M=m, N=n, BM=4, BN=512, num_warps=8)
     return outputs
 
 
@@ -242,15 +217,38 @@ def gemm_region(
     Raises:
         ValueError: a malformed epilogue.
     """
-    return reference(x, weights, operands, parse(epilogue))
+    parsed = parse(epilogue)
+    outputs = reference(x, weights, operands, parsed)
+    shapes = _shapes(x, weights, parsed, tile)
+    for i, output in enumerate(parsed.outputs):
+        if output.over:  # as many partial results as the tile's kernel has
+            neutral = 0.0 if output.by == "sum" else -math.inf
+            outputs[i] = F.pad(outputs[i], (0, 0, 0, shapes[i][0] - 1), value=neutral)
+    return outputs
 
 
 @gemm_region.register_fake
 def _(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: str
 ) -> list[Tensor]:
-    shape = x.shape[0], weights[0].shape[1]
-    return [x.new_empty(shape, dtype=getattr(torch, o.dtype)) for o in parse(epilogue).outputs]
+    parsed = parse(epilogue)
+    shapes = _shapes(x, weights, parsed, tile)
+    return [
+        x.new_empty(shape, dtype=getattr(torch, output.dtype))
+        for shape, output in zip(shapes, parsed.outputs, strict=True)
+    ]
+
+
+def _shapes(
+    x: Tensor, weights: Sequence[Tensor], epilogue: Epilogue, tile: str
+) -> list[tuple[Any, Any]]:
+    """Of the outputs with a tile; without one, of what is reduced at once."""
+    m, n = x.shape[0], weights[0].shape[1]
+    cut = tiles(epilogue).get(tile)
+    if cut is not None:
+        return [cut.shape_of(output, len(weights), m, n) for output in epilogue.outputs]
+    whole = {"": (m, n), "rows": (1, n), "columns": (1, m)}
+    return [whole[output.over] for output in epilogue.outputs]
 
 
 def plan(
@@ -266,7 +264,7 @@ def plan(
     """
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
     parsed = parse(epilogue)
-    chosen = tiles(products, len(parsed.outputs)).get(tile)
+    chosen = tiles(parsed).get(tile)
     if chosen is None or not chosen.takes(x.shape[0], weights, parsed):
         return None
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
@@ -274,7 +272,10 @@ def plan(
     count, most = programs(
         chosen, products, x.shape[0], weights[0].shape[1], multiprocessors(x.device)
     )
-    dtypes = [getattr(torch, out.dtype) for out in parsed.outputs]
+    made = [
+        (getattr(torch, output.dtype), shape)
+        for output, shape in zip(parsed.outputs, _shapes(x, weights, parsed, tile), strict=True)
+    ]
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]
@@ -282,7 +283,7 @@ def plan(
             tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen
         )
 
-    return torch_private.KernelCall(inductor_kernel(epilogue, chosen), count, most, dtypes, given)
+    return torch_private.KernelCall(inductor_kernel(epilogue, chosen), count, most, made, given)
 
 
 def install_lowering() -> None:

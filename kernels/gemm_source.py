@@ -18,7 +18,7 @@ bytes apart, more than a descriptor can hold: then the two weights are loaded by
 from __future__ import annotations
 
 from fusepass.graph.epilogue import Epilogue
-from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters
+from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
 
 _IMPORTS = """\
 import triton
@@ -53,10 +53,10 @@ def fusepass_gemm(x_ptr, w0_ptr, $params M, N, K, sx, sw,
         if SPLIT:
             left, right = tl.split(tl.reshape(product, (BM, 2, BN // 2)).permute(0, 2, 1))
             columns = n * BN + tl.arange(0, BN // 2)
-            _epilogue(left, rows, columns, M, N $given)
-            _epilogue(right, rows, columns + BN // 2, M, N $given)
+            _epilogue(left, m, 2 * n, rows, columns, M, N $given)
+            _epilogue(right, m, 2 * n + 1, rows, columns + BN // 2, M, N $given)
         else:
-            _epilogue(product, rows, n * BN + tl.arange(0, BN), M, N $given)
+            _epilogue(product, m, n, rows, n * BN + tl.arange(0, BN), M, N $given)
 """
 
 _PAIR = """
@@ -87,7 +87,8 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
             first, other = tl.split(tl.reshape(products, (BM, 2, H)).permute(0, 2, 1))
             rows, columns = m * BM + tl.arange(0, BM), n * H + tl.arange(0, H)
             product = tl.where(swapped, other, first)
-            _epilogue(product, tl.where(swapped, first, other), rows, columns, M, N $given)
+            other = tl.where(swapped, first, other)
+            _epilogue(product, other, m, n, rows, columns, M, N $given)
     else:
         w_tiles = tl.make_tensor_descriptor(w0_ptr, [N, K], [sw, 1], [H, BK])
         v_tiles = tl.make_tensor_descriptor(second, [N, K], [sw, 1], [H, BK])
@@ -100,7 +101,7 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
                 first = tl.dot(x, w_tiles.load([n * H, k * BK]).T, first)
                 other = tl.dot(x, v_tiles.load([n * H, k * BK]).T, other)
             rows, columns = m * BM + tl.arange(0, BM), n * H + tl.arange(0, H)
-            _epilogue(first, other, rows, columns, M, N $given)
+            _epilogue(first, other, m, n, rows, columns, M, N $given)
 """
 
 
@@ -108,7 +109,8 @@ def source(epilogue: Epilogue) -> str:
     """The text of a module whose ``fusepass_gemm`` computes ``epilogue`` of its products.
 
     Its parameters after the weights: each operand's pointer (``p0``, …), with the row stride of one
-    that is full; each output's pointer (``o0``, …); then sizes and strides. Outputs are contiguous.
+    that is full; each output's pointer (``o0``, …); then sizes and strides. Outputs are contiguous;
+    one that is reduced is of partial results, see :func:`fusepass.kernels.epilogue_text.reduction`.
     """
     return completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
 
@@ -131,10 +133,13 @@ def _epilogue_text(epilogue: Epilogue, names: list[str]) -> str:
     computed, values = epilogue_parts(epilogue)
     lines = [
         "@triton.jit",
-        f"def _epilogue({', '.join([*products, 'rows', 'columns', 'M', 'N', *names])}):",
+        f"def _epilogue({', '.join([*products, *'m n rows columns M N'.split(), *names])}):",
         *(f"    {line}" for line in computed),
     ]
-    for i, value in enumerate(values):
+    for i, (output, value) in enumerate(zip(epilogue.outputs, values, strict=True)):
+        if output.over:
+            lines += [f"    {line}" for line in reduction(i, output, value)]
+            continue
         place = f"o{i} + at * N + columns[None, :]"
         cast = f"tl.broadcast_to({value}, inside.shape).to(o{i}.dtype.element_ty)"
         lines.append(f"    tl.store({place}, {cast}, mask=inside)")
@@ -145,11 +150,12 @@ _POINTWISE = """
 
 @triton.jit
 def fusepass_pointwise($products $params M, N, BM: tl.constexpr, BN: tl.constexpr):
-    rows = tl.program_id(1) * BM + tl.arange(0, BM)
-    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    m, n = tl.program_id(1), tl.program_id(0)
+    rows = m * BM + tl.arange(0, BM)
+    columns = n * BN + tl.arange(0, BN)
     at = rows.to(tl.int64)[:, None] * N + columns[None, :]
     inside = (rows < M)[:, None] & (columns < N)[None, :]
-    _epilogue($loaded rows, columns, M, N $given)
+    _epilogue($loaded m, n, rows, columns, M, N $given)
 """
 
 

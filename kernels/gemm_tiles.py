@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.epilogue import Epilogue, Output
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})
@@ -66,20 +66,36 @@ class Tile:
         """Of warps that multiply, where others load; else 0."""
         return {"pingpong": 2, "cooperative": 1}.get(self.form, 0)
 
-    def staged(self, products: int, outputs: int) -> int:
-        """Pieces of results in shared memory that each such group has on their way out."""
-        return 2 if self.groups == 2 and (products == 1 or outputs == 2) else 1
+    def piece(self, products: int) -> int:
+        """Columns that an epilogue is given at once."""
+        halved = self.groups or (self.form == "grid" and (self.split or products == 2))
+        return self.n // 2 if halved else self.n
 
-    def bytes_needed(self, products: int, outputs: int) -> int:
+    def staged(self, epilogue: Epilogue) -> int:
+        """Pieces of results in shared memory that each such group has on their way out."""
+        two = epilogue.products == 1 or len(epilogue.stored) == 2
+        return 2 if self.groups == 2 and two and not epilogue.reduced else 1
+
+    def bytes_needed(self, epilogue: Epilogue) -> int:
         """Shared memory of all programs on a multiprocessor, in bytes."""
-        held = self.bytes_in_flight(products)
-        staged = self.groups * self.staged(products, outputs) * self.m * (self.n // 2) * 2
-        return (held + staged + 1024 * (self.groups > 0)) * self.programs
+        held = self.bytes_in_flight(epilogue.products)
+        staged = self.groups * self.staged(epilogue) * self.m * (self.n // 2) * 2
+        across = self.groups * self.n * 2 * self.warps * len(epilogue.reduced)  # warps, in fp32
+        return (held + staged + across + 1024 * (self.groups > 0)) * self.programs
+
+    def shape_of(self, output: Output, products: int, m: Any, n: Any) -> tuple[Any, Any]:
+        """Of what a kernel stores for an output: of one that is reduced, partial results."""
+        if not output.over:
+            return m, n
+        width = self.piece(products)
+        return ((m + self.m - 1) // self.m, n) if output.over == "rows" else (-(-n // width), m)
 
     def takes(self, m: Any, weights: Sequence[Tensor], epilogue: Epilogue) -> bool:
         """Whether it is meant for that many rows, reads the weights and stores what is asked."""
+        if epilogue.reduced and self.plain and self.m <= FEW_ROWS:
+            return False
         if self.groups:
-            kinds = {output.dtype for output in epilogue.outputs}
+            kinds = {output.dtype for output in epilogue.stored}
             return kinds in _ONE_HALF and on_hopper(weights[0].device)
         if self.form == "grid":
             return True
@@ -131,17 +147,16 @@ _ROWS_ONE = (
 )
 
 
-def tiles(products: int, outputs: int = 1, memory: int = 1 << 30) -> dict[str, Tile]:
+def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     """The tiles there are, by name.
 
     Args:
-        products: 1 or 2.
-        outputs: how many results are stored.
+        epilogue: of one or two products.
         memory: shared memory in bytes that one program may have; larger tiles are left out.
     """
     one, pair = (*_ONE, *_ROW_ONE, *_ROWS_ONE), (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
-    every = _HOPPER + (one if products == 1 else pair)
-    return {tile.name: tile for tile in every if tile.bytes_needed(products, outputs) <= memory}
+    every = _HOPPER + (one if epilogue.products == 1 else pair)
+    return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 
 
 def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str]:

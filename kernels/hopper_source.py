@@ -21,7 +21,7 @@ does anew for each tile, was measured to take as long as the epilogue itself.
 from __future__ import annotations
 
 from fusepass.graph.epilogue import Epilogue
-from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters
+from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
 
 _LOADER = """
 
@@ -187,8 +187,9 @@ GROUPS = {"pingpong": 2, "cooperative": 1}
 def hopper_source(epilogue: Epilogue, form: str) -> str:
     """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
 
-    Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs are of one half type, with
-    rows that start at multiples of 16 bytes.
+    Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs that are not reduced
+    come first; there is one, and all are of one half type, with rows that start at multiples of 16
+    bytes.
 
     Args:
         epilogue: of one or two products.
@@ -196,7 +197,7 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     """
     groups, pair = GROUPS[form], epilogue.products == 2
     each = range(epilogue.products)
-    outputs = range(len(epilogue.outputs))
+    outputs = [i for i, output in enumerate(epilogue.outputs) if not output.over]
     weights = ", ".join(f"w{i}_ptr" for i in each)
     load_x = _LOADER.format(
         name="x",
@@ -258,8 +259,12 @@ def _epilogue(epilogue: Epilogue) -> str:
     lines.append(f"{indent}columns = first + gl.arange(0, HALF, layout=gl.SliceLayout(0, half))")
     computed, values = epilogue_parts(epilogue)
     lines += [indent + in_gluon(line) for line in computed]
-    for i, value in enumerate(values):
-        number = str(i) if pair else f"part * {len(values)} + {i}"
+    for i, (output, value) in enumerate(zip(epilogue.outputs, values, strict=True)):
+        if output.over:
+            text = reduction(i, output, value, "n" if pair else "(2 * n + part)")
+            lines += [indent + in_gluon(line) for line in text]
+            continue
+        number = str(i) if pair else f"part * {len(epilogue.stored)} + {i}"
         lines.append(_PUT.format(indent=indent, i=i, value=value, number=number))
     if not pair:
         lines += [f"{indent}left = right", f"{indent}first += HALF"]

@@ -23,8 +23,9 @@ def fusepass_gemm(x_ptr, $weights $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr):
     WEIGHT_FIRST: tl.constexpr = BM <= 32
     tiles_n = tl.cdiv(N, BN)
-    rows = (tl.program_id(0) // tiles_n) * BM + tl.arange(0, BM)
-    columns = (tl.program_id(0) % tiles_n) * BN + tl.arange(0, BN)
+    m, n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    rows = m * BM + tl.arange(0, BM)
+    columns = n * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
     at_x = x_ptr + rows.to(tl.int64)[:, None] * sx + k[None, :]
     offsets = columns.to(tl.int64)[:, None] * sw + k[None, :]
@@ -34,7 +35,7 @@ $starts
         x = tl.load(at_x + start, mask=(rows < M)[:, None] & here, other=0.0)
         inside = (columns < N)[:, None] & here
 $steps
-    _epilogue($products, rows, columns, M, N $given)
+    _epilogue($products, m, n, rows, columns, M, N $given)
 """
 
 _ROWS = {

@@ -10,6 +10,7 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, likely
+from fusepass.kernels.gemm_unfused import complete, unfused
 from fusepass.tune import INDUCTOR, Candidate
 
 
@@ -58,14 +59,15 @@ def _parted(
 
 
 def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
-    return kernel.unfused(*_parted(tensors, products), epilogue)
+    return unfused(*_parted(tensors, products), epilogue)
 
 
 def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
-    products = parse(epilogue).products
-    return kernel.launch(*_parted(tensors, products), epilogue, tile)
+    parsed = parse(epilogue)
+    outputs = kernel.launch(*_parted(tensors, parsed.products), epilogue, tile)
+    return complete(parsed, outputs)
 
 
-def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> Tensor:
+def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> list[Tensor]:
     x, weights, operands = _parted(tensors, epilogue.products)
-    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)[0]
+    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)

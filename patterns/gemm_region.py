@@ -55,6 +55,8 @@ from fusepass.tune import (
 from fusepass.tune.region_problem import digest
 
 GEMM_EPILOGUE = "gemm_epilogue"
+_REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}
+_CONVERT = torch.ops.prims.convert_element_type.default
 _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
 
 
@@ -123,8 +125,7 @@ def _asked(
         epilogue=region.epilogue,
         apart=_apart(region),
     )
-    outputs = len(region.epilogue.outputs)
-    every_tile = tiles(len(weights), outputs, shared_memory(x.device))
+    every_tile = tiles(region.epilogue, shared_memory(x.device))
     named = {
         name: tile
         for name, tile in every_tile.items()
@@ -195,7 +196,7 @@ def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
         NoRegion: there is none.
     """
     if pairs or not few:
-        return region_at(node, pairs=pairs)
+        return region_at(node, pairs=pairs, reductions=not few)
     try:
         region = region_at(node, pairs=False)
     except NoRegion:
@@ -207,7 +208,8 @@ def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
 
 def _feeds_generated_code(region: Region) -> bool:
     """Whether a result goes into a kernel that Inductor generates, and would be computed there."""
-    stored = (node for nodes in region.outputs for node in nodes)
+    outputs = zip(region.epilogue.outputs, region.outputs, strict=True)
+    stored = (node for output, nodes in outputs if not output.over for node in nodes)
     return any(feeds_generated_code(node, region.nodes) for node in stored)
 
 
@@ -273,10 +275,15 @@ def _replace(site: Site) -> None:
         )
         for position, nodes in enumerate(region.outputs):
             item = call(operator.getitem, fused, position)
+            output = region.epilogue.outputs[position]
+            if output.over:
+                item = call(_REDUCING[output.by], item, [0])
             for node in nodes:
                 made = item
+                if output.over and node.meta["val"].dtype is not torch.float32:
+                    made = call(_CONVERT, made, node.meta["val"].dtype)
                 if node in shaped:
-                    made = call(torch.ops.aten.reshape.default, item, shaped[node])
+                    made = call(torch.ops.aten.reshape.default, made, shaped[node])
                 node.replace_all_uses_with(
                     made, delete_user_cb=lambda user: user not in region.nodes
                 )
@@ -294,9 +301,10 @@ def _sizes(region: Region) -> dict[fx.Node, list[Any]]:
         NoRegion: one is symbolic, and no node in front of the kernel holds it.
     """
     wanted = {part.node: shape for part, shape in _operands(region) if shape is not None}
-    stored = [node for nodes in region.outputs for node in nodes]
-    values = {node: node.meta["val"] for node in stored}
-    wanted |= {node: tuple(v.shape) for node, v in values.items() if v.dim() != 2}
+    for output, nodes in zip(region.epilogue.outputs, region.outputs, strict=True):
+        shapes = {node: tuple(node.meta["val"].shape) for node in nodes}
+        dims = 1 if output.over else 2
+        wanted |= {node: shape for node, shape in shapes.items() if len(shape) != dims}
     held: dict[Any, fx.Node] = {}
     if any(not isinstance(size, int) for shape in wanted.values() for size in shape):
         for node in region.before.graph.nodes:

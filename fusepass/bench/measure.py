@@ -156,7 +156,12 @@ def _prepare(
 ) -> None:
     prepare_workers(workers, settings.device, prime=settings.compile_times != "none")
     prints = ask(workers, "build", together=True, source=source)
-    if len({tuple(one) for one in prints.values()}) > 1:
+    floors = {worker.variant.label for worker in workers if worker.variant.floor}
+    # A floor may hold as many weights in fewer tensors: floors are alike among themselves only.
+    alike = [
+        {tuple(prints[one]) for one in prints if (one in floors) == of} for of in (True, False)
+    ]
+    if any(len(found) > 1 for found in alike):
         raise BenchError(
             f"fusepass bench: {program.name} gives other weights or inputs in every process. The "
             "benchmark seeds torch and random before it builds; use no other source of randomness."

@@ -41,8 +41,9 @@ class Program:
         twin: builds the same program with its branches on tensors written by hand as
             ``torch.where``, with the same weights and inputs: what capture is held against, in time
             per call and in compile time.
-        floor: builds the part of the program that no fusion can take away, with the same weights
-            and inputs; timed beside the others, compiled by Inductor, and judged by nobody.
+        floor: builds the part of the program that no fusion can take away, with weights and inputs
+            of the same sizes in all; timed beside the others, compiled by Inductor, and judged by
+            nobody.
         branches: whether the program branches on tensors. One that does not is compiled with and
             without capture, to see what capture costs where there is nothing to capture.
         matmul_precision: value for ``torch.set_float32_matmul_precision`` ("high" allows TF32).

@@ -57,6 +57,10 @@ OPERATIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
     }
 )
 
+REDUCTIONS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
+    {"sum": torch.sum, "max": torch.amax}
+)
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -82,10 +86,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Output:
-    """A value that is stored, and as which dtype (without ``torch.``)."""
+    """A value that is stored, or reduced and then stored.
+
+    Attributes:
+        value: its number.
+        dtype: as which it is stored, without ``torch.``; of what is reduced, ``float32``.
+        over: ``rows`` where there is one result for each column (the gradient of a bias),
+            ``columns`` where there is one for each row; else empty.
+        by: how it is reduced, ``sum`` or ``max``.
+    """
 
     value: str
     dtype: str
+    over: str = ""
+    by: str = "sum"
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,7 @@ class Epilogue:
         products: how many there are: 1, or 2 for a gated pair.
         operands: what is read besides.
         steps: the operations.
-        outputs: what is stored, each of the size of one product.
+        outputs: what is stored, each of the size of one product; then what is reduced.
     """
 
     products: int
@@ -106,7 +120,21 @@ class Epilogue:
 
     def text(self) -> str:
         """As JSON on one line: equal for equal epilogues."""
-        return json.dumps(asdict(self), separators=(",", ":"), default=repr)
+        record = asdict(self)
+        for output in record["outputs"]:
+            if not output["over"]:
+                del output["over"], output["by"]
+        return json.dumps(record, separators=(",", ":"), default=repr)
+
+    @property
+    def stored(self) -> tuple[Output, ...]:
+        """The outputs that have an element for each of a product's."""
+        return tuple(output for output in self.outputs if not output.over)
+
+    @property
+    def reduced(self) -> tuple[Output, ...]:
+        """The other ones."""
+        return tuple(output for output in self.outputs if output.over)
 
 
 def parse(text: str) -> Epilogue:
@@ -125,6 +153,11 @@ def parse(text: str) -> Epilogue:
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not an epilogue: {text!r}") from error
+    if not all(
+        (one.over or "rows") in ("rows", "columns") and one.by in REDUCTIONS
+        for one in found.outputs
+    ):
+        raise ValueError(f"a malformed output in an epilogue: {found.outputs}")
     known = found.products + len(found.operands)
     for position, step in enumerate(found.steps):
         used = [int(arg[1:]) for arg in step.args if isinstance(arg, str)]
@@ -144,7 +177,7 @@ def evaluate(
         operands: broadcastable to (M, N).
 
     Returns:
-        The outputs, contiguous, in their dtypes.
+        The outputs, contiguous, in their dtypes; what is reduced as one row.
     """
     wide = products[0].dtype
     shape = products[0].shape
@@ -159,10 +192,14 @@ def evaluate(
     for step in epilogue.steps:
         made = OPERATIONS[step.op](*map(value, step.args))
         values.append(made)
-    return [
-        value(out.value).expand(shape).to(getattr(torch, out.dtype)).contiguous()
-        for out in epilogue.outputs
-    ]
+
+    def stored(out: Output) -> Tensor:
+        whole = value(out.value).expand(shape)
+        if out.over:
+            whole = REDUCTIONS[out.by](whole, 0 if out.over == "rows" else 1)[None]
+        return whole.to(getattr(torch, out.dtype)).contiguous()
+
+    return list(map(stored, epilogue.outputs))
 
 
 def is_constant(value: Any) -> bool:

@@ -26,30 +26,33 @@ def is_gemm(node: fx.Node) -> bool:
     return value.dim() == 2 and value.dtype in FLOATS[1:] and not scaled
 
 
-def region_at(gemm: fx.Node, *, pairs: bool, alone: bool = False) -> Region:
+def region_at(
+    gemm: fx.Node, *, pairs: bool, alone: bool = False, reductions: bool = False
+) -> Region:
     """The region of a GEMM.
 
     Args:
         gemm: one of :func:`is_gemm`.
         pairs: look for a gated pair of which ``gemm`` is the first product; else for one product.
         alone: take the product (and its bias) only, whatever is behind it.
+        reductions: take reductions of its values as well.
 
     Raises:
         NoRegion: there is none.
     """
     halves = _halves(gemm)
     if pairs and halves:
-        return grown([gemm], halves)
+        return grown([gemm], halves, reductions=reductions)
     if alone:
         return grown([gemm], (), alone=True)
     if halves:
         raise NoRegion("its result is taken apart")
     if not pairs:
-        return grown([gemm], ())
+        return grown([gemm], (), reductions=reductions)
     partner = _partner(gemm)
     if partner is None:
         raise NoRegion("no other product of the same operand meets it")
-    return grown([gemm, partner], ())
+    return grown([gemm, partner], (), reductions=reductions)
 
 
 def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.epilogue import Epilogue, Operand
+from fusepass.graph.region_reductions import Reduced
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Region:
         operands: what is read besides, in the epilogue's order.
         shapes: for each operand, what it is to be reshaped to; None if it stays.
         epilogue: of the products.
-        outputs: for each of the epilogue's outputs, the nodes that hold it.
+        outputs: for each of the epilogue's outputs, the nodes that hold it; of one that is reduced,
+            the nodes that reduce it.
         nodes: everything the kernel takes the place of, in the order of the graph.
         pulled: what is computed in the kernel besides: read by element-wise calls only, so that no
             other kernel stores it.
@@ -87,6 +89,7 @@ class Growth:
         pulled: likewise, of nodes that are computed again in the region.
         operands: what is read besides, and the shape it is read in.
         steps: operations, with values and numbers as arguments.
+        reduced: nodes that reduce a value of the region, and how.
         tainted: nodes that depend on the region and are not in it.
         depth: of the call that is being pulled in; 0 for one of the region.
     """
@@ -98,6 +101,7 @@ class Growth:
     pulled: dict[fx.Node, Value] = field(default_factory=dict)
     operands: list[tuple[Part, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    reduced: dict[fx.Node, tuple[Value, Reduced]] = field(default_factory=dict)
     tainted: set[fx.Node] = field(default_factory=set)
     depth: int = 0
 

@@ -11,8 +11,10 @@ from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import NoRegion
 from fusepass.graph.region import Growth, Part, Region, Value
+from fusepass.graph.region_reductions import Reduced
 
 _MOST_OUTPUTS = 3
+_MOST_REDUCED = 2
 
 
 def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[fx.Node]) -> Region:
@@ -29,7 +31,9 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     """
     order = {node: place for place, node in enumerate(x.graph.nodes)}
     inside = sorted(inside, key=order.__getitem__)
-    outputs = _outputs(growth, inside)
+    outputs, reduced = _outputs(growth, inside), _reduced(growth)
+    if not outputs and not reduced:
+        raise NoRegion("nothing of it is used")
     needed = [x, *(part.node for part in parts), *(part.node for part, *_ in growth.operands)]
     if any(node in inside or node in growth.tainted for node in needed):
         raise NoRegion("a product is made of another one")
@@ -58,9 +62,12 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
             len(parts),
             tuple(operand for _, operand, _ in growth.operands),
             tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
-            tuple(Output(str(number(value)), dtype) for (value, dtype), _ in outputs),
+            (
+                *(Output(str(number(value)), dtype) for (value, dtype), _ in outputs),
+                *(Output(str(number(v)), "float32", how.over, how.by) for (v, how), _ in reduced),
+            ),
         ),
-        tuple(tuple(nodes) for _, nodes in outputs),
+        tuple(tuple(nodes) for _, nodes in (*outputs, *reduced)),
         tuple(inside),
         tuple(sorted(growth.pulled, key=order.__getitem__)),
         moved,
@@ -75,18 +82,28 @@ def _outputs(
     taken = set(inside)
     stored: dict[tuple[Value, str], list[fx.Node]] = {}
     for node in inside:
-        if all(user in taken for user in node.users):
+        if node in growth.reduced or all(user in taken for user in node.users):
             continue
         if node not in growth.known:
             raise NoRegion("the packed product is used as a whole")
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
         stored.setdefault((growth.known[node], dtype), []).append(node)
     ordered = sorted(stored.items(), key=lambda one: _rank(one[0][0]), reverse=True)
-    if not ordered or len(ordered) > _MOST_OUTPUTS:
+    if len(ordered) > _MOST_OUTPUTS:
         raise NoRegion(f"{len(ordered)} values of it are used")
     if any(value[0] == "operand" or dtype == "bool" for (value, dtype), _ in ordered):
         raise NoRegion("what it hands out is no product's")
     return ordered
+
+
+def _reduced(growth: Growth) -> list[tuple[tuple[Value, Reduced], list[fx.Node]]]:
+    """Values that are reduced, each with how and the nodes that do it."""
+    found: dict[tuple[Value, Reduced], list[fx.Node]] = {}
+    for node, (value, how) in growth.reduced.items():
+        found.setdefault((value, how), []).append(node)
+    if len(found) > _MOST_REDUCED or any(value[0] == "operand" for value, _ in found):
+        raise NoRegion(f"{len(found)} reductions of it are used, or one of what it only reads")
+    return list(found.items())
 
 
 def _until(node: fx.Node, end: fx.Node) -> Iterator[fx.Node]:

@@ -24,19 +24,27 @@ from fusepass.graph.epilogue import is_constant as is_number
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_borders import finished
+from fusepass.graph.region_reductions import reduction_of
 
 VIEWS = frozenset("view reshape _unsafe_view".split())
 _MOST_OPERANDS = 4
 _DEEPEST = 24  # calls in a row that are pulled in
 
 
-def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool = False) -> Region:
+def grown(
+    gemms: Sequence[fx.Node],
+    halves: tuple[fx.Node, ...],
+    *,
+    alone: bool = False,
+    reductions: bool = False,
+) -> Region:
     """The largest region of some products.
 
     Args:
         gemms: one, or two of the same x.
         halves: of one product, the nodes that hold its halves; empty where it is taken whole.
         alone: take nothing but the products and their biases.
+        reductions: take reductions of its values as well.
 
     Raises:
         NoRegion: there is none.
@@ -58,12 +66,19 @@ def grown(gemms: Sequence[fx.Node], halves: tuple[fx.Node, ...], *, alone: bool 
     for node in () if alone else _after(gemms[0]):
         if node in growth.known or node in inside:
             continue
-        if _joins(growth, node):
+        inputs = node.all_input_nodes
+        if reductions and _is_reduced(growth, node):
             inside.append(node)
-        elif any(one in growth.known or one in growth.tainted for one in node.all_input_nodes):
+        elif any(one in growth.tainted or one in growth.reduced for one in inputs):
+            growth.tainted.add(node)
+        elif _joins(growth, node):
+            inside.append(node)
+        elif any(one in growth.known for one in inputs):
             growth.tainted.add(node)
     rows = sum(operand.kind != "full" for _, operand, _ in growth.operands[:biases])
-    if len(growth.steps) == rows and not alone:  # a bias per column is no work for cuBLAS either
+    if (
+        len(growth.steps) == rows and not alone and not growth.reduced
+    ):  # a bias per column is no work for cuBLAS either
         raise NoRegion("nothing element-wise follows")
     region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
@@ -137,8 +152,6 @@ def _joins(growth: Growth, node: fx.Node) -> bool:
     inputs = [one for one in node.all_input_nodes if tensor_value(one) is not None]
     if node.op != "call_function" or not any(one in growth.known for one in inputs):
         return False
-    if any(one in growth.tainted for one in node.all_input_nodes):
-        return False
     if op_name(node) in VIEWS:
         source: Any = node.args[0]
         if source in growth.known and keeps_rows(node, source):
@@ -154,6 +167,19 @@ def _joins(growth: Growth, node: fx.Node) -> bool:
     except NoRegion:
         growth.back_to(mark)
         return False
+    return True
+
+
+def _is_reduced(growth: Growth, node: fx.Node) -> bool:
+    """Take a reduction into the region, if it is one of a value of it."""
+    found = reduction_of(node)
+    if found is None:
+        return False
+    source: Any = node.args[0]
+    whole = source.meta["val"]
+    if source not in growth.known or not _is_result(growth, whole):
+        return False
+    growth.reduced[node] = growth.known[source], found
     return True
 
 

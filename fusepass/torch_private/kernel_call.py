@@ -20,14 +20,14 @@ class KernelCall:
         kernel: of Triton, with its one configuration.
         count: programs there is work for, maybe symbolic.
         most: programs that run at a time; no more are started.
-        dtypes: of the outputs, each (M, N) and contiguous.
+        outputs: dtype and shape of each, of two dimensions and contiguous.
         arguments: called with what stands for inputs and outputs, gives the kernel's by name.
     """
 
     kernel: Any
     count: Any
     most: int
-    dtypes: Sequence[torch.dtype]
+    outputs: Sequence[tuple[torch.dtype, tuple[Any, Any]]]
     arguments: Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]
 
 
@@ -72,17 +72,19 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
         args: Any = node.args
         given = [args[0], *args[1], *args[2]]
         fakes = [value.meta["val"] if isinstance(value, fx.Node) else value for value in given]
-        call = plan(fakes, len(weights), epilogue, tile)
+        call, device = plan(fakes, len(weights), epilogue, tile), fakes[0].device
         if call is None or V.graph.cpp_wrapper:
             return leave(x, weights, operands, epilogue, tile)
         tensors = [
             ir.ExternKernel.require_exact_strides(value, [_expression(s) for s in fake.stride()])
             for value, fake in zip([x, *weights, *operands], fakes, strict=True)
         ]
-        size = [_expression(fakes[0].shape[0]), _expression(fakes[1].shape[1])]
         empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
         outputs = [
-            empty(size, [size[1], 1], dtype=dtype, device=fakes[0].device) for dtype in call.dtypes
+            empty(
+                [*map(_expression, shape)], [_expression(shape[1]), 1], dtype=dtype, device=device
+            )
+            for dtype, shape in call.outputs
         ]
         arguments = {k: _expression(v) for k, v in call.arguments(tensors, outputs).items()}
         numbers = {k: v for k, v in arguments.items() if not isinstance(v, ir.IRNode)}

@@ -107,7 +107,7 @@ def compile_region(
     way. Call it, and what it returns, under :func:`real_tensors`.
 
     Args:
-        function: of the tensors in ``inputs``; returns one tensor.
+        function: of the tensors in ``inputs``; returns one tensor, or a list of some.
         inputs: real tensors.
         patches: Inductor config values; custom passes and CUDA graphs are off in any case.
 
@@ -128,7 +128,12 @@ def compile_region(
     )
     plain = {hook: None for hook in hooks if hasattr(config, hook)}
     with config.patch({**patches, **plain, "triton.cudagraphs": False}):
-        traced = make_fx(lambda *args: (function(*args),), select_decomp_table())
+
+        def returned(*args: Any) -> tuple[Any, ...]:
+            made = function(*args)
+            return tuple(made) if isinstance(made, list) else (made,)
+
+        traced = make_fx(returned, select_decomp_table())
         gm = traced(*inputs)
         code = compile_fx_inner(gm, list(inputs))
     return lambda: code(list(inputs))

@@ -41,9 +41,13 @@ def test_floors_have_the_programs_inputs_and_results(suite: str) -> None:
         assert least.shape[1] in (out.shape[1], 2 * out.shape[1])
 
 
-def test_the_command_times_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("program", ["linear relu-16", "gated swiglu-16", "gated swiglu-mlp"])
+def test_the_command_times_the_floor(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.json"
-    arguments = "bench --suite linear --only relu-16 --device cpu --modes default --rounds 5"
+    suite, only = program.split()
+    arguments = f"bench --suite {suite} --only {only} --device cpu --modes default --rounds 5"
     quick = "--round-seconds 0.01 --compile-times none"
     assert main([*arguments.split(), *quick.split(), "--json", str(out)]) == 0
     assert "/ floor" in capsys.readouterr().out

@@ -16,26 +16,29 @@ from torch.nn import functional as F
 import fusepass
 from fusepass import torch_private, tune
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
-from fusepass.graph.epilogue import evaluate
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels import gemm_source, gemm_tiles
 from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.kernels.gemm_unfused import complete
 from fusepass.patterns import gemm_region as rule
 from fusepass.tune.decide import Choice
-from tests.kernels.test_gemm_region import EPILOGUES, inputs, within
+from tests.kernels.test_gemm_region import EPILOGUES, exact_and_eager, inputs, within
 
 pytestmark = pytest.mark.gpu
-GRID = {n: [t for t in tiles(n).values() if t.form == "grid"] for n in (1, 2)}
+GRID = {
+    products: [tile for tile in tiles(EPILOGUES[name]).values() if tile.form == "grid"]
+    for products, name in ((1, "plain"), (2, "swiglu"))
+}
 SKINNY = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
     for name, epilogue in EPILOGUES.items()
-    for tile in tiles(epilogue.products).values()
+    for tile in tiles(epilogue).values()
     if tile.plain
 ]
 HOPPER = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
-    for name in ("swiglu", "gelu", "plain")
-    for tile in tiles(EPILOGUES[name].products, len(EPILOGUES[name].outputs), 227 << 10).values()
+    for name in ("swiglu", "gelu", "plain", "gradient", "sums")
+    for tile in tiles(EPILOGUES[name], 227 << 10).values()
     if tile.groups
 ]
 SIZES = [(300, 136, 72), (257, 1032, 1000)]
@@ -69,10 +72,8 @@ def agrees(name: str, tile: Tile, size: tuple[int, int, int], how: str) -> None:
         weights = held[::-1] if how == "swapped" else held
         weights = [w.contiguous() for w in weights] if how == "rows" else weights
     assert kernel.refuses(x, weights, operands, epilogue) is None
-    got = kernel.launch(x, weights, operands, epilogue.text(), tile)
-    exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
-    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
-    assert within(got, exact, eager)
+    got = complete(epilogue, kernel.launch(x, weights, operands, epilogue.text(), tile))
+    assert within(got, *exact_and_eager(epilogue, x, weights, operands))
 
 
 @pytest.mark.parametrize("tile", GRID[2][:2], ids=lambda tile: tile.name)
@@ -81,7 +82,7 @@ def test_a_pair(tile: Tile, how: str) -> None:
     agrees("swiglu", tile, SIZES[0], how)
 
 
-@pytest.mark.parametrize("name", ["gelu", "masked"])
+@pytest.mark.parametrize("name", ["gelu", "masked", "gradient", "loss"])
 @pytest.mark.parametrize("how", ["in order", "rows"])
 def test_one_product(name: str, how: str) -> None:
     for size in SIZES:
@@ -93,7 +94,7 @@ def test_one_product(name: str, how: str) -> None:
 def test_warps_that_load_and_warps_that_multiply(name: str, tile: Tile) -> None:
     """From one tile to several for each group of warps; rings that wrap at any place."""
     for size in (SIZES[0], (8, 16, 16), (128, 128, 320), (129, 144, 2064), (4200, 2064, 208)):
-        for how in ("in order", "packed" if name == "swiglu" else "rows"):
+        for how in ("in order", "packed" if EPILOGUES[name].products == 2 else "rows"):
             agrees(name, tile, size, how)
 
 

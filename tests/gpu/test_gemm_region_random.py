@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.graph.epilogue import Epilogue, parse
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
-from tests.kernels.test_gemm_region import EPILOGUES, within
+from fusepass.kernels.gemm_unfused import complete
+from tests.kernels.test_gemm_region import EPILOGUES, exact_and_eager, within
 
 pytestmark = pytest.mark.gpu
 GROUPS, CASES = 8, 50
@@ -27,7 +28,7 @@ class Case:
         text = EPILOGUES[draw.choice(sorted(EPILOGUES))].text()
         self.epilogue: Epilogue = parse(text.replace("bfloat16", dtype))
         self.dtype = getattr(torch, dtype)
-        every = tiles(self.epilogue.products, len(self.epilogue.outputs), LIMIT)
+        every = tiles(self.epilogue, LIMIT)
         self.tile: Tile = draw.choice(sorted(every.values(), key=str))
         most = {"row": 1, "rows": self.tile.m}.get(self.tile.form, 700)
         self.m = draw.choice([0, 1, most, draw.randint(1, most), draw.randint(1, most)])
@@ -91,8 +92,8 @@ def test_random_cases(group: int) -> None:
             launched += 1
         else:
             got = torch.ops.fusepass.gemm_region(x, weights, operands, text, case.tile.name)
-        exact = kernel.reference(x.double(), [w.double() for w in weights], operands, case.epilogue)
-        eager = evaluate(case.epilogue, [(x @ w).float() for w in weights], operands)
+        got = complete(case.epilogue, got)
+        exact, eager = exact_and_eager(case.epilogue, x, weights, operands)
         facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
         assert within(got, exact, eager), facts
         assert all(out.is_contiguous() for out in got), facts

@@ -23,7 +23,19 @@ SPECIAL = Epilogue(
 )
 
 
-@pytest.mark.parametrize("epilogue", [SWIGLU, SPECIAL])
+REDUCED = Epilogue(
+    1,
+    (),
+    (Step("abs", ("%0",)),),
+    (
+        Output("%1", "bfloat16"),
+        Output("%1", "float32", "rows"),
+        Output("%0", "float32", "columns", "max"),
+    ),
+)
+
+
+@pytest.mark.parametrize("epilogue", [SWIGLU, SPECIAL, REDUCED])
 def test_text_and_back(epilogue: Epilogue) -> None:
     assert parse(epilogue.text()) == epilogue
     assert "\n" not in epilogue.text()
@@ -37,6 +49,8 @@ def test_text_and_back(epilogue: Epilogue) -> None:
         SWIGLU.text().replace("sigmoid", "sigmoidal"),
         SWIGLU.text().replace('"%2"', '"%9"'),
         SWIGLU.text()[:-1],
+        REDUCED.text().replace("rows", "planes"),
+        REDUCED.text().replace("max", "min"),
     ],
 )
 def test_malformed_texts(text: str) -> None:
@@ -49,6 +63,21 @@ def test_what_is_computed() -> None:
     out, pre = evaluate(SWIGLU, [gate, up], [])
     assert torch.equal(out, (gate * torch.sigmoid(gate) * up).bfloat16())
     assert torch.equal(pre, gate)
+
+
+def test_reductions() -> None:
+    product = torch.randn(5, 7)
+    product[3, 2] = math.nan
+    stored, sums, largest = evaluate(REDUCED, [product], [])
+    assert torch.equal(stored[0], product[0].abs().bfloat16())
+    torch.testing.assert_close(sums, product.abs().sum(0, keepdim=True), equal_nan=True)
+    torch.testing.assert_close(largest, product.amax(1)[None], equal_nan=True)
+    assert [REDUCED.stored, REDUCED.reduced] == [REDUCED.outputs[:1], REDUCED.outputs[1:]]
+
+
+def test_texts_without_reductions_name_none() -> None:
+    """They are part of keys that tables hold."""
+    assert "over" not in SWIGLU.text()
 
 
 def test_special_values_and_truth() -> None:

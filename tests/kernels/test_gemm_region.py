@@ -18,6 +18,7 @@ from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.kernels.gemm_unfused import complete
 
 GLUON = "triton.experimental.gluon._runtime"
 no_triton = importlib.util.find_spec("triton") is None
@@ -85,7 +86,22 @@ GELU_TANH = Epilogue(
     ),
     (Output("%11", "bfloat16"),),
 )
+GRADIENT = Epilogue(  # of a bias, too
+    1,
+    (Operand("full", "bfloat16"),),
+    (Step("tanh", ("%1",)), Step("mul", ("%0", "%2"))),
+    (
+        Output("%3", "bfloat16"),
+        Output("%3", "float32", "rows"),
+        Output("%3", "float32", "columns", "max"),
+    ),
+)
+SUMS = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "float32", "columns")))
+LOSS = Epilogue(1, (), (Step("mul", ("%0", "%0")),), (Output("%1", "float32", "rows"),))
 EPILOGUES = {
+    "gradient": GRADIENT,
+    "sums": SUMS,
+    "loss": LOSS,
     "plain": PLAIN,
     "gelu_tanh": GELU_TANH,
     "quotient": QUOTIENT,
@@ -109,6 +125,15 @@ def inputs(
     return noise(m, k), [noise(n, k).t() for _ in range(epilogue.products)], operands
 
 
+def exact_and_eager(
+    epilogue: Epilogue, x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs in fp64, and as single operations give them."""
+    exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
+    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
+    return complete(epilogue, exact), complete(epilogue, eager)
+
+
 def within(got: Sequence[Tensor], exact: Sequence[Tensor], eager: Sequence[Tensor]) -> bool:
     bounds = [
         error_bound(half_ulp(g.dtype, rms(e)), rms_error(r, e), None)
@@ -124,11 +149,10 @@ def test_the_operator(name: str, size: tuple[int, int, int]) -> None:
     epilogue = EPILOGUES[name]
     x, weights, operands = inputs(epilogue, *size)
     args = x, weights, operands, epilogue.text(), "reference"
-    got = torch.ops.fusepass.gemm_region(*args)
-    exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
-    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
-    assert within(got, exact, eager)
-    assert all(out.is_contiguous() and out.shape == (size[0], size[1]) for out in got)
+    got = complete(epilogue, torch.ops.fusepass.gemm_region(*args))
+    assert within(got, *exact_and_eager(epilogue, x, weights, operands))
+    assert all(out.is_contiguous() for out in got)
+    assert all(out.shape == size[:2] for out in got[: len(epilogue.stored)])
     torch.library.opcheck(torch.ops.fusepass.gemm_region.default, args)
 
 
@@ -195,19 +219,19 @@ def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool =
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
 def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> None:
     epilogue = EPILOGUES[name]
-    every = tiles(epilogue.products).values()
+    every = tiles(epilogue).values()
     tile = next(tile for tile in every if (tile.form + str(tile.m)).startswith(form))
     assert "fusepass_gemm" in compiled(epilogue, tile, capability)
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["swiglu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums"])
 @pytest.mark.parametrize("form", ["pingpong", "cooperative"])
 @pytest.mark.parametrize("lies", ["(N, K)", "(K, N)"])
 def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
     epilogue = EPILOGUES[name]
     transposed = lies == "(N, K)" or epilogue.products == 2  # which is refused otherwise
-    tile = next(tile for tile in tiles(epilogue.products, 2).values() if tile.form == form)
+    tile = next(tile for tile in tiles(epilogue).values() if tile.form == form)
     ptx = compiled(epilogue, tile, 90, transposed)
     assert "fusepass_gemm_hopper" in ptx
     assert "wgmma.mma_async" in ptx
@@ -236,11 +260,9 @@ def interpreted() -> None:
                     continue
                 if tile.plain and not transposed:
                     continue
-                got = kernel.launch(x, given, operands, epilogue.text(), tile)
-                double = [w.double() for w in given]
-                exact = kernel.reference(x.double(), double, operands, epilogue)
-                eager = evaluate(epilogue, [(x @ w).float() for w in given], operands)
-                assert within(got, exact, eager), (name, size)
+                made = kernel.launch(x, given, operands, epilogue.text(), tile)
+                both_ways = exact_and_eager(epilogue, x, given, operands)
+                assert within(complete(epilogue, made), *both_ways), (name, size)
 
 
 @needs_triton

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,15 +13,17 @@ from fusepass.kernels import gemm_tiles
 from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, programs, tiles
 
 HALF = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
+PAIR = replace(HALF, products=2)
+OF = {1: HALF, 2: PAIR}
 SINGLE = Epilogue(1, (), (), (Output("%0", "bfloat16"), Output("%0", "float32")))
 
 
 @pytest.mark.parametrize("products", [1, 2])
 def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
-    every = tiles(products)
+    every = tiles(OF[products])
     assert len(set(every.values())) == len(every)
     assert all(name == tile.name for name, tile in every.items())
-    fitting = tiles(products, memory=100 << 10)  # as much as an RTX 4090 has
+    fitting = tiles(OF[products], memory=100 << 10)  # as much as an RTX 4090 has
     assert fitting.keys() < every.keys()
     assert {tile.form for tile in fitting.values()} >= {"rows", "row"}
 
@@ -29,7 +32,9 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
 @pytest.mark.parametrize("m", [1, 2, 16, 17, 32, 64])
 def test_few_rows(products: int, m: int) -> None:
     weight = torch.empty(64, 32).t()
-    named = {name: tile for name, tile in tiles(products).items() if tile.takes(m, [weight], HALF)}
+    named = {
+        name: tile for name, tile in tiles(OF[products]).items() if tile.takes(m, [weight], HALF)
+    }
     for name in likely(named, products, m, 4096):
         tile = named[name]
         assert tile.form == ("row" if m == 1 else "rows")
@@ -55,7 +60,7 @@ def test_who_takes_what() -> None:
 
 def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = [torch.empty(64, 64).t()]
-    some = [tile for tile in tiles(1).values() if tile.groups]
+    some = [tile for tile in tiles(HALF).values() if tile.groups]
     assert {tile.form for tile in some} == {"pingpong", "cooperative"}
     assert not any(tile.takes(1000, weight, HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
@@ -72,7 +77,7 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def without_hopper(products: int) -> dict[str, Tile]:
-    return {name: tile for name, tile in tiles(products).items() if not tile.groups}
+    return {name: tile for name, tile in tiles(OF[products]).items() if not tile.groups}
 
 
 def test_many_rows() -> None:
@@ -89,8 +94,8 @@ def test_many_rows() -> None:
 )
 def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
     """Where there are tiles enough to hide epilogues behind, else one tile per multiprocessor."""
-    first, *others = likely(tiles(1), 1, m, n)
-    tile = tiles(1)[first]
+    first, *others = likely(tiles(HALF), 1, m, n)
+    tile = tiles(HALF)[first]
     assert tile.form == form
     assert len(others) == (0 if form == "pingpong" else 1)
     assert all(other in without_hopper(1) for other in others)
@@ -103,5 +108,25 @@ def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
 @pytest.mark.parametrize("outputs", [1, 2, 3])
 def test_shared_memory_of_hopper(products: int, outputs: int) -> None:
     """An H100 has 227 KiB for a program; some tile has to fit whatever is stored."""
-    held = tiles(products, outputs, 227 << 10)
+    epilogue = replace(OF[products], outputs=HALF.outputs * outputs)
+    held = tiles(epilogue, 227 << 10)
     assert {"pingpong", "cooperative"} <= {tile.form for tile in held.values()}
+    reduced = (*epilogue.outputs, Output("%0", "float32", "rows"))
+    held = tiles(replace(epilogue, outputs=reduced), 227 << 10)
+    assert {"pingpong", "cooperative"} <= {tile.form for tile in held.values()}
+
+
+def test_partial_results() -> None:
+    """One per tile of rows for each column; one per piece of columns for each row."""
+    stored, rows = Output("%0", "float32"), Output("%0", "float32", "rows")
+    columns = Output("%0", "float32", "columns", "max")
+    whole, halved = Tile(128, 256, 64, 8, 3), Tile(128, 256, 64, 8, 3, split=True)
+    shapes = [whole.shape_of(one, 1, 300, 520) for one in (stored, rows, columns)]
+    assert shapes == [(300, 520), (3, 520), (3, 300)]
+    assert halved.shape_of(columns, 1, 300, 520) == (5, 300)
+    assert whole.shape_of(columns, 2, 300, 520) == (5, 300)  # both columns of a pair in one tile
+    cooperative = replace(whole, form="cooperative")
+    assert cooperative.shape_of(columns, 1, 300, 520) == (5, 300)
+    only = replace(HALF, outputs=(rows,))
+    few = Tile(16, 16, 64, 4, 2, form="rows")
+    assert not few.takes(8, [torch.empty(64, 64).t()], only)

@@ -16,7 +16,7 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.torch_private import gluon_launcher
 from tests.kernels.test_gemm_region import GELU
 
-TILE: Tile = next(tile for tile in tiles(1, 2).values() if tile.groups)
+TILE: Tile = next(tile for tile in tiles(GELU).values() if tile.groups)
 
 
 def copied(stub: Any) -> str:

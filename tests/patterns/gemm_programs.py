@@ -121,11 +121,26 @@ AROUND: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "of its columns": lambda h, s: h / (1 + s.abs()),
     "a number per row": lambda h, s: h * torch.arange(h.shape[-2]).to(h.dtype).unsqueeze(-1),
 }
+REDUCED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a sum per row": lambda h, s: F.elu(h).sum(-1),
+    "a sum per column": lambda h, s: (h * s).sum(tuple(range(h.dim() - 1))),
+    "kept dimensions": lambda h, s: (h, F.hardswish(h).sum(-1, keepdim=True)),
+    "the product alone": lambda h, s: (h, h.sum(-1)),
+    "the largest of each row": lambda h, s: (h * 2, (h * 2).amax(-1)),
+    "the largest of each column": lambda h, s: h.abs().flatten(0, -2).amax(0, keepdim=True),
+    "both ways": lambda h, s: (h.square().sum(-1), (h * h).flatten(0, -2).sum(0)),
+    "in single precision": lambda h, s: (h.float() ** 2).sum(-1),
+    "another dtype": lambda h, s: (h * s).sum(-1, dtype=torch.float32),
+    "what follows is outside": lambda h, s: h * 2 + (h * 2).sum(-1, keepdim=True),
+}
 NOT: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "a softmax": lambda h, s: h.softmax(-1),
+    "a sum of everything": lambda h, s: h.sum(),
+    "a sum of some rows": lambda h, s: h.view(3, -1, h.shape[-1]).sum(1),
+    "a mean": lambda h, s: h.mean(-1),
+    "in double precision": lambda h, s: h.sum(-1, dtype=torch.float64),
+    "reductions of several values": lambda h, s: (h.sum(-1), (h * 2).sum(-1), (h * 3).sum(-1)),
     "its transpose": lambda h, s: h.transpose(-1, -2) * 2,
     "other columns": lambda h, s: h.roll(1, -1) * 2,
-    "a sum": lambda h, s: h.sum(-1),
     "a sort": lambda h, s: h.sort(-1).values,
     "another shape": lambda h, s: h.reshape(-1)[: K * 2].reshape(K, 2) * 2,
     "integers": lambda h, s: h.int() * 2,

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.errors import RewriteFault
+from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.gemm_region import is_gemm
 from fusepass.patterns import gemm_region
 from tests.patterns.gemm_programs import (
@@ -22,6 +23,7 @@ from tests.patterns.gemm_programs import (
     NOT,
     OPTIONS,
     PACKED,
+    REDUCED,
     RULES,
     Activation,
     Gated,
@@ -84,6 +86,53 @@ def test_what_stands_around_one_product(name: str) -> None:
         torch.compiler.reset()
         _, found = agrees(Linear(AROUND[name]), torch.randn(M, K).bfloat16(), train=train)
         assert train or found == {"gemm_epilogue": 1}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize("shape", [(M, K), (2, 4, M // 8, K)])
+def test_what_is_reduced(name: str, shape: tuple[int, ...]) -> None:
+    for train in (False, True):
+        torch.compiler.reset()
+        _, found = agrees(Linear(REDUCED[name]), torch.randn(shape).bfloat16(), train=train)
+        assert train or found == {"gemm_epilogue": 1}
+
+
+@pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
+def test_sizes_that_vary_and_a_reduction(codegen: str) -> None:
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.elu(x @ w)
+        return h, h.sum(0)
+
+    options = {**OPTIONS, "codegen": codegen}
+    compiled = torch.compile(program, backend="fusepass", options=options, dynamic=True)
+    w = torch.rand(K, N).bfloat16()
+    for rows in (M, 3 * M + 1, 0):
+        x = torch.rand(rows, K).bfloat16()
+        for mine, theirs in zip(compiled(x, w), program(x, w), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+    assert applied(compiled)["gemm_epilogue"] >= 1  # without rows it is compiled anew
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_the_gradient_of_a_bias_comes_with_the_derivative(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The feed-forward layer of a transformer: one kernel gives both, in its backward."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(K, N), nn.Linear(N, K)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.down(ACTIVATIONS[name](self.up(x)))
+
+    asked: list[Epilogue] = []
+    monkeypatch.setattr(gemm_region, "digest", lambda one: asked.append(one) or "")
+    _, found = agrees(Layer(), torch.randn(2, M, K).bfloat16(), train=True, codegen="inductor")
+    gradients = [one for one in asked if [output.over for output in one.outputs] == ["", "rows"]]
+    assert len(gradients) == 1
+    assert found == {"gemm_epilogue": 3}  # the gradients of the weights have few rows
 
 
 @pytest.mark.parametrize("name", NOT)
@@ -177,7 +226,7 @@ def test_single_precision_and_switched_off() -> None:
 def test_a_residual_that_comes_later_is_no_operand() -> None:
     def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         h = x @ w
-        later = h.sum(-1, keepdim=True)
+        later = h.cumsum(-1)
         return h * 2, h * later  # the second needs what the first product alone gives
 
     x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()

@@ -46,6 +46,7 @@ from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.graph.gemm_region import is_gemm, region_at
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import likely, shared_memory, tiles
+from fusepass.kernels.gemm_unfused import unfused
 from fusepass.tune import INDUCTOR, Entry, RegionProblem
 from fusepass.tune.decide import winner
 from fusepass.tune.region_problem import digest
@@ -81,7 +82,7 @@ def ours(
 ) -> dict[str, Callable[[], Any]]:
     """The likely tiles' kernels, or all for many rows, checked against the reference."""
     m, n = x.shape[0], weights[0].shape[1]
-    every = tiles(epilogue.products, len(epilogue.outputs), shared_memory(DEVICE))
+    every = tiles(epilogue, shared_memory(DEVICE))
     named = {name: tile for name, tile in every.items() if tile.takes(m, weights, epilogue)}
     text, exact = epilogue.text(), kernel.reference(x, weights, operands, epilogue)
     found: dict[str, Callable[[], Any]] = {}
@@ -93,7 +94,7 @@ def ours(
         for mine, theirs in zip(got, exact, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
         found[name] = lambda tile=named[name]: kernel.launch(x, weights, operands, text, tile)
-    found["unfused"] = lambda: kernel.unfused(x, weights, operands, text)
+    found["unfused"] = lambda: unfused(x, weights, operands, text)
     return found
 
 

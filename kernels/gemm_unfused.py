@@ -1,0 +1,78 @@
+"""What Inductor does by default with a GEMM region: its GEMMs, then one kernel. For timing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import REDUCTIONS, Epilogue, parse
+from fusepass.kernels.gemm_region import function_of
+from fusepass.kernels.gemm_source import pointwise_source
+from fusepass.kernels.gemm_tiles import Tile
+
+_CUT = Tile(4, 512, 1, 8, 1, form="rows")
+_CUT_REDUCED = replace(_CUT, m=64, n=128)  # reductions are of partial results, as Inductor's
+
+
+def unfused(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
+) -> list[Tensor]:
+    """The outputs of a region, by its GEMMs and one kernel for all that is behind them.
+
+    Of a sum with one product Inductor makes an ``addmm``; what is only reduced it reads again.
+
+    Args:
+        x: (M, K).
+        weights: one or two, (K, N).
+        operands: broadcastable to (M, N).
+        epilogue: as text.
+    """
+    parsed = parse(epilogue)
+    sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
+    if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
+        return _reduced(parsed, {"%2": torch.addmm(operands[0], x, weights[0])})
+    products = [x @ weight for weight in weights]
+    if not parsed.steps:
+        return _reduced(parsed, {f"%{i}": product for i, product in enumerate(products)})
+    m, n = products[0].shape
+    cut = _CUT_REDUCED if parsed.reduced else _CUT
+    outputs = [
+        x.new_empty(cut.shape_of(out, len(weights), m, n), dtype=getattr(torch, out.dtype))
+        for out in parsed.outputs
+    ]
+    given: dict[str, Any] = {f"q{i}": product for i, product in enumerate(products)}
+    for i, (operand, kind) in enumerate(zip(operands, parsed.operands, strict=True)):
+        given |= {f"p{i}": operand} | ({f"s{i}": operand.stride(0)} if kind.kind == "full" else {})
+    given |= {f"o{i}": output for i, output in enumerate(outputs)}
+    grid = (n + cut.n - 1) // cut.n, (m + cut.m - 1) // cut.m
+    if m and n:
+        _pointwise(epilogue)[grid](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
+    return complete(parsed, outputs)
+
+
+@functools.cache
+def _pointwise(epilogue: str) -> Any:
+    return function_of(pointwise_source(parse(epilogue)), "fusepass_pointwise")
+
+
+def _reduced(epilogue: Epilogue, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs that are some values as they are, or these reduced by kernels of their own."""
+    return [
+        REDUCTIONS[out.by](values[out.value], 0 if out.over == "rows" else 1)
+        if out.over
+        else values[out.value]
+        for out in epilogue.outputs
+    ]
+
+
+def complete(epilogue: Epilogue, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a kernel, of which those with partial results are reduced to the end."""
+    return [
+        REDUCTIONS[out.by](made, 0) if out.over else made
+        for made, out in zip(outputs, epilogue.outputs, strict=True)
+    ]
