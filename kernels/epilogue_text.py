@@ -8,7 +8,8 @@ most, so what can be one function of a logistic is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step
 
@@ -153,11 +154,17 @@ def parameters(epilogue: Epilogue) -> Iterator[str]:
         yield f"o{i}"
 
 
-def epilogue_parts(epilogue: Epilogue) -> tuple[list[str], list[str]]:
+def epilogue_parts(
+    epilogue: Epilogue, loads: Mapping[int, str] = MappingProxyType({})
+) -> tuple[list[str], list[str]]:
     """The lines that compute an epilogue, and its outputs' values, for ``rows`` and ``columns``.
 
     The products are ``v0`` and, of a pair, ``v1``; sizes ``M`` and ``N``; pointers and strides as
     :func:`parameters` names them.
+
+    Args:
+        epilogue: of any operations.
+        loads: how some of the operands are read, by number; the others by plain loads.
     """
     lines = [
         "inside = (rows < M)[:, None] & (columns < N)[None, :]",
@@ -165,7 +172,7 @@ def epilogue_parts(epilogue: Epilogue) -> tuple[list[str], list[str]]:
     ]
     known = epilogue.products
     for i, operand in enumerate(epilogue.operands):
-        lines.append(f"v{known} = {_load(i, operand)}")
+        lines.append(f"v{known} = {loads.get(i) or _load(i, operand)}")
         known += 1
     for step in epilogue.steps:
         lines.append(f"v{known} = {_expression(epilogue, step)}")

@@ -34,7 +34,7 @@ from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
-from fusepass.kernels.hopper_source import hopper_source
+from fusepass.kernels.hopper_source import ahead, hopper_source, places
 from fusepass.kernels.skinny_source import skinny_source
 
 HALF = (torch.bfloat16, torch.float16)
@@ -75,6 +75,14 @@ def refuses(
             return "rows do not start at multiples of 16 bytes"
     if 0 in first.shape:
         return "the product is empty"
+    for operand, value in zip(epilogue.operands, operands, strict=True):
+        starts = value.storage_offset(), *value.stride()[:-1]
+        if (
+            operand.kind == "full"
+            and value.dtype == x.dtype
+            and not all(isinstance(one, int) and one % aligned == 0 for one in starts)
+        ):
+            return "rows of what is read beside the product do not start at multiples of 16 bytes"
     if any(o.dim() == 2 and o.shape[1] != 1 and o.stride(1) != 1 for o in operands):
         return "what is read beside the product is not contiguous along its rows"
     return None
@@ -92,8 +100,8 @@ def kernel(epilogue: str, tile: Tile) -> Any:
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.groups:
         made = function_of(hopper_source(parsed, tile.form), HOPPER_KERNEL)
-        staged = tile.staged(parsed)
-        constants |= {"GROUP": tile.group, "STAGES": tile.stages, "STAGED": staged}
+        constants |= {"GROUP": tile.group, "STAGES": tile.stages}
+        constants |= {"STAGED": places(parsed, tile.form), "AHEAD": ahead(parsed, tile.form)}
     elif tile.plain:
         made = function_of(skinny_source(parsed, tile.form), "fusepass_gemm")
         constants["STAGES"] = tile.stages

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Output
+from fusepass.kernels.hopper_source import GROUPS, places
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})
@@ -64,31 +65,28 @@ class Tile:
     @property
     def groups(self) -> int:
         """Of warps that multiply, where others load; else 0."""
-        return {"pingpong": 2, "cooperative": 1}.get(self.form, 0)
+        return GROUPS.get(self.form, 0)
 
-    def piece(self, products: int) -> int:
-        """Columns that an epilogue is given at once."""
-        halved = self.groups or (self.form == "grid" and (self.split or products == 2))
-        return self.n // 2 if halved else self.n
-
-    def staged(self, epilogue: Epilogue) -> int:
-        """Pieces of results in shared memory that each such group has on their way out."""
-        two = epilogue.products == 1 or len(epilogue.stored) == 2
-        return 2 if self.groups == 2 and two and not epilogue.reduced else 1
+    def pieces(self, products: int, n: Any) -> Any:
+        """How often an epilogue is computed along a row, in the tiles that cover n columns."""
+        split = products == 1 and (self.groups > 0 or self.split)
+        width = self.n if self.plain or products == 1 else self.n // 2
+        return (n + width - 1) // width * (2 if split else 1)
 
     def bytes_needed(self, epilogue: Epilogue) -> int:
         """Shared memory of all programs on a multiprocessor, in bytes."""
         held = self.bytes_in_flight(epilogue.products)
-        staged = self.groups * self.staged(epilogue) * self.m * (self.n // 2) * 2
-        across = self.groups * self.n * 2 * self.warps * len(epilogue.reduced)  # warps, in fp32
-        return (held + staged + across + 1024 * (self.groups > 0)) * self.programs
+        held += self.groups and self.groups * places(epilogue, self.form) * self.m * self.n
+        across = sum(output.over == "rows" for output in epilogue.reduced)  # warps, in fp32
+        held += across * self.groups * self.n * 2 * self.warps
+        return (held + 1024 * (self.groups > 0)) * self.programs
 
     def shape_of(self, output: Output, products: int, m: Any, n: Any) -> tuple[Any, Any]:
         """Of what a kernel stores for an output: of one that is reduced, partial results."""
         if not output.over:
             return m, n
-        width = self.piece(products)
-        return ((m + self.m - 1) // self.m, n) if output.over == "rows" else (-(-n // width), m)
+        tiles_m = (m + self.m - 1) // self.m
+        return (tiles_m, n) if output.over == "rows" else (self.pieces(products, n), m)
 
     def takes(self, m: Any, weights: Sequence[Tensor], epilogue: Epilogue) -> bool:
         """Whether it is meant for that many rows, reads the weights and stores what is asked."""

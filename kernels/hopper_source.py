@@ -11,6 +11,9 @@ its turn: a group far ahead would take the ring's older contents for its own.
 ``cooperative``: one group of eight warps, for products with hardly more tiles than
 multiprocessors, where there is nothing to hide an epilogue behind.
 
+Matrices that an epilogue reads come by TMA, too, while the products are computed, into the place
+its results will take on their way out: threads of a product's layout read pieces of 16 bytes.
+
 A gated pair is one accumulator whose halves are columns of two weights, as in ``gemm_source.py``.
 
 A lone product's epilogue goes through its tile in two halves, by a loop whose length the compiler
@@ -19,6 +22,8 @@ does anew for each tile, was measured to take as long as the epilogue itself.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fusepass.graph.epilogue import Epilogue
 from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
@@ -72,10 +77,10 @@ _COPY_OF_PAIR = """\
 _MULTIPLIER = """
 
 @gluon.jit
-def _multiply($params xs, ws, staged, full, empty, turn, M, N, K, WHICH: gl.constexpr,
+def _multiply($params xs, ws, staged, ready, full, empty, turn, M, N, K, WHICH: gl.constexpr,
               BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
               STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr,
-              GROUPS: gl.constexpr, STAGED: gl.constexpr):
+              GROUPS: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr):
     warps: gl.constexpr = gl.num_warps()
     HALF: gl.constexpr = BN // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, BN, 16])
@@ -86,10 +91,12 @@ $stores
     parts = min(tiles_m, $parts - 1) + 1  # a number the compiler does not know
     step = WHICH * steps
     turn_phase = 1 - WHICH
+    ready_phase = 0
     stride = gl.num_programs(0)
     for tile in range(gl.program_id(0) + WHICH * stride, tiles_m * tiles_n, GROUPS * stride):
         m, n = _place(tile, tiles_m, tiles_n, GROUP)
-        if GROUPS == 2:
+        first = n * WIDTH
+$ahead        if GROUPS == 2:
             mbarrier.wait(turn.index(WHICH), turn_phase)
             turn_phase ^= 1
         products = gl.zeros((BM, BN), gl.float32, layout)
@@ -117,15 +124,21 @@ $stores
         left = gl.convert_layout(left, half)
         right = gl.convert_layout(right, half)
         rows = m * BM + gl.arange(0, BM, layout=gl.SliceLayout(1, half))
-        first = n * WIDTH
 $epilogue
     tma.store_wait(0)
 """
 _STORE = """\
     o{0}_tiles = tma.make_tensor_descriptor(o{0}, [M, N], [N, 1], [BM, HALF], o_layout)"""
+_READ = """\
+    p{0}_tiles = tma.make_tensor_descriptor(p{0}, [M, N], [s{0}, 1], [BM, HALF], o_layout)"""
+_EXPECT = """\
+{indent}here = ready.index(WHICH * AHEAD + {part})
+{indent}mbarrier.expect(here, {count} * BM * HALF * 2)"""
+_GET = """\
+{indent}tma.$fetch(p{i}_tiles, [m * BM, {column}], here, staged.index(WHICH * STAGED + {spot}))"""
 _PUT = """\
 {indent}spot = staged.index(WHICH * STAGED + ({number}) % STAGED)
-{indent}tma.store_wait(STAGED - 1)
+{indent}tma.store_wait({pending})
 {indent}spot.store({value}.to(o0.dtype.element_ty))
 {indent}fence_async_shared()
 {indent}tma.$send(o{i}_tiles, [m * BM, first], spot)"""
@@ -135,7 +148,8 @@ _KERNEL = """
 @gluon.jit
 def $name(x_ptr, $weights, $params M, N, K, sx, sw,
           BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
-          STAGES: gl.constexpr, STAGED: gl.constexpr, TRANSPOSED: gl.constexpr):
+          STAGES: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr,
+          TRANSPOSED: gl.constexpr):
     WIDTH: gl.constexpr = BN // $products
     HALF: gl.constexpr = BN // 2
     element: gl.constexpr = x_ptr.dtype.element_ty
@@ -153,11 +167,14 @@ def $name(x_ptr, $weights, $params M, N, K, sx, sw,
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], barriers)
+    ready = gl.allocate_shared_memory(gl.int64, [$groups * AHEAD, 1], barriers)
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=2)
         mbarrier.init(empty.index(i), count=1)
     for i in gl.static_range(2):
         mbarrier.init(turn.index(i), count=1)
+    for i in gl.static_range($groups * AHEAD):
+        mbarrier.init(ready.index(i), count=1)
     fence_async_shared()
     gl.warp_specialize([
 $partitions
@@ -168,8 +185,8 @@ $partitions
     ], $warps, $registers)
 """
 _PARTITION = """\
-        (_multiply, ($params xs, ws, staged, full, empty, turn, M, N, K, {0},
-                     BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, $groups, STAGED)),"""
+        (_multiply, ($params xs, ws, staged, ready, full, empty, turn, M, N, K, {0},
+                     BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, $groups, STAGED, AHEAD)),"""
 
 _IMPORTS = """\
 import triton
@@ -182,6 +199,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 """
 NAME = "fusepass_gemm_hopper"
 GROUPS = {"pingpong": 2, "cooperative": 1}
+_PLACES = 2
 
 
 def hopper_source(epilogue: Epilogue, form: str) -> str:
@@ -219,8 +237,11 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     replaced = {
         "$partitions": "\n".join(_PARTITION.format(i) for i in range(groups)),
         "$weights": weights,
-        "$stores": "\n".join(_STORE.format(i) for i in outputs),
-        "$epilogue": _epilogue(epilogue),
+        "$stores": "\n".join(
+            [_STORE.format(i) for i in outputs] + [_READ.format(i) for i in fetched(epilogue)]
+        ),
+        "$ahead": _ahead(epilogue, form),
+        "$epilogue": _epilogue(epilogue, form),
         "$params": "".join(f"{name}, " for name in parameters(epilogue)),
         "$parts": "1" if pair else "2",
         "$products": str(epilogue.products),
@@ -237,6 +258,33 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     return _IMPORTS + in_gluon(helpers()) + text
 
 
+def fetched(epilogue: Epilogue) -> list[int]:
+    """The operands that come by TMA: matrices of the results' dtype, if there is room."""
+    kinds = {output.dtype for output in epilogue.stored}
+    if len(kinds) != 1 or len(epilogue.stored) > _PLACES:
+        return []
+    whole = [
+        i
+        for i, operand in enumerate(epilogue.operands)
+        if operand.kind == "full" and {operand.dtype} == kinds
+    ]
+    return whole[:_PLACES]
+
+
+def places(epilogue: Epilogue, form: str) -> int:
+    """Pieces of results, and of what comes in, that each group has in shared memory."""
+    stored, reads = len(epilogue.stored), len(fetched(epilogue))
+    if epilogue.products == 2 or GROUPS[form] == 1:
+        return max(reads, 2 if stored == 2 and (reads or GROUPS[form] == 2) else 1)
+    return 2 if reads or not epilogue.reduced else 1
+
+
+def ahead(epilogue: Epilogue, form: str) -> int:
+    """Halves of a tile whose operands are fetched before its products are computed."""
+    one = len(fetched(epilogue)) == len(epilogue.stored) == 1
+    return 2 if epilogue.products == 1 and one and places(epilogue, form) == 2 else 1
+
+
 def _named(new: str, old: str) -> str:
     """What this Triton calls a copy by TMA; newer ones keep the old name, to say it is gone."""
     from triton.experimental.gluon.language.nvidia.hopper import tma
@@ -250,22 +298,61 @@ def in_gluon(text: str) -> str:
     return text.replace("@triton.jit", "@gluon.jit")
 
 
-def _epilogue(epilogue: Epilogue) -> str:
+def _ahead(epilogue: Epilogue, form: str) -> str:
+    """The lines that ask for what an epilogue reads, before its products are computed."""
+    reads = fetched(epilogue)
+    if not reads:
+        return ""
+    indent = " " * 8
+    lines = [f"{indent}tma.store_wait(0)"]
+    for part in range(ahead(epilogue, form)):
+        column = f"first + {part} * HALF" if part else "first"
+        lines += _fetching(reads, indent, part, column)
+    return "\n".join(lines) + "\n"
+
+
+def _fetching(reads: Sequence[int], indent: str, part: int, column: str) -> list[str]:
+    lines = [_EXPECT.format(indent=indent, part=part, count=len(reads))]
+    for place, i in enumerate(reads):
+        lines.append(_GET.format(indent=indent, i=i, column=column, spot=part + place))
+    return lines
+
+
+def _epilogue(epilogue: Epilogue, form: str) -> str:
     """The lines that compute one half of a tile, or all of a pair's, and send it out."""
-    pair = epilogue.products == 2
-    indent = "        " if pair else "            "
+    pair, reads = epilogue.products == 2, fetched(epilogue)
+    both = ahead(epilogue, form) == 2
+    indent = " " * (8 if pair else 12)
     lines = [] if pair else ["        for part in range(parts):"]
     lines += [f"{indent}v0 = left"] + [f"{indent}v1 = right"] * pair
     lines.append(f"{indent}columns = first + gl.arange(0, HALF, layout=gl.SliceLayout(0, half))")
-    computed, values = epilogue_parts(epilogue)
+    loads = {}
+    if reads:
+        part = "part" if both else "0"
+        lines.append(f"{indent}mbarrier.wait(ready.index(WHICH * AHEAD + {part}), ready_phase)")
+        for place, i in enumerate(reads):
+            spot = f"staged.index(WHICH * STAGED + {part} + {place})"
+            loads[i] = f"{spot}.load(half).to(gl.float32)"
+    computed, values = epilogue_parts(epilogue, loads)
     lines += [indent + in_gluon(line) for line in computed]
+    count = len(epilogue.stored)
     for i, (output, value) in enumerate(zip(epilogue.outputs, values, strict=True)):
         if output.over:
             text = reduction(i, output, value, "n" if pair else "(2 * n + part)")
             lines += [indent + in_gluon(line) for line in text]
             continue
-        number = str(i) if pair else f"part * {len(epilogue.stored)} + {i}"
-        lines.append(_PUT.format(indent=indent, i=i, value=value, number=number))
+        number = str(i) if pair else f"part * {count} + {i}"
+        if reads and not both:
+            number = str(i)
+        # What is fetched takes the place of results that have left: there is none to wait for.
+        pending = "STAGED - 1" if not reads else "STAGED"
+        lines.append(_PUT.format(indent=indent, i=i, value=value, number=number, pending=pending))
+    if reads and not both and not pair:
+        lines += [f"{indent}ready_phase ^= 1", f"{indent}if part + 1 < parts:"]
+        lines.append(f"{indent}    tma.store_wait(0)")
+        lines += _fetching(reads, indent + "    ", 0, "first + HALF")
     if not pair:
         lines += [f"{indent}left = right", f"{indent}first += HALF"]
+    if reads and (both or pair):
+        lines.append("        ready_phase ^= 1")
     return "\n".join(lines)

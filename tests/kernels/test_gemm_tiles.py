@@ -123,10 +123,13 @@ def test_partial_results() -> None:
     whole, halved = Tile(128, 256, 64, 8, 3), Tile(128, 256, 64, 8, 3, split=True)
     shapes = [whole.shape_of(one, 1, 300, 520) for one in (stored, rows, columns)]
     assert shapes == [(300, 520), (3, 520), (3, 300)]
-    assert halved.shape_of(columns, 1, 300, 520) == (5, 300)
+    assert halved.shape_of(columns, 1, 300, 520) == (6, 300)  # the last one is beyond all columns
     assert whole.shape_of(columns, 2, 300, 520) == (5, 300)  # both columns of a pair in one tile
     cooperative = replace(whole, form="cooperative")
-    assert cooperative.shape_of(columns, 1, 300, 520) == (5, 300)
+    assert cooperative.shape_of(columns, 1, 300, 520) == (6, 300)
+    assert cooperative.shape_of(columns, 2, 300, 520) == (5, 300)
+    plain = replace(whole, form="rows")
+    assert [plain.shape_of(columns, products, 300, 520) for products in (1, 2)] == [(3, 300)] * 2
     only = replace(HALF, outputs=(rows,))
     few = Tile(16, 16, 64, 4, 2, form="rows")
     assert not few.takes(8, [torch.empty(64, 64).t()], only)
