@@ -176,9 +176,17 @@ def test_what_it_refuses() -> None:
     assert refused(*inputs(SWIGLU, 16, 16, 30)[:2]) is not None  # nor do its rows
     assert refused(x, [weights[0], weights[1].contiguous()]) is not None  # other strides
     assert refused(x, [w.contiguous() for w in weights]) is not None  # a pair lies as (K, N)
-    assert refused(x, [weights[0].contiguous()], GELU) is None  # one product need not
-    late = torch.empty_strided((16, 16), (1, 16)).bfloat16()
-    assert kernel.refuses(x, weights[:1], [late], GELU) is not None
+    assert refused(x, [weights[0].contiguous()], PLAIN) is None  # one product need not
+    row, whole = torch.zeros(16).bfloat16(), torch.zeros(16, 48).bfloat16()
+    for full, fine in (
+        (whole[:, :16], True),
+        (whole[:, 8:24], True),
+        (whole[:, 1:17], False),  # does not start at 16 bytes
+        (torch.zeros(16, 20).bfloat16()[:, :16], False),  # nor do its rows
+        (torch.zeros(16, 20)[:, :16], True),  # is read otherwise, in single precision
+        (whole.t()[:16], False),  # not contiguous along its rows
+    ):
+        assert (kernel.refuses(x, weights[:1], [row, full], GELU) is None) == fine
 
 
 def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True) -> str:
