@@ -4,7 +4,7 @@ Inductor writes the text of a user's kernel, a ``triton.jit`` function, into its
 asks it which of its arguments it writes. It is given a function in Triton with the kernel's
 parameters that stores to the kernel's outputs and does nothing else; behind the function's text
 stands the kernel's, in Gluon, and a call that has Inductor's launcher compile that one instead
-(``torch_private/gluon_launcher.py``).
+(``torch_private/kernel_launcher.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import types
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from fusepass.kernels.text_behind import LAUNCHERS, with_text_behind
+
 _STUB = "fusepass_gemm"
-_LAUNCHER = "fusepass.torch_private.gluon_launcher"
 
 
 def gluon_stub(
@@ -31,22 +32,14 @@ def gluon_stub(
         fixed: those that are constants while it is compiled.
         written: those that are pointers to what it writes.
     """
-    from triton.runtime.jit import JITFunction
-
     given = ", ".join(f"{one}: tl.constexpr" if one in fixed else one for one in parameters)
     stores = "\n".join(f"    tl.store({one}, 0.0)" for one in written)
     stub = f"def {_STUB}({given}):\n{stores}\n"
-    behind = f"\n\n{text}\n\nfrom {_LAUNCHER} import use\nuse({name}, globals())\n"
-
-    class Stub(JITFunction):
-        """A function whose text, as Inductor copies it, has more behind it."""
-
-        src = property(lambda self: self._src + behind)
-
+    behind = f"{text}\n\nfrom {LAUNCHERS} import use\nuse({name}, globals())\n"
     source = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{stub}"
     file = f"<fusepass stub {hashlib.sha256((source + behind).encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     module = types.ModuleType("fusepass_stub")
     module.__file__ = file
     exec(compile(source.replace("@triton.jit\n", ""), file, "exec"), vars(module))
-    return Stub(vars(module)[_STUB])
+    return with_text_behind(vars(module)[_STUB], behind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pickle
 from typing import Any
 
@@ -13,9 +14,10 @@ pytest.importorskip("triton", reason="needs Triton, which this torch came withou
 
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
-from fusepass.torch_private import gluon_launcher
+from fusepass.torch_private import kernel_launcher
 from tests.kernels.test_gemm_region import GELU
 
+LOADED = itertools.count()
 TILE: Tile = next(tile for tile in tiles(GELU).values() if tile.groups)
 
 
@@ -39,12 +41,12 @@ def test_the_stub_has_the_kernels_parameters_and_writes_its_outputs() -> None:
     assert kernel.inductor_kernel(GELU.text(), Tile(128, 128, 64, 4, 3)).fn.src.count("store") < 9
 
 
-def launcher_of(text: str) -> Any:
-    """What stands in generated code under the stub's name."""
+def launcher_of(text: str, tile: Tile = TILE) -> Any:
+    """What stands in generated code under the name of the stub, or of a kernel in Triton."""
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime.hints import DeviceProperties
 
-    stub = kernel.inductor_kernel(GELU.text(), TILE)
+    stub = kernel.inductor_kernel(GELU.text(), tile)
     fixed = [p.name for p in stub.fn.params if p.is_constexpr]
     kinds = dict.fromkeys(stub.fn.arg_names, "i32") | dict.fromkeys(fixed, "constexpr")
     kinds |= dict.fromkeys(("x_ptr", "w0_ptr", "p0", "p1", "o0", "o1"), "*bf16")
@@ -53,10 +55,10 @@ def launcher_of(text: str) -> Any:
         "device": DeviceProperties(
             type="cuda", index=0, multi_processor_count=132, cc=90, warp_size=32
         ),
-        "constants": {"TRANSPOSED": True},
+        "constants": {"TRANSPOSED": True} if "TRANSPOSED" in fixed else {},
         "configs": [{}],
     }
-    config = {**stub.configs[0].kwargs, "num_warps": TILE.warps, "num_stages": TILE.stages}
+    config = {**stub.configs[0].kwargs, "num_warps": tile.warps, "num_stages": tile.stages}
     head = f"""
 import triton
 import triton.language as tl
@@ -69,24 +71,27 @@ from torch._inductor.runtime.hints import DeviceProperties
 )
 @triton.jit
 """
-    return PyCodeCache.load(head + text).fusepass_gemm
+    anew = f"\n# {next(LOADED)}\n"  # a module of its own: to be sent, its functions are taken out
+    return PyCodeCache.load(head + text + anew).fusepass_gemm
 
 
 def test_inductors_launcher_compiles_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gluon_launcher, "set_driver_to_gpu", lambda: None)
+    monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE).fn))
-    assert type(launcher) is gluon_launcher.GluonLauncher
-    compiled = launcher._precompile_config(launcher.configs[0]).kernel
+    assert type(launcher) is kernel_launcher.GluonLauncher
+    with monkeypatch.context() as patch:
+        patch.setattr(launcher, "_direct", lambda result: result)
+        compiled = launcher._precompile_config(launcher.configs[0]).kernel
     assert "wgmma.mma_async" in compiled.asm["ptx"]
     old = launcher.prepare_for_pickle()  # as a compiling process sends it back
     sent = pickle.loads(pickle.dumps(launcher))
-    assert type(sent) is gluon_launcher.GluonLauncher
+    assert type(sent) is kernel_launcher.GluonLauncher
     assert old[0] is not None
 
 
 def test_a_launcher_that_measures_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE).fn))
-    plain = object.__new__(gluon_launcher.of.DebugAutotuner)
-    gluon_launcher.use(launcher.fn, {"kernel": plain, "other": torch})
-    assert isinstance(plain, gluon_launcher.of.DebugAutotuner)
-    assert type(plain) is gluon_launcher.GluonDebugLauncher
+    plain = object.__new__(kernel_launcher.of.DebugAutotuner)
+    kernel_launcher.use(launcher.fn, {"kernel": plain, "other": torch})
+    assert isinstance(plain, kernel_launcher.of.DebugAutotuner)
+    assert type(plain) is kernel_launcher.GluonDebugLauncher

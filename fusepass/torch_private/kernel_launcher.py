@@ -1,0 +1,122 @@
+"""Inductor: its launcher of a user's kernel; generated code imports it. Run on 2.11.
+
+See ``kernels/text_behind.py``. Inductor launches kernels of its own by a function in C++ that knows
+their arguments' types, kernels of the user by Triton's launcher, which asks the driver about every
+pointer. Here both take the short way, kernels in Gluon (``kernels/gluon_stub.py``) and such that
+need memory for descriptors included.
+
+Classes stand at the top level because Inductor's compiling processes send launchers back.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.runtime import triton_heuristics as of
+from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
+from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCudaKernel
+from torch._inductor.runtime.triton_helpers import set_driver_to_gpu
+from torch._inductor.triton_bundler import TritonBundler
+
+_THREADS = 32  # in a warp
+_OFTEN_OFF = "static_launch_user_defined_triton_kernels"
+
+
+class KernelWithScratch(StaticallyLaunchedCudaKernel):
+    """A kernel that is given memory with each launch, in which it makes its descriptors."""
+
+    def __init__(self, kernel: Any, bytes_each: int) -> None:
+        super().__init__(kernel)
+        self.bytes_each = bytes_each  # for each program
+
+    def run(self, grid_x: int, grid_y: int, grid_z: int, stream: int, *args: object) -> None:
+        """Launch it; memory is of the current stream, as the launch is."""
+        size = grid_x * grid_y * grid_z * self.bytes_each
+        scratch = torch.empty(size, dtype=torch.int8, device="cuda")
+        more = (scratch, None) if self.has_profile_scratch else (scratch,)
+        kinds, given = self.arg_tys + "O" * len(more), (*args, *more)
+        grid = grid_x, grid_y, grid_z
+        launch = self.C_impl._launch_kernel
+        launch(self.function, *grid, self.num_warps, self.shared, kinds, given, stream)
+
+
+class DirectLauncher(of.CachingAutotuner):
+    """Launches by Inductor's launcher."""
+
+    def _precompile_config(self, cfg: Any) -> Any:
+        return self._direct(super()._precompile_config(cfg))
+
+    def _direct(self, result: Any) -> Any:
+        """The result of a compile, to be launched directly if that can be."""
+        if type(result) is not of.TritonCompileResult or not hasattr(config, _OFTEN_OFF):
+            return result
+        binary = copy.copy(result.kernel)
+        each = getattr(binary.metadata, "global_scratch_size", 0)
+        if each:
+            binary.metadata = binary.metadata._replace(global_scratch_size=0)
+        with config.patch({_OFTEN_OFF: True}):
+            able = of.StaticTritonCompileResult.can_statically_launch
+            found = able(binary, self.inductor_meta, self.triton_meta, self.heuristic_type)
+        if found is None:
+            return result
+        kernel = KernelWithScratch(binary, each) if each else found
+        made = kernel, result.config, result.compile_meta, result.inductor_meta
+        return of.StaticTritonCompileResult(*made)
+
+
+class GluonLauncher(DirectLauncher):
+    """Compiles with Gluon's compiler."""
+
+    def _precompile_config(self, cfg: Any) -> Any:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        meta = self._create_compile_meta(cfg)
+        set_driver_to_gpu()
+        arguments = meta["signature"], meta["constants"], meta["configs"][0]
+        binary = triton.compile(
+            GluonASTSource(self.fn, *arguments),
+            target=GPUTarget(meta["device_type"], meta["cc"], _THREADS),
+            options=self._create_compile_options(cfg, meta),
+        )
+        device = self.triton_meta.get("device", 0)
+        TritonBundler.put(triton_hash_to_path_key(binary.hash), device)
+        return self._direct(of.TritonCompileResult(binary, cfg, meta, self.inductor_meta))
+
+
+class GluonDebugLauncher(GluonLauncher, of.DebugAutotuner):
+    """The same for one that also measures."""
+
+
+def use(kernel: Any, namespace: Mapping[str, Any]) -> None:
+    """Have the launcher that generated code made of a stub compile a kernel instead.
+
+    Args:
+        kernel: a ``gluon.jit`` function with the stub's parameters.
+        namespace: of the generated code, with one launcher.
+    """
+    launcher = _launcher_in(namespace)
+    measures = isinstance(launcher, of.DebugAutotuner)
+    launcher.__class__ = GluonDebugLauncher if measures else GluonLauncher
+    launcher.fn = kernel
+
+
+def direct(namespace: Mapping[str, Any]) -> None:
+    """Have the launcher that generated code made of a kernel launch directly, unless it measures.
+
+    Args:
+        namespace: of the generated code, with one launcher.
+    """
+    launcher = _launcher_in(namespace)
+    if type(launcher) is of.CachingAutotuner:
+        launcher.__class__ = DirectLauncher
+
+
+def _launcher_in(namespace: Mapping[str, Any]) -> Any:
+    (launcher,) = [one for one in namespace.values() if isinstance(one, of.CachingAutotuner)]
+    return launcher

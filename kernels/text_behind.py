@@ -1,0 +1,34 @@
+"""A kernel in Triton whose text, as Inductor copies it into its generated code, has more behind it.
+
+Inductor writes the text of a user's kernel, and of the functions it calls, and makes a launcher of
+it. What stands behind the text runs next, and may have the launcher do something else.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+LAUNCHERS = "fusepass.torch_private.kernel_launcher"
+
+
+def with_text_behind(function: FunctionType, text: str) -> Any:
+    """A ``triton.jit`` function that brings a text along.
+
+    Args:
+        function: of Triton's language, not compiled yet.
+        text: lines of Python, which find the launcher among their globals.
+    """
+    from triton.runtime.jit import JITFunction
+
+    class Longer(JITFunction):
+        """A function whose text has more behind it."""
+
+        src = property(lambda self: self._src + "\n\n" + text)
+
+    return Longer(function)
+
+
+def launched_directly(function: FunctionType) -> Any:
+    """A ``triton.jit`` function that Inductor launches as it launches its own kernels."""
+    return with_text_behind(function, f"from {LAUNCHERS} import direct\ndirect(globals())\n")
