@@ -140,8 +140,9 @@ _ROWS_ONE = (
     Tile(16, 16, 512, 2, 3, form="rows"),
     Tile(16, 32, 256, 2, 4, form="rows"),
     Tile(32, 32, 256, 4, 4, form="rows"),
+    Tile(32, 16, 256, 2, 4, form="rows"),
     Tile(64, 32, 128, 4, 6, form="rows"),
-    Tile(64, 32, 256, 4, 4, form="rows"),
+    Tile(64, 32, 64, 4, 8, form="rows"),
 )
 
 

@@ -18,6 +18,7 @@ from torch import fx
 
 import fusepass
 from fusepass import kernels, torch_private, tune
+from fusepass.graph.decomposed_gemm import decompose, recompose
 from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -103,10 +104,12 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
             rules = [rule for rule in rules if rule.name not in built_in]
             decisions = apply_rules(gm, rules, options, "after", built_in)
         else:
+            recompose(gm)
             pair, one = region_rules()  # a pair first: a rule for an activation would take half
             decisions = _regions(gm, pair, options)
             decisions += apply_rules(gm, rules, options, "after", built_in)
             decisions += _regions(gm, one, options)
+            decompose(gm)
     if decisions:
         return decisions
     matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)

@@ -374,3 +374,21 @@ def test_a_long_chain_is_an_operand() -> None:
     mine, theirs, compiled = compiled_and_eager(program, *given)
     torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-2)
     assert applied(compiled) == {"gemm_epilogue": 1}
+
+
+@pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
+@pytest.mark.parametrize("on", [True, False])
+def test_one_row_as_autotuning_writes_it(codegen: str, on: bool) -> None:
+    """Inductor does so under max-autotune, on a GPU; it is a product all the same."""
+
+    def product(x: Tensor, w: Tensor) -> Tensor:
+        return (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).to(x.dtype)
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.silu(product(x, w)) * product(x, v)
+
+    x, w, v = (torch.randn(*size).bfloat16() for size in ((1, K), (K, N), (K, N)))
+    options = {**OPTIONS, "codegen": codegen, "rules": dict.fromkeys(RULES, on)}
+    compiled = torch.compile(program, backend="fusepass", options=options)
+    torch.testing.assert_close(compiled(x, w, v), program(x, w, v), rtol=2e-2, atol=2e-2)
+    assert applied(compiled) == ({"gated_gemm": 1} if on else {})

@@ -1,0 +1,108 @@
+"""Products of one row, as Inductor writes them out for its autotuning: recognised, and put back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch._inductor import config
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from fusepass.graph.canonical import op_name
+from fusepass.graph.decomposed_gemm import decompose, recompose
+
+K, N = 16, 24
+
+
+def written_out(x: Tensor, w: Tensor) -> Tensor:
+    """As Inductor does it, which it does on no CPU."""
+    return (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).to(x.dtype)
+
+
+def gated(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.silu(written_out(x, w)) * written_out(x, v)
+
+
+def traced(program: Callable[..., Any], rows: int = 1) -> fx.GraphModule:
+    x, w = torch.randn(rows, K).bfloat16(), torch.randn(K, N).bfloat16()
+    gm: fx.GraphModule = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w + 1)
+    return gm
+
+
+def names(gm: fx.GraphModule) -> Counter[str | None]:
+    return Counter(op_name(node) for node in gm.graph.nodes if node.op == "call_function")
+
+
+def test_there_and_back() -> None:
+    gm = traced(gated)
+    before, text = names(gm), str(gm.graph)
+    recompose(gm)
+    found = names(gm)
+    assert found["mm"] == 2
+    assert found["sum"] == found["unsqueeze"] == 0
+    assert "mm" in str(gm.graph)
+    decompose(gm)
+    gm.graph.lint()
+    assert names(gm) == before
+    assert "mm" not in text
+    args = torch.randn(1, K).bfloat16(), *(torch.randn(K, N).bfloat16() for _ in range(2))
+    gm.recompile()
+    torch.testing.assert_close(gm(*args), gated(*args), rtol=0, atol=0)
+    values = [node.meta["val"] for node in gm.graph.nodes if node.op == "call_function"]
+    assert all(isinstance(value, Tensor) for value in values)
+
+
+def test_inductors_own() -> None:
+    """What its decompositions make of a product on a GPU, of which there need be none."""
+    with FakeTensorMode(), config.patch(coordinate_descent_tuning=True):
+        x = torch.empty(1, K, device="cuda", dtype=torch.float16)
+        w = torch.empty(K, N, device="cuda", dtype=torch.float16)
+        gm = make_fx(lambda x, w: (x @ w) * 2, select_decomp_table())(x, w)
+    assert "mm" not in names(gm)
+    recompose(gm)
+    assert names(gm)["mm"] == 1
+    assert "sum" not in names(gm)
+
+
+NOT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "kept in single precision": lambda x, w, v: (
+        x.float().unsqueeze(2) * w.float().unsqueeze(0)
+    ).sum(1),
+    "another dimension": lambda x, w, v: (
+        (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(2).bfloat16()
+    ),
+    "a sum of two": lambda x, w, v: (
+        (x.float().unsqueeze(2) + w.float().unsqueeze(0)).sum(1).bfloat16()
+    ),
+    "the product is used": lambda x, w, v: (
+        (p := x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).bfloat16() + p.amax()
+    ),
+    "not from half precision": lambda x, w, v: (
+        (x.float().sin().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).bfloat16()
+    ),
+    "to another dtype": lambda x, w, v: (
+        (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).half()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT)
+def test_what_is_no_product(name: str) -> None:
+    gm = traced(NOT[name])
+    before = str(gm.graph)
+    recompose(gm)
+    assert str(gm.graph) == before
+
+
+def test_more_rows() -> None:
+    gm = traced(gated, rows=2)
+    before = str(gm.graph)
+    recompose(gm)
+    assert str(gm.graph) == before
