@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from fusepass.graph.epilogue import Epilogue, Output, Step
+from fusepass.kernels import epilogue_text
 from fusepass.kernels.epilogue_text import epilogue_parts
 from tests.kernels.test_gemm_region import GELU, GELU_TANH, QUOTIENT
 
@@ -95,3 +101,47 @@ def test_long_sums_are_read_in_time() -> None:
     steps = [Step("add", (f"%{i}", f"%{i}")) for i in range(40)]
     steps += [Step("tanh", ("%40",)), Step("add", ("%41", 1.0))]
     assert line(of(*steps)) == "2.0 * _logistic(v34 * 184.6649652337873)"
+
+
+@pytest.fixture
+def functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The helpers of kernels, computed by torch in single precision."""
+    monkeypatch.setattr(epilogue_text, "interpreted", lambda: True)
+    tl = SimpleNamespace(
+        exp2=torch.exp2, log=torch.log, abs=torch.abs, where=torch.where, constexpr=None
+    )
+    space: dict[str, Any] = {"tl": tl, "triton": SimpleNamespace(jit=lambda function: function)}
+    exec(compile(epilogue_text.helpers(), "helpers", "exec"), space)
+    return space
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "_normal": (torch.special.ndtr, 7e-6, -3e38),
+    "_erf": (torch.erf, 1.5e-5, -3e38),
+    "_tanh": (torch.tanh, 4e-7, -3e38),
+    "_logistic": (lambda t: 1 / (1 + torch.exp2(-t)), 2e-7, -3e38),
+    "_expm1": (torch.expm1, 4e-6, -80.0),
+    "_log1p": (torch.log1p, 4e-7, -0.999),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_as_exact_as_they_say(functions: dict[str, Any], name: str) -> None:
+    """Over the whole range, and what becomes of infinities and NaN."""
+    meant, allowed, least = FUNCTIONS[name]
+    grid = torch.cat([torch.linspace(-8, 8, 400001), torch.logspace(-6, 38, 5001)])
+    grid = torch.cat([grid, -grid, torch.tensor([math.inf, -math.inf, math.nan, 0.0])])
+    x = grid[~(grid < least) & ~((grid > 80) & (name == "_expm1"))]
+    got, want = functions[name](x).double(), meant(x.double())
+    finite = want.isfinite()
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got[~finite].nan_to_num(), want[~finite].nan_to_num())
+    error = (got - want).abs() / want.abs().clamp_min(1.0)
+    assert float(error[finite].max()) <= allowed
+
+
+def test_gelu_far_out(functions: dict[str, Any]) -> None:
+    """Nothing bounds the square in it: the polynomial only grows."""
+    x = torch.tensor([5.4, 5.6, 6.0, 20.0, 1e10, 1e25])
+    for one in (x, -x):
+        torch.testing.assert_close(one * functions["_normal"](one), F.gelu(one))
