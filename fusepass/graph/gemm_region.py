@@ -10,9 +10,10 @@ from typing import Any
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.epilogue import is_constant
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.region import Part, Region
-from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of, viewed
+from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of, scales_of, viewed
 
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 
@@ -22,8 +23,8 @@ def is_gemm(node: fx.Node) -> bool:
     value = tensor_value(node)
     if node.op != "call_function" or value is None or op_name(node) not in ("mm", "addmm"):
         return False
-    scaled = any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta"))
-    return value.dim() == 2 and value.dtype in FLOATS[1:] and not scaled
+    numbers = all(is_constant(one) for one in scales_of(node))
+    return value.dim() == 2 and value.dtype in FLOATS[1:] and numbers
 
 
 def region_at(

@@ -60,9 +60,12 @@ def grown(
         for root, part in _roots(gemm, halves, width):
             value: Value = ("product", len(parts))
             parts.append(part(weight))
-            growth.known[root] = value if bias is None else _biased(growth, value, part(bias))
+            scaled = scales_of(gemm)
+            held = None if bias is None else part(bias)
+            growth.known[root] = _biased(growth, value, held, *scaled)
     inside += _between(gemms[0], halves) if halves else gemms
-    biases = len(growth.operands)
+    full = any(operand.kind == "full" for _, operand, _ in growth.operands)
+    free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
     for node in () if alone else _after(gemms[0]):
         if node in growth.known or node in inside:
             continue
@@ -75,10 +78,7 @@ def grown(
             inside.append(node)
         elif any(one in growth.known for one in inputs):
             growth.tainted.add(node)
-    rows = sum(operand.kind != "full" for _, operand, _ in growth.operands[:biases])
-    if (
-        len(growth.steps) == rows and not alone and not growth.reduced
-    ):  # a bias per column is no work for cuBLAS either
+    if len(growth.steps) == free and not alone and not growth.reduced:
         raise NoRegion("nothing element-wise follows")
     region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
@@ -134,7 +134,17 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
     return list(found)
 
 
-def _biased(growth: Growth, value: Value, bias: Part) -> Value:
+def _biased(growth: Growth, value: Value, bias: Part | None, alpha: float, beta: float) -> Value:
+    """``alpha`` times a product and ``beta`` times its bias; one of 0 times counts as none."""
+
+    def step(op: str, *args: Any) -> Value:
+        growth.steps.append((op, args))
+        return "step", len(growth.steps) - 1
+
+    if alpha != 1:
+        value = step("mul", value, float(alpha))
+    if bias is None or beta == 0:
+        return value
     whole = bias.node.meta["val"]
     if bias.width is not None and (not whole.dim() or whole.shape[-1] != 2 * bias.width):
         raise NoRegion("its bias is not one number per column")
@@ -143,8 +153,8 @@ def _biased(growth: Growth, value: Value, bias: Part) -> Value:
     if kind is None:
         raise NoRegion("its bias is no row, column or matrix")
     growth.operands.append((bias, Operand(kind[0], _dtype(fake)), kind[1]))
-    growth.steps.append(("add", (value, ("operand", len(growth.operands) - 1))))
-    return "step", len(growth.steps) - 1
+    added: Value = "operand", len(growth.operands) - 1
+    return step("add", value, added if beta == 1 else step("mul", added, float(beta)))
 
 
 def _joins(growth: Growth, node: fx.Node) -> bool:
@@ -331,3 +341,8 @@ def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:
     """Bias, x and weight of a GEMM."""
     args: Any = gemm.args
     return args if len(args) == 3 else (None, *args)
+
+
+def scales_of(gemm: fx.Node) -> tuple[Any, Any]:
+    """What a GEMM's product and its bias are multiplied by."""
+    return gemm.kwargs.get("alpha", 1), gemm.kwargs.get("beta", 1)

@@ -15,6 +15,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.tune import model, timing
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.progress import shown
 from fusepass.tune.table import Entry, Table, open_table
 
 logger = logging.getLogger("fusepass")
@@ -142,7 +143,8 @@ def measure(
     with torch_private.real_tensors(), plain, torch.cuda.device(problem.device):
         inputs = timing.make_inputs(problem)
         calls = {}
-        for one in candidates:
+        what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: compiling"
+        for one in shown(candidates, what, wanted=mode.startswith("max-autotune")):
             try:
                 call = _call(one, inputs, mode)
                 call()
@@ -198,11 +200,12 @@ def _timed(
             _warn_once(INDUCTOR, error)
         return _estimated(problem, able, _state.failed[key])
     finally:
-        _state.seconds += time.perf_counter() - began
+        spent = time.perf_counter() - began
+        _state.seconds += spent
     best = winner(samples)
     medians = samples.medians()
     logger.info("fusepass: timed %s: %s", key, medians)
-    choice = _compared(best, medians, "measured")
+    choice = _compared(best, medians, "measured", f"; finding out took {spent:.1f} s")
     noise = samples.disturbance()
     if noise <= _QUIET and len(medians) == len(able):
         table.add(key, Entry(best, medians))

@@ -19,11 +19,11 @@ from fusepass.patterns import gemm_region
 M, K, N = 72, 16, 24
 
 
-def region_of(program: Callable[..., Any]) -> Region:
+def region_of(program: Callable[..., Any], *, pairs: bool = True) -> Region:
     """The region at the first product of a program of x and two weights, traced to ATen."""
     x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
     graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w.clone()).graph
-    return region_at(next(filter(is_gemm, graph.nodes)), pairs=True)
+    return region_at(next(filter(is_gemm, graph.nodes)), pairs=pairs)
 
 
 def test_what_goes_into_generated_code() -> None:
@@ -53,6 +53,24 @@ def test_halves_taken_one_after_the_other() -> None:
     assert [part.start for part in region.weights] == [0, N]
     assert not region.operands
     assert region.nodes[-1].target == torch.ops.aten.mul.Tensor
+
+
+@pytest.mark.parametrize("beta", [1, 0, -0.25])
+@pytest.mark.parametrize("alpha", [1, 0.5])
+def test_a_product_and_a_bias_that_are_scaled(alpha: float, beta: float) -> None:
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.elu(torch.addmm(v[0], x, w, alpha=alpha, beta=beta))
+
+    region = region_of(program, pairs=False)
+    steps = [step.op for step in region.epilogue.steps]
+    scaled = ["mul"] * (alpha != 1) + ["mul"] * (beta not in (0, 1)) + ["add"] * (beta != 0)
+    assert steps[: len(scaled)] == scaled
+    assert [operand.kind for operand in region.epilogue.operands] == ["row"] * (beta != 0)
+
+
+def test_a_scaled_product_alone_is_no_region() -> None:
+    with pytest.raises(NoRegion, match="nothing element-wise"):
+        region_of(lambda x, w, v: torch.addmm(v[0], x, w, alpha=0.5, beta=2), pairs=False)
 
 
 def test_what_is_pulled_in() -> None:

@@ -121,6 +121,12 @@ AROUND: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "of its columns": lambda h, s: h / (1 + s.abs()),
     "a number per row": lambda h, s: h * torch.arange(h.shape[-2]).to(h.dtype).unsqueeze(-1),
 }
+SCALED: dict[str, Callable[..., Tensor]] = {
+    "both": lambda b, x, w: F.elu(torch.addmm(b, x, w, alpha=0.5, beta=3)),
+    "without the bias": lambda b, x, w: F.elu(torch.addmm(b * float("nan"), x, w, beta=0)),
+    "the product": lambda b, x, w: F.elu(torch.addmm(b, x, w, alpha=-2)),
+    "a matrix": lambda b, x, w: torch.addmm(b.expand(x.shape[0], -1).clone(), x, w, beta=0.5) + 1,
+}
 REDUCED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a sum per row": lambda h, s: F.elu(h).sum(-1),
     "a sum per column": lambda h, s: (h * s).sum(tuple(range(h.dim() - 1))),

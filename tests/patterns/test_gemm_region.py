@@ -12,6 +12,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.errors import RewriteFault
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.gemm_region import is_gemm
@@ -25,6 +26,7 @@ from tests.patterns.gemm_programs import (
     PACKED,
     REDUCED,
     RULES,
+    SCALED,
     Activation,
     Gated,
     K,
@@ -86,6 +88,17 @@ def test_what_stands_around_one_product(name: str) -> None:
         torch.compiler.reset()
         _, found = agrees(Linear(AROUND[name]), torch.randn(M, K).bfloat16(), train=train)
         assert train or found == {"gemm_epilogue": 1}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_what_is_scaled(name: str) -> None:
+    given = [torch.randn(*size).bfloat16() for size in ((N,), (M, K), (K, N))]
+    compiled = torch.compile(SCALED[name], backend="fusepass", options=OPTIONS)
+    exact = SCALED[name](*(one.double() for one in given))
+    eager, got = SCALED[name](*given), compiled(*given)
+    bound = error_bound(half_ulp(got.dtype, rms(exact)), rms_error(eager, exact), None)
+    assert passes(rms_error(got, exact), bound)
+    assert applied(compiled) == {"gemm_epilogue": 1}
 
 
 @pytest.mark.parametrize("name", REDUCED)
