@@ -80,7 +80,7 @@ def refuses(
         starts = value.storage_offset(), *value.stride()[:-1]
         if (
             operand.kind == "full"
-            and value.dtype == x.dtype
+            and value.dtype in HALF
             and not all(isinstance(one, int) and one % aligned == 0 for one in starts)
         ):
             return "rows of what is read beside the product do not start at multiples of 16 bytes"

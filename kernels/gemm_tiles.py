@@ -76,6 +76,8 @@ class Tile:
     def bytes_needed(self, epilogue: Epilogue) -> int:
         """Shared memory of all programs on a multiprocessor, in bytes."""
         held = self.bytes_in_flight(epilogue.products)
+        if self.form == "grid":  # results on their way out, as the compiler lays them
+            held += self.m * self.n * 2 // (2 if self.split or epilogue.products == 2 else 1)
         held += self.groups and self.groups * places(epilogue, self.form) * self.m * self.n
         across = sum(output.over == "rows" for output in epilogue.reduced)  # warps, in fp32
         held += across * self.groups * self.n * 2 * self.warps

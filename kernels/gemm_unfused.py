@@ -34,6 +34,7 @@ def unfused(
     """
     parsed = parse(epilogue)
     sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
+    sums &= all(out.value == "%2" for out in parsed.outputs)
     if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
         return _reduced(parsed, {"%2": torch.addmm(operands[0], x, weights[0])})
     products = [x @ weight for weight in weights]
@@ -49,9 +50,9 @@ def unfused(
     for i, (operand, kind) in enumerate(zip(operands, parsed.operands, strict=True)):
         given |= {f"p{i}": operand} | ({f"s{i}": operand.stride(0)} if kind.kind == "full" else {})
     given |= {f"o{i}": output for i, output in enumerate(outputs)}
-    grid = (n + cut.n - 1) // cut.n, (m + cut.m - 1) // cut.m
+    pieces = (n + cut.n - 1) // cut.n * ((m + cut.m - 1) // cut.m)
     if m and n:
-        _pointwise(epilogue)[grid](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
+        _pointwise(epilogue)[(pieces,)](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
     return complete(parsed, outputs)
 
 

@@ -195,8 +195,13 @@ def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
     Raises:
         NoRegion: there is none.
     """
-    if pairs or not few:
-        return region_at(node, pairs=pairs, reductions=not few)
+    if not few:
+        try:
+            return region_at(node, pairs=pairs, reductions=True)
+        except NoRegion:  # a reduction may stand behind a write, which the rest need not
+            return region_at(node, pairs=pairs)
+    if pairs:
+        return region_at(node, pairs=True)
     try:
         region = region_at(node, pairs=False)
     except NoRegion:

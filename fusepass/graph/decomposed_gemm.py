@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.epilogue_of_aten import FLOATS
+from fusepass.graph.epilogue_of_aten import CASTS, FLOATS
 
 _AGAIN = "fusepass_decomposed"
-_CASTS = frozenset("convert_element_type _to_copy".split())
 _ATEN = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
 
@@ -44,7 +44,7 @@ def decompose(gm: fx.GraphModule) -> None:
 def _product(last: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """The half-precision operands of a product of one row, of which a node is the last step."""
     value = tensor_value(last)
-    if op_name(last) not in _CASTS or value is None or value.dtype not in FLOATS[1:]:
+    if not _is_cast(last) or value is None or value.dtype not in FLOATS[1:]:
         return None
     total: Any = last.args[0]
     if op_name(total) != "sum" or list(total.args[1:2]) != [[1]] or total.args[2:] or total.kwargs:
@@ -56,8 +56,14 @@ def _product(last: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     if left is None or right is None:
         return None
     x, w = left.meta["val"], right.meta["val"]
-    one_row = isinstance(x.shape[0], int) and x.shape[0] == 1
-    return (left, right) if one_row and x.dtype == w.dtype == value.dtype else None
+    fits = torch_private.known_equal(x.shape[1], w.shape[0])  # else it is spread along one
+    fits &= isinstance(x.shape[0], int) and x.shape[0] == 1
+    return (left, right) if fits and x.dtype == w.dtype == value.dtype else None
+
+
+def _is_cast(node: fx.Node) -> bool:
+    """Whether a node changes nothing but the dtype."""
+    return op_name(node) in CASTS and not node.kwargs.keys() - {"dtype"}
 
 
 def _column(node: Any, dim: int) -> fx.Node | None:
@@ -66,7 +72,7 @@ def _column(node: Any, dim: int) -> fx.Node | None:
         return None
     wide: Any = node.args[0]
     value = tensor_value(wide)
-    if op_name(wide) not in _CASTS or value is None or value.dtype is not torch.float32:
+    if not _is_cast(wide) or value is None or value.dtype is not torch.float32:
         return None
     matrix: Any = wide.args[0]
     value = tensor_value(matrix)
@@ -75,7 +81,7 @@ def _column(node: Any, dim: int) -> fx.Node | None:
 
 def _erase(node: fx.Node) -> None:
     """Erase a node and what only it used, up to what is no step of a product."""
-    if node.users or op_name(node) not in {*_CASTS, "sum", "mul", "unsqueeze"}:
+    if node.users or op_name(node) not in {*CASTS, "sum", "mul", "unsqueeze"}:
         return
     inputs = node.all_input_nodes
     node.graph.erase_node(node)

@@ -13,7 +13,7 @@ from fusepass.graph.epilogue import OPERATIONS
 from fusepass.graph.epilogue import is_constant as is_number
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-_CASTS = frozenset("convert_element_type _to_copy".split())
+CASTS = frozenset("convert_element_type _to_copy".split())
 
 
 class NoRegion(Exception):
@@ -34,7 +34,7 @@ def calls_of(node: fx.Node) -> Callable[[Emit, fx.Node], Any] | None:
         return None
     if _is_truth_arithmetic(node, name, value.dtype):
         return None
-    if name in _CASTS:
+    if name in CASTS:
         return _cast if value.dtype in FLOATS and not set(node.kwargs) - {"dtype"} else None
     if node.kwargs and set(node.kwargs) - {"alpha", "min", "max"}:
         return None

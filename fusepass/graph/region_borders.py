@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import fx
 
+from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
-from fusepass.graph.epilogue_of_aten import NoRegion
+from fusepass.graph.epilogue_of_aten import CASTS, FLOATS, NoRegion
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_reductions import Reduced
 
 _MOST_OUTPUTS = 3
-_MOST_REDUCED = 2
+MOST_REDUCED = 2
 
 
 def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[fx.Node]) -> Region:
@@ -31,6 +33,9 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     """
     order = {node: place for place, node in enumerate(x.graph.nodes)}
     inside = sorted(inside, key=order.__getitem__)
+    copies = _wider_copies(growth, inside)
+    growth.tainted |= copies
+    inside = [node for node in inside if node not in copies]
     outputs, reduced = _outputs(growth, inside), _reduced(growth)
     if not outputs and not reduced:
         raise NoRegion("nothing of it is used")
@@ -75,6 +80,24 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     )
 
 
+def _wider_copies(growth: Growth, inside: list[fx.Node]) -> set[fx.Node]:
+    """Single-precision copies of rounded values that are read outside.
+
+    They are made of the rounded values there, of which they must be equal copies: the gradient of a
+    maximum looks for its elements among them.
+    """
+    taken = set(inside)
+    return {
+        node
+        for node in inside
+        if op_name(node) in CASTS
+        and node.meta["val"].dtype is torch.float32
+        and node.args[0] in growth.known
+        and node.args[0].meta["val"].dtype in FLOATS[1:]  # type: ignore[union-attr]
+        and any(user not in taken for user in node.users)
+    }
+
+
 def _outputs(
     growth: Growth, inside: list[fx.Node]
 ) -> list[tuple[tuple[Value, str], list[fx.Node]]]:
@@ -101,8 +124,6 @@ def _reduced(growth: Growth) -> list[tuple[tuple[Value, Reduced], list[fx.Node]]
     found: dict[tuple[Value, Reduced], list[fx.Node]] = {}
     for node, (value, how) in growth.reduced.items():
         found.setdefault((value, how), []).append(node)
-    if len(found) > _MOST_REDUCED or any(value[0] == "operand" for value, _ in found):
-        raise NoRegion(f"{len(found)} reductions of it are used, or one of what it only reads")
     return list(found.items())
 
 

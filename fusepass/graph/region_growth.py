@@ -23,7 +23,7 @@ from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.graph.epilogue import is_constant as is_number
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.region import Growth, Part, Region, Value
-from fusepass.graph.region_borders import finished
+from fusepass.graph.region_borders import MOST_REDUCED, finished
 from fusepass.graph.region_reductions import reduction_of
 
 VIEWS = frozenset("view reshape _unsafe_view".split())
@@ -101,10 +101,10 @@ def _roots(
 
 
 def _products_read(epilogue: Epilogue) -> set[int]:
-    """The products that the last output depends on."""
+    """The products that what is computed last depends on."""
     first = epilogue.products + len(epilogue.operands)
     seen: set[int] = set()
-    todo = [int(epilogue.outputs[0].value[1:])]
+    todo = [int(output.value[1:]) for output in epilogue.stored[:1] or epilogue.reduced]
     while todo:
         value = todo.pop()
         if value in seen:
@@ -189,7 +189,11 @@ def _is_reduced(growth: Growth, node: fx.Node) -> bool:
     whole = source.meta["val"]
     if source not in growth.known or not _is_result(growth, whole):
         return False
-    growth.reduced[node] = growth.known[source], found
+    reduced = growth.known[source], found
+    kinds = {*growth.reduced.values(), reduced}
+    if len(kinds) > MOST_REDUCED or reduced[0][0] == "operand":
+        return False
+    growth.reduced[node] = reduced
     return True
 
 

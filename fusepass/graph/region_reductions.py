@@ -35,6 +35,8 @@ def reduction_of(node: fx.Node) -> Reduced | None:
     whole = tensor_value(source) if isinstance(source, fx.Node) else None
     if name not in _BY or value is None or whole is None or value.dtype not in FLOATS:
         return None
+    if _BY[name] == "max" and value.dtype not in FLOATS[1:]:
+        return None  # of what is not rounded yet: no element of the rounded ones may be equal
     given = argument(node, 1, "dim")
     count = whole.dim()
     dims = [given] if isinstance(given, int) else list(given or range(count))

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._inductor import config
 from torch._inductor.runtime import triton_heuristics as of
 from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
 from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCudaKernel
@@ -23,7 +22,6 @@ from torch._inductor.runtime.triton_helpers import set_driver_to_gpu
 from torch._inductor.triton_bundler import TritonBundler
 
 _THREADS = 32  # in a warp
-_OFTEN_OFF = "static_launch_user_defined_triton_kernels"
 
 
 class KernelWithScratch(StaticallyLaunchedCudaKernel):
@@ -52,15 +50,17 @@ class DirectLauncher(of.CachingAutotuner):
 
     def _direct(self, result: Any) -> Any:
         """The result of a compile, to be launched directly if that can be."""
-        if type(result) is not of.TritonCompileResult or not hasattr(config, _OFTEN_OFF):
+        if type(result) is not of.TritonCompileResult:
             return result
         binary = copy.copy(result.kernel)
         each = getattr(binary.metadata, "global_scratch_size", 0)
         if each:
             binary.metadata = binary.metadata._replace(global_scratch_size=0)
-        with config.patch({_OFTEN_OFF: True}):
-            able = of.StaticTritonCompileResult.can_statically_launch
-            found = able(binary, self.inductor_meta, self.triton_meta, self.heuristic_type)
+        able = of.StaticTritonCompileResult.can_statically_launch
+        kind = (
+            of.HeuristicType.POINTWISE
+        )  # kernels of the user are left out, which ours need not be
+        found = able(binary, self.inductor_meta, self.triton_meta, kind)
         if found is None:
             return result
         kernel = KernelWithScratch(binary, each) if each else found

@@ -37,7 +37,7 @@ SKINNY = [
 ]
 HOPPER = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
-    for name in ("swiglu", "gelu", "plain", "gradient", "sums")
+    for name in "swiglu gelu plain gradient sums backward one_of_two pair_and_more".split()
     for tile in tiles(EPILOGUES[name], 227 << 10).values()
     if tile.groups
 ]

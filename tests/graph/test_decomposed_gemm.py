@@ -71,6 +71,15 @@ def test_inductors_own() -> None:
     assert "sum" not in names(gm)
 
 
+@pytest.mark.parametrize(("x", "w"), [((1, 1), (K, N)), ((1, K), (1, N))])
+def test_what_is_spread_is_no_product(x: tuple[int, int], w: tuple[int, int]) -> None:
+    given = torch.randn(x).bfloat16(), torch.randn(w).bfloat16()
+    gm = make_fx(written_out, select_decomp_table(), tracing_mode="fake")(*given)
+    before = str(gm.graph)
+    recompose(gm)
+    assert str(gm.graph) == before
+
+
 NOT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "kept in single precision": lambda x, w, v: (
         x.float().unsqueeze(2) * w.float().unsqueeze(0)

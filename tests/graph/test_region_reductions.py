@@ -22,6 +22,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Reduced | None]] = {
     "some of the rows": (lambda x: x.sum(0), None),
     "everything": (lambda x: x.sum(), None),
     "every dimension": (lambda x: x.sum((0, 1, 2)), None),
+    "the largest, not rounded": (lambda x: x.float().amax(2), None),
     "the smallest": (lambda x: x.amin(-1), None),
     "a vector": (lambda x: x[0, 0].sum(0), None),
     "no reduction": (lambda x: x.relu(), None),

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,23 @@ GRADIENT = Epilogue(  # of a bias, too
 )
 SUMS = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "float32", "columns")))
 LOSS = Epilogue(1, (), (Step("mul", ("%0", "%0")),), (Output("%1", "float32", "rows"),))
+BACKWARD = Epilogue(  # of a gated pair: what comes from behind, and both that were saved
+    1,
+    (Operand("full", "bfloat16"), Operand("full", "bfloat16")),
+    (Step("sigmoid", ("%1",)), Step("mul", ("%0", "%3")), Step("mul", ("%0", "%2"))),
+    (Output("%5", "bfloat16"), Output("%4", "bfloat16")),
+)
+ONE_OF_TWO = replace(BACKWARD, outputs=(Output("%5", "bfloat16"), Output("%5", "float32", "rows")))
+PAIR_AND_MORE = Epilogue(
+    2,
+    (Operand("full", "bfloat16"), Operand("full", "bfloat16")),
+    (Step("mul", ("%0", "%1")), Step("add", ("%4", "%2")), Step("mul", ("%5", "%3"))),
+    (Output("%6", "bfloat16"),),
+)
 EPILOGUES = {
+    "backward": BACKWARD,
+    "one_of_two": ONE_OF_TWO,
+    "pair_and_more": PAIR_AND_MORE,
     "gradient": GRADIENT,
     "sums": SUMS,
     "loss": LOSS,
@@ -183,6 +200,7 @@ def test_what_it_refuses() -> None:
         (whole[:, 8:24], True),
         (whole[:, 1:17], False),  # does not start at 16 bytes
         (torch.zeros(16, 20).bfloat16()[:, :16], False),  # nor do its rows
+        (torch.zeros(16, 20).half()[:, 1:17], False),  # may be fetched, too, if results are such
         (torch.zeros(16, 20)[:, :16], True),  # is read otherwise, in single precision
         (whole.t()[:16], False),  # not contiguous along its rows
     ):
@@ -233,7 +251,9 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> Non
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums"])
+@pytest.mark.parametrize(
+    "name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums", "backward", "pair_and_more"]
+)
 @pytest.mark.parametrize("form", ["pingpong", "cooperative"])
 @pytest.mark.parametrize("lies", ["(N, K)", "(K, N)"])
 def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
@@ -249,6 +269,7 @@ def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
 
 def interpreted() -> None:
     """Every epilogue through Triton's interpreter, in fp16: it knows no bf16."""
+    torch.use_deterministic_algorithms(True)  # what is not written is NaN
     for name, as_given in EPILOGUES.items():
         epilogue = parse(as_given.text().replace("bfloat16", "float16"))
         grid = Tile(16, 32, 16, 4, 2, split=name == "gelu", group=2)

@@ -137,14 +137,16 @@ REDUCED: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "both ways": lambda h, s: (h.square().sum(-1), (h * h).flatten(0, -2).sum(0)),
     "in single precision": lambda h, s: (h.float() ** 2).sum(-1),
     "another dtype": lambda h, s: (h * s).sum(-1, dtype=torch.float32),
+    "more than can be taken": lambda h, s: (h * 2, h.sum(-1), h.amax(-1), (h * 2).sum(-1)),
+    "of an operand too": lambda h, s: (h * s.relu(), s.relu().expand_as(h).sum(-1)),
     "what follows is outside": lambda h, s: h * 2 + (h * 2).sum(-1, keepdim=True),
 }
 NOT: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a sum of everything": lambda h, s: h.sum(),
     "a sum of some rows": lambda h, s: h.view(3, -1, h.shape[-1]).sum(1),
     "a mean": lambda h, s: h.mean(-1),
+    "the largest before it is rounded": lambda h, s: h.float().amax(-1),
     "in double precision": lambda h, s: h.sum(-1, dtype=torch.float64),
-    "reductions of several values": lambda h, s: (h.sum(-1), (h * 2).sum(-1), (h * 3).sum(-1)),
     "its transpose": lambda h, s: h.transpose(-1, -2) * 2,
     "other columns": lambda h, s: h.roll(1, -1) * 2,
     "a sort": lambda h, s: h.sort(-1).values,

@@ -110,6 +110,44 @@ def test_what_is_reduced(name: str, shape: tuple[int, ...]) -> None:
         assert train or found == {"gemm_epilogue": 1}
 
 
+@pytest.mark.parametrize("dim", [0, -1])
+def test_gradients_of_the_largest_of_what_was_rounded(dim: int) -> None:
+    """Its backward looks for the elements that are equal to it, among the rounded ones."""
+
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.hardswish(x @ w)
+        return h @ w.t(), h.float().amax(dim)
+
+    x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
+    options = {**OPTIONS, "codegen": "inductor"}
+    grads = []
+    for one in (torch.compile(program, backend="fusepass", options=options), program):
+        leaves = [t.clone().requires_grad_() for t in (x, w)]
+        out, largest = one(*leaves)
+        grads.append(torch.autograd.grad(out.float().sum() + largest.sum(), leaves))
+    for mine, theirs in zip(*grads, strict=True):
+        assert mine.isfinite().all()
+        torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-1)
+
+
+def test_a_write_in_front_of_a_reduction() -> None:
+    """The reduction stays outside then; the rest is a region all the same."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(K, N, bias=False)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = F.elu(self.linear(x))
+            self.seen.add_(1)
+            return h, h.sum(-1)
+
+    _, found = agrees(Counting(), torch.randn(M, K).bfloat16(), train=False)
+    assert found == {"gemm_epilogue": 1}
+
+
 @pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
 def test_sizes_that_vary_and_a_reduction(codegen: str) -> None:
     def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
