@@ -150,7 +150,7 @@ _POINTWISE = """
 
 @triton.jit
 def fusepass_pointwise($products $params M, N, BM: tl.constexpr, BN: tl.constexpr):
-    m, n = tl.program_id(0) // tl.cdiv(N, BN), tl.program_id(0) % tl.cdiv(N, BN)
+    m, n = tl.program_id(1), tl.program_id(0)
     rows = m * BM + tl.arange(0, BM)
     columns = n * BN + tl.arange(0, BN)
     at = rows.to(tl.int64)[:, None] * N + columns[None, :]

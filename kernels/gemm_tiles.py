@@ -74,14 +74,22 @@ class Tile:
         return (n + width - 1) // width * (2 if split else 1)
 
     def bytes_needed(self, epilogue: Epilogue) -> int:
-        """Shared memory of all programs on a multiprocessor, in bytes."""
+        """Shared memory in bytes: of one program, or of operands in all on a multiprocessor."""
         held = self.bytes_in_flight(epilogue.products)
-        if self.form == "grid":  # results on their way out, as the compiler lays them
-            held += self.m * self.n * 2 // (2 if self.split or epilogue.products == 2 else 1)
+        if self.form == "grid":
+            return max(held * self.programs, held + self._exchanged(epilogue))
         held += self.groups and self.groups * places(epilogue, self.form) * self.m * self.n
         across = sum(output.over == "rows" for output in epilogue.reduced)  # warps, in fp32
         held += across * self.groups * self.n * 2 * self.warps
-        return (held + 1024 * (self.groups > 0)) * self.programs
+        return held + 1024 * (self.groups > 0)
+
+    def _exchanged(self, epilogue: Epilogue) -> int:
+        """Bytes through which the compiler of a ``grid`` gives values to other threads."""
+        kinds = {output.dtype for output in epilogue.stored}
+        wide = any(operand.kind == "full" for operand in epilogue.operands) or epilogue.reduced
+        halved = self.split or epilogue.products == 2
+        each = 4 if wide or kinds not in _ONE_HALF else 2
+        return self.m * (self.n // 2 if halved else self.n) * each + 256
 
     def shape_of(self, output: Output, products: int, m: Any, n: Any) -> tuple[Any, Any]:
         """Of what a kernel stores for an output: of one that is reduced, partial results."""

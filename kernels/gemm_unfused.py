@@ -16,6 +16,7 @@ from fusepass.kernels.gemm_source import pointwise_source
 from fusepass.kernels.gemm_tiles import Tile
 
 _CUT = Tile(4, 512, 1, 8, 1, form="rows")
+_MOST = 65535  # programs along a grid's second dimension
 _CUT_REDUCED = replace(_CUT, m=64, n=128)  # reductions are of partial results, as Inductor's
 
 
@@ -42,6 +43,8 @@ def unfused(
         return _reduced(parsed, {f"%{i}": product for i, product in enumerate(products)})
     m, n = products[0].shape
     cut = _CUT_REDUCED if parsed.reduced else _CUT
+    while m > cut.m * _MOST:
+        cut = replace(cut, m=2 * cut.m)
     outputs = [
         x.new_empty(cut.shape_of(out, len(weights), m, n), dtype=getattr(torch, out.dtype))
         for out in parsed.outputs
@@ -50,9 +53,9 @@ def unfused(
     for i, (operand, kind) in enumerate(zip(operands, parsed.operands, strict=True)):
         given |= {f"p{i}": operand} | ({f"s{i}": operand.stride(0)} if kind.kind == "full" else {})
     given |= {f"o{i}": output for i, output in enumerate(outputs)}
-    pieces = (n + cut.n - 1) // cut.n * ((m + cut.m - 1) // cut.m)
+    grid = (n + cut.n - 1) // cut.n, (m + cut.m - 1) // cut.m
     if m and n:
-        _pointwise(epilogue)[(pieces,)](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
+        _pointwise(epilogue)[grid](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
     return complete(parsed, outputs)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._inductor.runtime import triton_heuristics as of
+from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
 from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCudaKernel
 from torch._inductor.runtime.triton_helpers import set_driver_to_gpu
@@ -57,9 +58,7 @@ class DirectLauncher(of.CachingAutotuner):
         if each:
             binary.metadata = binary.metadata._replace(global_scratch_size=0)
         able = of.StaticTritonCompileResult.can_statically_launch
-        kind = (
-            of.HeuristicType.POINTWISE
-        )  # kernels of the user are left out, which ours need not be
+        kind = HeuristicType.POINTWISE  # kernels of the user are left out, which ours need not be
         found = able(binary, self.inductor_meta, self.triton_meta, kind)
         if found is None:
             return result

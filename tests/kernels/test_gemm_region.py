@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,8 +110,13 @@ ONE_OF_TWO = replace(BACKWARD, outputs=(Output("%5", "bfloat16"), Output("%5", "
 PAIR_AND_MORE = Epilogue(
     2,
     (Operand("full", "bfloat16"), Operand("full", "bfloat16")),
-    (Step("mul", ("%0", "%1")), Step("add", ("%4", "%2")), Step("mul", ("%5", "%3"))),
-    (Output("%6", "bfloat16"),),
+    (
+        Step("sigmoid", ("%0",)),
+        Step("mul", ("%4", "%1")),
+        Step("add", ("%5", "%2")),
+        Step("mul", ("%6", "%3")),
+    ),
+    (Output("%7", "bfloat16"),),
 )
 EPILOGUES = {
     "backward": BACKWARD,
@@ -248,6 +254,28 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> Non
     every = tiles(epilogue).values()
     tile = next(tile for tile in every if (tile.form + str(tile.m)).startswith(form))
     assert "fusepass_gemm" in compiled(epilogue, tile, capability)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
+@pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
+def test_it_needs_no_more_memory_than_it_says(
+    name: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import triton
+
+    epilogue, made = EPILOGUES[name], []
+    compiler = triton.compile
+
+    def keep(*args: Any, **options: Any) -> Any:
+        made.append(compiler(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(triton, "compile", keep)
+    tile = next(tile for tile in tiles(epilogue, 227 << 10).values() if tile.form == form)
+    tile = replace(tile, stages=3) if form == "grid" else tile  # as it is compiled here
+    compiled(epilogue, tile, 90)
+    assert 0 < made[-1].metadata.shared <= tile.bytes_needed(epilogue)
 
 
 @needs_triton
