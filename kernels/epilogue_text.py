@@ -189,7 +189,9 @@ def reduction(i: int, output: Output, value: str, piece: str = "n") -> list[str]
     neutral = "0.0" if output.by == "sum" else 'float("-inf")'
     axis, at, results = (0, "m", "N") if output.over == "rows" else (1, piece, "M")
     place = "columns" if output.over == "rows" else "rows"
-    whole = f"tl.where(inside, {value}, {neutral})"
+    # Only what is reduced along needs a bound: other results are not stored.
+    within = "(rows < M)[:, None]" if output.over == "rows" else "(columns < N)[None, :]"
+    whole = f"tl.where({within}, {value}, {neutral})"
     return [
         f"r{i} = tl.reduce({whole}, {axis}, _{output.by})",
         f"tl.store(o{i} + {at}.to(tl.int64) * {results} + {place}, r{i}, mask={place} < {results})",
@@ -201,6 +203,9 @@ def _expression(epilogue: Epilogue, step: Step) -> str:
     half = _half_of(epilogue, step)
     if half is not None:
         return f"2.0 * {half}"
+    slope = _slope_of_tanh(epilogue, step)
+    if slope is not None:
+        return slope
     if step.op == "mul":
         rest = _gelu(epilogue, step.args)
         if rest is not None:
@@ -238,6 +243,23 @@ def _half_of(epilogue: Epilogue, step: Step | None) -> str | None:
             scaled = _scaled(epilogue, inner.args[0], scale)
             return f"_{'normal' if inner.op == 'erf' else 'logistic'}({scaled})"
     return None
+
+
+def _slope_of_tanh(epilogue: Epilogue, step: Step) -> str | None:
+    """``1 - tanh(z)²`` by the logistic that ``1 + tanh(z)`` is, too: the compiler computes it once.
+
+    Both stand in the derivative of GELU (tanh).
+    """
+    if step.op != "sub" or step.args[0] != 1.0:
+        return None
+    square = _behind(epilogue, step.args[1])
+    if square is None or square.op != "mul" or square.args[0] != square.args[1]:
+        return None
+    inner = _behind(epilogue, square.args[0])
+    if inner is None or inner.op != "tanh":
+        return None
+    half = f"_logistic({_scaled(epilogue, inner.args[0], 2 * math.log2(math.e))})"
+    return f"4.0 * {half} * (1.0 - {half})"
 
 
 def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:

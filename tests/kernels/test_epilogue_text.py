@@ -86,6 +86,33 @@ def test_a_cubic_of_two_signs_stays() -> None:
     assert line(of(*twice, *rest)).startswith("2.0 * _logistic(v3 * ")
 
 
+@pytest.mark.parametrize("x", [-9.0, -2.0, -1e-4, 0.0, 0.3, 1.5, 6.0])
+def test_the_slope_of_tanh(functions: dict[str, Any], x: float) -> None:
+    """In the derivative of GELU (tanh) it shares its logistic with 1 + tanh."""
+    cubic = [Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("mul", ("%2", 0.044715))]
+    cubic += [Step("add", ("%0", "%3")), Step("mul", ("%4", 0.7978845608028654))]
+    rest = [Step("tanh", ("%5",)), Step("add", ("%6", 1.0))]
+    rest += [Step("mul", ("%6", "%6")), Step("sub", (1.0, "%8"))]
+    lines = [text.partition(" = ") for text in epilogue_parts(of(*cubic, *rest))[0][2:]]
+    (left, half), (_, slope) = [(name, text) for name, _, text in lines[-3::2]]
+    assert half.removeprefix("2.0 * ") in slope
+    assert "_tanh" not in half + slope
+    values: dict[str, Any] = {"v0": torch.tensor(x)}
+    for name, _, text in lines:
+        values[name] = eval(text, dict(functions), dict(values))
+    tanh = math.tanh(0.7978845608028654 * (x + 0.044715 * x**3))
+    assert float(values[left]) == pytest.approx(1 + tanh, abs=3e-7)
+    assert float(values[lines[-1][0]]) == pytest.approx(1 - tanh * tanh, abs=1e-6)
+
+
+def test_what_is_no_slope_of_tanh() -> None:
+    squares = of(Step("tanh", ("%0",)), Step("mul", ("%1", "%0")), Step("sub", (1.0, "%2")))
+    assert line(squares) == "1.0 - v2"
+    twice = of(Step("tanh", ("%0",)), Step("mul", ("%1", "%1")), Step("sub", (2.0, "%2")))
+    assert line(twice) == "2.0 - v2"
+    assert line(of(Step("mul", ("%0", "%0")), Step("sub", (1.0, "%1")))) == "1.0 - v1"
+
+
 def test_a_half_of_something_else_stays() -> None:
     other = of(
         Step("mul", ("%0", 0.25)),
