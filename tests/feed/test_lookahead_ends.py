@@ -208,8 +208,11 @@ def test_forked_child_does_not_wait_for_a_thread_that_it_does_not_have() -> None
     assert (done.stdout, done.stderr) == ("PrefetchDied\n99\n", "")
 
 
-def test_interrupt_while_waiting_loses_nothing() -> None:
+def test_interrupt_while_waiting_loses_nothing(request: pytest.FixtureRequest) -> None:
     """Ctrl-C is felt at once, and who catches it can go on."""
+    # A job in the background of a shell starts with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     free = threading.Event()
 
     def items() -> Iterator[int]:
