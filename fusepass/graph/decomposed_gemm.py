@@ -23,15 +23,23 @@ _CONVERT = torch.ops.prims.convert_element_type.default
 
 def recompose(gm: fx.GraphModule) -> None:
     """Write products of one row as ``aten.mm``, in place."""
-    for last in list(gm.graph.nodes):
-        operands = _product(last)
+    for total in list(gm.graph.nodes):
+        operands = _product(total)
         if operands is None:
             continue
-        with gm.graph.inserting_before(last):
-            mm = gm.graph.call_function(_ATEN.mm.default, operands)
-        mm.meta.update(last.meta, **{_AGAIN: True})
-        last.replace_all_uses_with(mm)
-        _erase(last)
+        with gm.graph.inserting_before(total):
+            mm = _called(gm.graph, total, _ATEN.mm.default, *operands)
+            mm.meta[_AGAIN] = True
+            wide = _called(gm.graph, total, _CONVERT, mm, torch.float32)
+            wide.meta[_AGAIN] = True
+        rounded = [user for user in total.users if _rounds(user, mm.meta["val"].dtype)]
+        for last in rounded:
+            last.replace_all_uses_with(mm)
+        total.replace_all_uses_with(wide, delete_user_cb=lambda user, of=rounded: user not in of)
+        for last in rounded or [total]:
+            _erase(last)
+        if not wide.users:
+            gm.graph.erase_node(wide)
 
 
 def decompose(gm: fx.GraphModule) -> None:
@@ -41,16 +49,16 @@ def decompose(gm: fx.GraphModule) -> None:
             _written_out(mm)
 
 
-def _product(last: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """The half-precision operands of a product of one row, of which a node is the last step."""
-    value = tensor_value(last)
-    if not _is_cast(last) or value is None or value.dtype not in FLOATS[1:]:
-        return None
-    total: Any = last.args[0]
+def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """The half-precision operands of a product of one row that a node is, before it is rounded.
+
+    Inductor drops the rounding where a cast back to single precision follows. Of what was one
+    product in the program that is nothing; a user's own sum in single precision is kept as it is.
+    """
     if op_name(total) != "sum" or list(total.args[1:2]) != [[1]] or total.args[2:] or total.kwargs:
         return None
     product: Any = total.args[0]
-    if op_name(product) != "mul" or {len(one.users) for one in (total, product)} != {1}:
+    if op_name(product) != "mul" or len(product.users) != 1:
         return None
     left, right = (_column(one, dim) for one, dim in zip(product.args, (2, 0), strict=True))
     if left is None or right is None:
@@ -58,7 +66,16 @@ def _product(last: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     x, w = left.meta["val"], right.meta["val"]
     fits = torch_private.known_equal(x.shape[1], w.shape[0])  # else it is spread along one
     fits &= isinstance(x.shape[0], int) and x.shape[0] == 1
-    return (left, right) if fits and x.dtype == w.dtype == value.dtype else None
+    fits &= x.dtype == w.dtype and x.dtype in FLOATS[1:]
+    ours = total.meta.get("original_aten") in (_ATEN.mm.default, _ATEN.addmm.default)
+    fits &= ours or all(_rounds(user, x.dtype) for user in total.users)
+    return (left, right) if fits and total.users else None
+
+
+def _rounds(node: fx.Node, dtype: torch.dtype) -> bool:
+    """Whether a node casts to a dtype and does nothing else."""
+    value = tensor_value(node)
+    return _is_cast(node) and value is not None and value.dtype is dtype
 
 
 def _is_cast(node: fx.Node) -> bool:
@@ -89,19 +106,26 @@ def _erase(node: fx.Node) -> None:
         _erase(one)
 
 
+def _called(graph: fx.Graph, like: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """A call in place of a node, whose notes it takes over."""
+    node = graph.call_function(target, args)
+    node.meta.update({key: one for key, one in like.meta.items() if key != _AGAIN})
+    node.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]))
+    return node
+
+
 def _written_out(mm: fx.Node) -> None:
     graph, dtype = mm.graph, mm.meta["val"].dtype
-
-    def call(target: Any, *args: Any) -> fx.Node:
-        node = graph.call_function(target, args)
-        node.meta.update({key: one for key, one in mm.meta.items() if key != _AGAIN})
-        node.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]))
-        return node
-
+    wide = [user for user in mm.users if user.meta.get(_AGAIN) and op_name(user) in CASTS]
     with graph.inserting_before(mm):
-        x, w = (call(_CONVERT, matrix, torch.float32) for matrix in mm.args)
-        rows, columns = call(_ATEN.unsqueeze.default, x, 2), call(_ATEN.unsqueeze.default, w, 0)
-        total = call(_ATEN.sum.dim_IntList, call(_ATEN.mul.Tensor, rows, columns), [1])
-        last = call(_CONVERT, total, dtype)
-    mm.replace_all_uses_with(last)
+        x, w = (_called(graph, mm, _CONVERT, matrix, torch.float32) for matrix in mm.args)
+        rows = _called(graph, mm, _ATEN.unsqueeze.default, x, 2)
+        columns = _called(graph, mm, _ATEN.unsqueeze.default, w, 0)
+        product = _called(graph, mm, _ATEN.mul.Tensor, rows, columns)
+        total = _called(graph, mm, _ATEN.sum.dim_IntList, product, [1])
+        for one in wide:
+            one.replace_all_uses_with(total)
+            graph.erase_node(one)
+        if mm.users:
+            mm.replace_all_uses_with(_called(graph, mm, _CONVERT, total, dtype))
     graph.erase_node(mm)

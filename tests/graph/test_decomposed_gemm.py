@@ -110,6 +110,31 @@ def test_what_is_no_product(name: str) -> None:
     assert str(gm.graph) == before
 
 
+def test_no_rounding_behind() -> None:
+    """Inductor drops the rounding of a product in front of a cast; one of the user's is no product."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        wide = (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1)
+        return (wide.sigmoid() * written_out(x, v)).bfloat16()
+
+    gm = traced(program)
+    before, text = names(gm), str(gm.graph)
+    for node in gm.graph.nodes:
+        if op_name(node) == "sum":
+            node.meta["original_aten"] = torch.ops.aten.mm.default
+    recompose(gm)
+    gm.graph.lint()
+    assert names(gm)["mm"] == 2
+    assert "sum" not in names(gm)
+    decompose(gm)
+    gm.graph.lint()
+    gm.recompile()
+    assert names(gm) == before
+    assert text.count("sum") == str(gm.graph).count("sum")
+    args = torch.randn(1, K).bfloat16(), *(torch.randn(K, N).bfloat16() for _ in range(2))
+    torch.testing.assert_close(gm(*args), program(*args), rtol=0, atol=0)
+
+
 def test_more_rows() -> None:
     gm = traced(gated, rows=2)
     before = str(gm.graph)
