@@ -6,7 +6,7 @@
 one or two weights. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), of the same strides, of
 which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous, or partial results
 of a reduction, which the caller reduces along the first of their two dimensions. ``x`` and weights
-are bf16 or fp16, products accumulate in fp32.
+are bf16, fp16 or, for who allows that, fp32 multiplied as TF32; products accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
 Triton kernel of ``gemm_source.py`` or, for few rows, ``skinny_source.py``, with the tile that was
@@ -39,6 +39,7 @@ from fusepass.kernels.skinny_source import skinny_source
 from fusepass.kernels.text_behind import launched_directly
 
 HALF = (torch.bfloat16, torch.float16)
+MULTIPLIED = (*HALF, torch.float32)
 
 # --- reference ------------------------------------------------------------------------------------
 
@@ -60,8 +61,8 @@ def refuses(
 ) -> str | None:
     """Why the kernel cannot compute a region, or None. Takes fake tensors too."""
     first = weights[0]
-    if x.dtype not in HALF or {w.dtype for w in weights} != {x.dtype}:
-        return "the kernel multiplies bf16 or fp16"
+    if x.dtype not in MULTIPLIED or {w.dtype for w in weights} != {x.dtype}:
+        return "the kernel multiplies bf16, fp16 or fp32 as TF32"
     if any(w.stride() != first.stride() for w in weights):
         return "the weights of a pair have different strides"
     if x.stride(1) != 1 or 1 not in first.stride():
@@ -80,8 +81,8 @@ def refuses(
         starts = value.storage_offset(), *value.stride()[:-1]
         if (
             operand.kind == "full"
-            and value.dtype in HALF
-            and not all(isinstance(one, int) and one % aligned == 0 for one in starts)
+            and value.dtype in (*HALF, x.dtype)
+            and any(not isinstance(one, int) or one * value.itemsize % 16 for one in starts)
         ):
             return "rows of what is read beside the product do not start at multiples of 16 bytes"
     if any(o.dim() == 2 and o.shape[1] != 1 and o.stride(1) != 1 for o in operands):

@@ -48,7 +48,7 @@ def fusepass_gemm(x_ptr, w0_ptr, $params M, N, K, sx, sw,
                 w = w_tiles.load([n * BN, k * BK]).T
             else:
                 w = w_tiles.load([k * BK, n * BN])
-            product = tl.dot(x, w, product)
+            product = tl.dot(x, w, product, input_precision="tf32")
         rows = m * BM + tl.arange(0, BM)
         if SPLIT:
             left, right = tl.split(tl.reshape(product, (BM, 2, BN // 2)).permute(0, 2, 1))
@@ -67,7 +67,8 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
     H: tl.constexpr = BN // 2
     tiles_m, tiles_n, steps = tl.cdiv(M, BM), tl.cdiv(N, H), tl.cdiv(K, BK)
     second = w1_ptr
-    apart = (second.to(tl.int64) - w0_ptr.to(tl.int64)) // 2  # in elements of a half type
+    size: tl.constexpr = w0_ptr.dtype.element_ty.primitive_bitwidth // 8
+    apart = (second.to(tl.int64) - w0_ptr.to(tl.int64)) // size  # in elements
     swapped = apart < 0
     apart = tl.abs(apart)
     near = apart < (1 << 38)
@@ -83,7 +84,7 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
             for k in range(steps):
                 x = x_tiles.load([m * BM, k * BK])
                 w = both.load([0, n * H, k * BK]).reshape(BN, BK)
-                products = tl.dot(x, w.T, products)
+                products = tl.dot(x, w.T, products, input_precision="tf32")
             first, other = tl.split(tl.reshape(products, (BM, 2, H)).permute(0, 2, 1))
             rows, columns = m * BM + tl.arange(0, BM), n * H + tl.arange(0, H)
             product = tl.where(swapped, other, first)
@@ -98,8 +99,10 @@ def fusepass_gemm(x_ptr, w0_ptr, w1_ptr, $params M, N, K, sx, sw,
             other = tl.zeros((BM, H), tl.float32)
             for k in tl.range(steps, num_stages=2):
                 x = x_tiles.load([m * BM, k * BK])
-                first = tl.dot(x, w_tiles.load([n * H, k * BK]).T, first)
-                other = tl.dot(x, v_tiles.load([n * H, k * BK]).T, other)
+                w = w_tiles.load([n * H, k * BK])
+                v = v_tiles.load([n * H, k * BK])
+                first = tl.dot(x, w.T, first, input_precision="tf32")
+                other = tl.dot(x, v.T, other, input_precision="tf32")
             rows, columns = m * BM + tl.arange(0, BM), n * H + tl.arange(0, H)
             _epilogue(first, other, m, n, rows, columns, M, N $given)
 """

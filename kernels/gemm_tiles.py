@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Tile:
         programs: on each multiprocessor; two overlap one's epilogue with the other's products.
         split: whether the epilogue takes a tile in two halves.
         group: rows of tiles that go together.
+        itemsize: of the operands, in bytes: of half types, or of fp32, multiplied as TF32.
         form: of the kernel: ``grid`` of ``gemm_source.py``, ``pingpong`` or ``cooperative`` of
             ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``.
     """
@@ -43,19 +44,21 @@ class Tile:
     programs: int = 1
     split: bool = False
     group: int = 8
+    itemsize: int = 2
     form: str = "grid"
 
     @property
     def name(self) -> str:
-        """Short, for tables and reports: ``128x256x64w8s4``, ``rows16x64x128w4s3``."""
+        """Short, for tables and reports: ``128x256x64w8s4``; ``rows16x64x64w4s3t`` of TF32."""
         more = f"c{self.programs}" * (self.programs > 1) + "h" * self.split
+        more += "t" * (self.itemsize == 4)
         kind = "" if self.form == "grid" else self.form
         return f"{kind}{self.m}x{self.n}x{self.k}w{self.warps}s{self.stages}{more}"
 
     def bytes_in_flight(self, products: int) -> int:
         """Shared memory for the operands, in bytes."""
         weights = self.n * products if self.plain else self.n
-        return self.stages * (self.m + weights) * self.k * 2
+        return self.stages * (self.m + weights) * self.k * self.itemsize
 
     @property
     def plain(self) -> bool:
@@ -78,7 +81,8 @@ class Tile:
         held = self.bytes_in_flight(epilogue.products)
         if self.form == "grid":
             return max(held * self.programs, held + self._exchanged(epilogue))
-        held += self.groups and self.groups * places(epilogue, self.form) * self.m * self.n
+        if self.groups:
+            held += self.groups * places(epilogue, self.form) * self.m * self.n // 2 * self.itemsize
         across = sum(output.over == "rows" for output in epilogue.reduced)  # warps, in fp32
         held += across * self.groups * self.n * 2 * self.warps
         return held + 1024 * (self.groups > 0)
@@ -100,11 +104,16 @@ class Tile:
 
     def takes(self, m: Any, weights: Sequence[Tensor], epilogue: Epilogue) -> bool:
         """Whether it is meant for that many rows, reads the weights and stores what is asked."""
+        if weights[0].dtype.itemsize != self.itemsize:
+            return False
         if epilogue.reduced and self.plain and self.m <= FEW_ROWS:
             return False
         if self.groups:
-            kinds = {output.dtype for output in epilogue.stored}
-            return kinds in _ONE_HALF and on_hopper(weights[0].device)
+            kinds, single = {output.dtype for output in epilogue.stored}, self.itemsize == 4
+            if single and any(weight.stride(0) != 1 for weight in weights):
+                return False  # its instructions read TF32 along K only
+            fits = kinds == {"float32"} if single else kinds in _ONE_HALF
+            return fits and on_hopper(weights[0].device)
         if self.form == "grid":
             return True
         if not isinstance(m, int) or any(weight.stride(0) != 1 for weight in weights):
@@ -117,6 +126,13 @@ _HOPPER = (
     Tile(128, 128, 64, 4, 5, form="pingpong"),
     Tile(128, 256, 64, 8, 4, form="cooperative"),
     Tile(128, 128, 64, 8, 6, form="cooperative"),
+)
+_HOPPER_SINGLE = (  # results take twice the room
+    Tile(128, 128, 32, 4, 5, itemsize=4, form="pingpong"),
+    Tile(128, 128, 32, 4, 3, itemsize=4, form="pingpong"),
+    Tile(128, 256, 32, 8, 3, itemsize=4, form="cooperative"),
+    Tile(128, 128, 32, 8, 6, itemsize=4, form="cooperative"),
+    Tile(128, 128, 32, 8, 5, itemsize=4, form="cooperative"),
 )
 _PAIR = (
     Tile(128, 256, 64, 8, 4),
@@ -164,7 +180,9 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
         memory: shared memory in bytes that one program may have; larger tiles are left out.
     """
     one, pair = (*_ONE, *_ROW_ONE, *_ROWS_ONE), (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
-    every = _HOPPER + (one if epilogue.products == 1 else pair)
+    half = one if epilogue.products == 1 else pair
+    single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in half]  # as many bytes
+    every = (*_HOPPER, *half, *_HOPPER_SINGLE, *single)
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 
 

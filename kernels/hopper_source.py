@@ -44,7 +44,7 @@ def _load_{name}({pointers}, M, N, K, stride, ring, full, empty,
         for k in range(gl.cdiv(K, BK)):
             mbarrier.wait(empty.index(slot), phase)
             here = full.index(slot)
-            mbarrier.expect(here, {rows} * BK * 2)
+            mbarrier.expect(here, {rows} * BK * (element.primitive_bitwidth // 8))
 {copies}
             slot += 1
             if slot == STAGES:
@@ -83,8 +83,9 @@ def _multiply($params xs, ws, staged, ready, full, empty, turn, M, N, K, WHICH: 
               GROUPS: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr):
     warps: gl.constexpr = gl.num_warps()
     HALF: gl.constexpr = BN // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, BN, 16])
-    half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, HALF, 16])
+    depth: gl.constexpr = 256 // xs.dtype.primitive_bitwidth  # of one instruction
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, BN, depth])
+    half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, HALF, depth])
     o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], o0.dtype.element_ty)
 $stores
     tiles_m, tiles_n, steps = gl.cdiv(M, BM), gl.cdiv(N, WIDTH), gl.cdiv(K, BK)
@@ -133,7 +134,7 @@ _READ = """\
     p{0}_tiles = tma.make_tensor_descriptor(p{0}, [M, N], [s{0}, 1], [BM, HALF], o_layout)"""
 _EXPECT = """\
 {indent}here = ready.index(WHICH * AHEAD + {part})
-{indent}mbarrier.expect(here, {count} * BM * HALF * 2)"""
+{indent}mbarrier.expect(here, {count} * BM * HALF * (o0.dtype.element_ty.primitive_bitwidth // 8))"""
 _GET = """\
 {indent}tma.$fetch(p{i}_tiles, [m * BM, {column}], here, staged.index(WHICH * STAGED + {spot}))"""
 _PUT = """\
@@ -206,8 +207,8 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
 
     Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs that are not reduced
-    come first; there is one, and all are of one half type, with rows that start at multiples of 16
-    bytes.
+    come first; there is one, and all are of x's dtype or the other half type, with rows that start at
+    multiples of 16 bytes.
 
     Args:
         epilogue: of one or two products.

@@ -44,9 +44,9 @@ _ROWS = {
     ' eviction_policy="evict_first")',
     "step": """\
         if WEIGHT_FIRST:
-            product{0} = tl.dot(w{0}, x.T, product{0})
+            product{0} = tl.dot(w{0}, x.T, product{0}, input_precision="tf32")
         else:
-            product{0} = tl.dot(x, w{0}.T, product{0})""",
+            product{0} = tl.dot(x, w{0}.T, product{0}, input_precision="tf32")""",
     "product": "tl.trans(product{0}) if WEIGHT_FIRST else product{0}",
 }
 _ROW = {

@@ -86,3 +86,13 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     clear_caches()  # what is held in memory would answer in the folder's place
     yield folder
     clear_caches()
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """Products in single precision may be computed as TF32."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    yield
+    matmul.fp32_precision = before

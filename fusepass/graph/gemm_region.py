@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
@@ -19,12 +20,13 @@ __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 
 
 def is_gemm(node: fx.Node) -> bool:
-    """Whether a node multiplies two matrices of half precision, with a bias or without."""
+    """Whether a node multiplies two matrices of half precision or TF32, with a bias or without."""
     value = tensor_value(node)
     if node.op != "call_function" or value is None or op_name(node) not in ("mm", "addmm"):
         return False
     numbers = all(is_constant(one) for one in scales_of(node))
-    return value.dim() == 2 and value.dtype in FLOATS[1:] and numbers
+    kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
+    return value.dim() == 2 and value.dtype in kinds and numbers
 
 
 def region_at(

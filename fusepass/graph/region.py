@@ -85,6 +85,7 @@ class Growth:
         m: rows of the product.
         n: its columns.
         device: where it is.
+        dtype: of its operands.
         known: the value that each node of the region holds.
         pulled: likewise, of nodes that are computed again in the region.
         operands: what is read besides, and the shape it is read in.
@@ -97,6 +98,7 @@ class Growth:
     m: Any
     n: Any
     device: torch.device
+    dtype: torch.dtype
     known: dict[fx.Node, Value] = field(default_factory=dict)
     pulled: dict[fx.Node, Value] = field(default_factory=dict)
     operands: list[tuple[Part, Operand, tuple[Any, ...] | None]] = field(default_factory=list)

@@ -52,7 +52,8 @@ def grown(
     x = operands_of(gemms[0])[1]
     columns = gemms[0].meta["val"].shape[1]
     width = columns // 2 if halves else columns
-    growth = Growth(x.meta["val"].shape[0], width, x.meta["val"].device)
+    of_x = x.meta["val"]
+    growth = Growth(of_x.shape[0], width, of_x.device, of_x.dtype)
     inside: list[fx.Node] = []
     parts: list[Part] = []
     for gemm in gemms:
@@ -233,7 +234,8 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
         else:
             return growth.pulled[one]
     fake = tensor_value(one)
-    if growth.depth and fake is not None and fake.dtype is torch.float32:
+    wide = fake is not None and fake.dtype is torch.float32
+    if growth.depth and wide and growth.dtype is not torch.float32:
         raise NoRegion("it is single precision")
     for i, (known, *_) in enumerate(growth.operands):
         if known == Part(one):
@@ -251,8 +253,8 @@ def _pulled(growth: Growth, node: fx.Node) -> Value:
     """The value of a node that is computed in the region though it does not depend on it.
 
     Raises:
-        NoRegion: it cannot be, or it is single precision: what the kernel's functions are exact to
-            is meant for what was rounded to half precision.
+        NoRegion: it cannot be, or it is single precision beside products of half precision: what
+            the kernel's functions are exact to is meant for what was rounded.
     """
     if growth.depth >= _DEEPEST:
         raise NoRegion("much is computed for it")

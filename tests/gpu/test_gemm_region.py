@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,22 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.kernels.gemm_unfused import complete
 from fusepass.patterns import gemm_region as rule
 from fusepass.tune.decide import Choice
-from tests.kernels.test_gemm_region import EPILOGUES, exact_and_eager, inputs, within
+from tests.kernels.test_gemm_region import (
+    DTYPES,
+    EPILOGUES,
+    exact_and_eager,
+    inputs,
+    single,
+    within,
+)
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tf32")]
 GRID = {
-    products: [tile for tile in tiles(EPILOGUES[name]).values() if tile.form == "grid"]
+    products: [
+        tile
+        for tile in tiles(EPILOGUES[name]).values()
+        if tile.form == "grid" and tile.itemsize == 2
+    ]
     for products, name in ((1, "plain"), (2, "swiglu"))
 }
 SKINNY = [
@@ -38,8 +50,9 @@ SKINNY = [
 HOPPER = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
     for name in "swiglu gelu plain gradient sums backward one_of_two pair_and_more".split()
-    for tile in tiles(EPILOGUES[name], 227 << 10).values()
-    if tile.groups
+    for itemsize, epilogue in ((2, EPILOGUES[name]), (4, single(EPILOGUES[name])))
+    for tile in tiles(epilogue, 227 << 10).values()
+    if tile.groups and tile.itemsize == itemsize
 ]
 SIZES = [(300, 136, 72), (257, 1032, 1000)]
 on_hopper = pytest.mark.skipif(
@@ -61,8 +74,11 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def agrees(name: str, tile: Tile, size: tuple[int, int, int], how: str) -> None:
-    epilogue = EPILOGUES[name]
-    x, weights, operands = inputs(epilogue, *size)
+    epilogue, dtype = EPILOGUES[name], DTYPES[tile.itemsize]
+    if tile.itemsize == 4:
+        epilogue = single(epilogue)
+        how = "in order" if how == "rows" else how
+    x, weights, operands = inputs(epilogue, *size, dtype)
     x, operands = x.cuda(), [one.cuda() for one in operands]
     if how == "packed":
         packed = torch.cat([one.t() for one in weights]).cuda().t()
@@ -87,6 +103,13 @@ def test_a_pair(tile: Tile, how: str) -> None:
 def test_one_product(name: str, how: str) -> None:
     for size in SIZES:
         agrees(name, GRID[1][0], size, how)
+
+
+@pytest.mark.parametrize(("name", "how"), [("gelu", "rows"), ("swiglu", "packed")])
+def test_single_precision(name: str, how: str) -> None:
+    tile = GRID[EPILOGUES[name].products][0]
+    for size in SIZES:
+        agrees(name, replace(tile, k=tile.k // 2, itemsize=4), size, how)
 
 
 @on_hopper
@@ -173,7 +196,10 @@ def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
 @on_hopper
 @pytest.mark.gpu_alone
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-@pytest.mark.parametrize(("name", "tile"), [one for one in HOPPER if one.values[0] == "swiglu"])
+@pytest.mark.parametrize(
+    ("name", "tile"),
+    [one for one in HOPPER if one.values[0] == "swiglu" and one.values[1].itemsize == 2],
+)
 def test_gluon_through_inductor(
     name: str,
     tile: Tile,

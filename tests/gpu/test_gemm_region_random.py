@@ -24,12 +24,14 @@ class Case:
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
-        dtype = draw.choice(["bfloat16", "float16"])
+        dtype = draw.choice(["bfloat16", "float16", "float32"])
         text = EPILOGUES[draw.choice(sorted(EPILOGUES))].text()
         self.epilogue: Epilogue = parse(text.replace("bfloat16", dtype))
         self.dtype = getattr(torch, dtype)
         every = tiles(self.epilogue, LIMIT)
-        self.tile: Tile = draw.choice(sorted(every.values(), key=str))
+        size = self.dtype.itemsize
+        fitting = [tile for tile in every.values() if tile.itemsize == size]
+        self.tile: Tile = draw.choice(sorted(fitting, key=str))
         most = {"row": 1, "rows": self.tile.m}.get(self.tile.form, 700)
         self.m = draw.choice([0, 1, most, draw.randint(1, most), draw.randint(1, most)])
         self.n, self.k = (self.size(600), self.size(1200))
@@ -79,7 +81,7 @@ class Case:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_cases(group: int) -> None:
+def test_random_cases(group: int, tf32: None) -> None:
     torch.manual_seed(group)
     launched = 0
     for number in range(CASES):

@@ -134,6 +134,11 @@ EPILOGUES = {
 }
 
 
+def single(epilogue: Epilogue) -> Epilogue:
+    """The same of operands and results in fp32."""
+    return parse(epilogue.text().replace("bfloat16", "float32").replace("float16", "float32"))
+
+
 def inputs(
     epilogue: Epilogue, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
@@ -192,7 +197,11 @@ def refused(x: Tensor, weights: list[Tensor], epilogue: Epilogue = SWIGLU) -> st
 def test_what_it_refuses() -> None:
     x, weights, _ = inputs(SWIGLU, 16, 16, 32)
     assert refused(x, weights) is None
-    assert refused(x.float(), [w.float() for w in weights]) is not None
+    assert refused(x.float(), [w.float() for w in weights]) is None
+    assert refused(x.float(), weights) is not None
+    assert refused(x.double(), [w.double() for w in weights]) is not None
+    assert refused(*inputs(SWIGLU, 16, 16, 20, torch.float32)[:2]) is None  # multiples of 16 bytes
+    assert refused(*inputs(SWIGLU, 16, 16, 18, torch.float32)[:2]) is not None
     assert refused(x, [weights[0], weights[1].half()]) is not None
     assert refused(x.t().contiguous().t(), weights) is not None  # K is not contiguous
     assert refused(x[:, 1:], [w[1:] for w in weights]) is not None  # does not start at 16 bytes
@@ -213,13 +222,16 @@ def test_what_it_refuses() -> None:
         assert (kernel.refuses(x, weights[:1], [row, full], GELU) is None) == fine
 
 
+DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
 def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True) -> str:
     """PTX of a kernel for a device that need not be there."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    x, weights, operands = inputs(epilogue, 16, 16, 32)
+    x, weights, operands = inputs(epilogue, 16, 16, 32, DTYPES[tile.itemsize])
     if not transposed:
         weights = [w.contiguous() for w in weights]
     made = kernel.kernel(epilogue.text(), tile)
@@ -249,9 +261,10 @@ def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool =
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
-def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> None:
-    epilogue = EPILOGUES[name]
-    every = tiles(epilogue).values()
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsize: int) -> None:
+    epilogue = EPILOGUES[name] if itemsize == 2 else single(EPILOGUES[name])
+    every = [tile for tile in tiles(epilogue).values() if tile.itemsize == itemsize]
     tile = next(tile for tile in every if (tile.form + str(tile.m)).startswith(form))
     assert "fusepass_gemm" in compiled(epilogue, tile, capability)
 
@@ -259,12 +272,14 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str) -> Non
 @needs_triton
 @pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
 @pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
+@pytest.mark.parametrize("itemsize", [2, 4])
 def test_it_needs_no_more_memory_than_it_says(
-    name: str, form: str, monkeypatch: pytest.MonkeyPatch
+    name: str, form: str, itemsize: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import triton
 
-    epilogue, made = EPILOGUES[name], []
+    made: list[Any] = []
+    epilogue = EPILOGUES[name] if itemsize == 2 else single(EPILOGUES[name])
     compiler = triton.compile
 
     def keep(*args: Any, **options: Any) -> Any:
@@ -272,7 +287,8 @@ def test_it_needs_no_more_memory_than_it_says(
         return made[-1]
 
     monkeypatch.setattr(triton, "compile", keep)
-    tile = next(tile for tile in tiles(epilogue, 227 << 10).values() if tile.form == form)
+    every = [one for one in tiles(epilogue, 227 << 10).values() if one.itemsize == itemsize]
+    tile = next(tile for tile in every if tile.form == form)
     tile = replace(tile, stages=3) if form == "grid" else tile  # as it is compiled here
     compiled(epilogue, tile, 90)
     assert 0 < made[-1].metadata.shared <= tile.bytes_needed(epilogue)
@@ -289,6 +305,9 @@ def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
     transposed = lies == "(N, K)" or epilogue.products == 2  # which is refused otherwise
     tile = next(tile for tile in tiles(epilogue).values() if tile.form == form)
     ptx = compiled(epilogue, tile, 90, transposed)
+    if transposed:
+        alike = next(t for t in tiles(epilogue).values() if t.itemsize == 4 and t.form == form)
+        assert ".f32.tf32.tf32" in compiled(single(epilogue), alike, 90)
     assert "fusepass_gemm_hopper" in ptx
     assert "wgmma.mma_async" in ptx
     assert ptx.count("setmaxnreg") > 4  # its warps differ in what they do

@@ -31,7 +31,7 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
 @pytest.mark.parametrize("products", [1, 2])
 @pytest.mark.parametrize("m", [1, 2, 16, 17, 32, 64])
 def test_few_rows(products: int, m: int) -> None:
-    weight = torch.empty(64, 32).t()
+    weight = torch.empty(64, 32, dtype=torch.bfloat16).t()
     named = {
         name: tile for name, tile in tiles(OF[products]).items() if tile.takes(m, [weight], HALF)
     }
@@ -46,7 +46,10 @@ def test_few_rows(products: int, m: int) -> None:
 def test_who_takes_what() -> None:
     row, rows = Tile(1, 4, 64, 4, 2, form="row"), Tile(16, 16, 64, 4, 2, form="rows")
     grid = Tile(128, 128, 64, 4, 3)
-    lies = {"(N, K)": [torch.empty(8, 16).t()], "(K, N)": [torch.empty(16, 8)]}
+    lies = {
+        "(N, K)": [torch.empty(8, 16, dtype=torch.bfloat16).t()],
+        "(K, N)": [torch.empty(16, 8, dtype=torch.bfloat16)],
+    }
     assert row.takes(1, lies["(N, K)"], HALF)
     assert rows.takes(FEW_ROWS, lies["(N, K)"], HALF)
     assert grid.takes(1000, lies["(K, N)"], HALF)
@@ -59,13 +62,29 @@ def test_who_takes_what() -> None:
 
 
 def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = [torch.empty(64, 64).t()]
-    some = [tile for tile in tiles(HALF).values() if tile.groups]
+    weight = [torch.empty(64, 64, dtype=torch.bfloat16).t()]
+    some = [tile for tile in tiles(HALF).values() if tile.groups and tile.itemsize == 2]
     assert {tile.form for tile in some} == {"pingpong", "cooperative"}
     assert not any(tile.takes(1000, weight, HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     assert all(tile.takes(1000, weight, HALF) for tile in some)
     assert not any(tile.takes(1000, weight, SINGLE) for tile in some)  # stored as two dtypes
+
+
+def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    whole = Epilogue(1, (), (), (Output("%0", "float32"),))
+    weight = torch.empty(64, 64)
+    every = tiles(whole).values()
+    for transposed in (True, False):
+        given = [weight.t() if transposed else weight]
+        forms = {tile.form for tile in every if tile.takes(1000, given, whole)}
+        assert forms == ({"grid", "rows", "pingpong", "cooperative"} if transposed else {"grid"})
+    assert not any(tile.takes(1000, [weight.t().half()], whole) for tile in every if tile.groups)
+    bytes_in_flight = {tile.bytes_in_flight(1) for tile in every if tile.form == "grid"}
+    assert bytes_in_flight == {
+        tile.bytes_in_flight(1) for tile in tiles(HALF).values() if tile.form == "grid"
+    }
 
 
 def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +151,4 @@ def test_partial_results() -> None:
     assert [plain.shape_of(columns, products, 300, 520) for products in (1, 2)] == [(3, 300)] * 2
     only = replace(HALF, outputs=(rows,))
     few = Tile(16, 16, 64, 4, 2, form="rows")
-    assert not few.takes(8, [torch.empty(64, 64).t()], only)
+    assert not few.takes(8, [torch.empty(64, 64, dtype=torch.bfloat16).t()], only)

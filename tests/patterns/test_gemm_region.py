@@ -187,6 +187,18 @@ def test_single_precision_and_switched_off() -> None:
     assert not applied(compiled)
 
 
+@pytest.mark.parametrize("packed", ["", "chunk"])
+def test_single_precision_where_tf32_is_allowed(tf32: None, packed: str) -> None:
+    module = Gated(F.silu, torch.mul, packed, bias=True)
+    _, found = agrees(module, torch.randn(M, K), train=False)
+    assert found == {"gated_gemm": 1}
+
+
+def test_the_backward_in_tf32(tf32: None) -> None:
+    _, found = agrees(Mlp(F.silu), torch.randn(M, M), train=True, codegen="inductor")
+    assert found == {"gated_gemm": 1, "gemm_epilogue": 2}
+
+
 def test_a_residual_that_comes_later_is_no_operand() -> None:
     def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         h = x @ w
