@@ -5,7 +5,8 @@
 ``epilogue`` is the text of a :class:`fusepass.graph.epilogue.Epilogue` of ``x @ w`` for each of the
 one or two weights. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), of the same strides, of
 which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous, or partial results
-of a reduction, which the caller reduces along the first of their two dimensions. ``x`` and weights
+of a reduction, which the caller reduces along the first of their two dimensions. Of batches, x is
+(B, M, K), weights are (B, K, N), and M of the operands and outputs is B * M. ``x`` and weights
 are bf16, fp16 or, for who allows that, fp32 multiplied as TF32; products accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
@@ -30,6 +31,7 @@ from torch.nn import functional as F
 
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels.batches import per_batch, programs_each
 from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
@@ -49,7 +51,7 @@ def reference(
 ) -> list[Tensor]:
     """The outputs in plain PyTorch: accumulated in fp32 (fp64 stays), rounded once, at the end."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    products = [x.to(wide) @ weight.to(wide) for weight in weights]
+    products = [(x.to(wide) @ weight.to(wide)).flatten(0, -2) for weight in weights]
     return evaluate(epilogue, products, operands)
 
 
@@ -65,14 +67,15 @@ def refuses(
         return "the kernel multiplies bf16, fp16 or fp32 as TF32"
     if any(w.stride() != first.stride() for w in weights):
         return "the weights of a pair have different strides"
-    if x.stride(1) != 1 or 1 not in first.stride():
+    if x.stride(-1) != 1 or 1 not in first.stride()[-2:]:
         return "an operand is contiguous in no dimension"
-    if epilogue.products == 2 and first.stride(0) != 1:
-        return "the weights of a pair lie as (K, N)"
-    rows = [x.stride(0), first.stride(1) if first.stride(0) == 1 else first.stride(0)]
+    if x.dim() == 3 and (epilogue.reduced or not isinstance(x.shape[0], int)):
+        return "results of batches are reduced, or their number varies"
+    rows = [*x.stride()[:-1], *first.stride()[:-2]]
+    rows.append(first.stride(-1) if first.stride(-2) == 1 else first.stride(-2))
     offsets = [tensor.storage_offset() for tensor in (x, *weights)]
     aligned = 16 // x.dtype.itemsize
-    for size in (*rows, *offsets, *first.shape):
+    for size in (*rows, *offsets, *first.shape[-2:]):
         if not isinstance(size, int) or size % aligned or size >= 1 << 31:
             return "rows do not start at multiples of 16 bytes"
     if 0 in first.shape:
@@ -94,40 +97,44 @@ def refuses(
 
 
 @functools.cache
-def kernel(epilogue: str, tile: Tile) -> Any:
-    """The Triton kernel of an epilogue with one tile."""
+def kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
+    """The Triton kernel of an epilogue with one tile, for one product (of a pair) or batches."""
     import triton
 
     parsed = parse(epilogue)
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.groups:
-        made = function_of(hopper_source(parsed, tile.form), HOPPER_KERNEL)
+        text, name = hopper_source(parsed, tile.form), HOPPER_KERNEL
         constants |= {"GROUP": tile.group, "STAGES": tile.stages}
         constants |= {"STAGED": places(parsed, tile.form), "AHEAD": ahead(parsed, tile.form)}
     elif tile.plain:
-        made = function_of(skinny_source(parsed, tile.form), "fusepass_gemm")
+        text, name = skinny_source(parsed, tile.form), "fusepass_gemm"
         constants["STAGES"] = tile.stages
     else:
-        made = function_of(source(parsed), "fusepass_gemm")
+        text, name = source(parsed), "fusepass_gemm"
         constants["GROUP"] = tile.group
         if parsed.products == 1:
             constants["SPLIT"] = tile.split
+    if batches:
+        text = per_batch(text, parsed, "gl" if tile.groups else "tl")
+    made = function_of(text, name)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
     return triton.autotune([config], key=[])(made)
 
 
 @functools.cache
-def inductor_kernel(epilogue: str, tile: Tile) -> Any:
+def inductor_kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
     """The same for Inductor's code, which takes kernels in Triton's language only."""
     import triton
 
-    tuned = kernel(epilogue, tile)
+    tuned = kernel(epilogue, tile, batches)
     if not tile.groups:
         return triton.autotune(tuned.configs, key=[])(launched_directly(tuned.fn.fn))
     names = list(tuned.fn.arg_names)
     outputs = [name for name in names if name.startswith("o")]
     fixed = {"TRANSPOSED", *tuned.configs[0].kwargs}
     text = hopper_source(parse(epilogue), tile.form)
+    text = per_batch(text, parse(epilogue), "gl") if batches else text
     stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs)
     return triton.autotune(tuned.configs, key=[])(stub)
 
@@ -150,6 +157,7 @@ def arguments(
     epilogue: Epilogue,
     values: Sequence[Tensor],
     tile: Tile,
+    each: Any,
 ) -> dict[str, Any]:
     """The kernel's arguments, by name.
 
@@ -162,18 +170,21 @@ def arguments(
         values: tensors (fake ones too) whose sizes and strides those of x, the weights and the
             operands are.
         tile: whose kernel it is.
+        each: programs, for each batch.
     """
     fake_x, first, *_ = values
     fake_operands = values[1 + len(weights) :]
-    transposed = first.stride(0) == 1
+    transposed = first.stride(-2) == 1
     given: dict[str, Any] = {"x_ptr": x} | {f"w{i}_ptr": w for i, w in enumerate(weights)}
     for i, (operand, fake) in enumerate(zip(operands, fake_operands, strict=True)):
         given[f"p{i}"] = operand
         if epilogue.operands[i].kind == "full":
             given[f"s{i}"] = fake.stride(0)
     given |= {f"o{i}": output for i, output in enumerate(outputs)}
-    given |= {"M": fake_x.shape[0], "N": first.shape[1], "K": fake_x.shape[1]}
-    given |= {"sx": fake_x.stride(0), "sw": first.stride(1) if transposed else first.stride(0)}
+    given |= {"M": fake_x.shape[-2], "N": first.shape[-1], "K": fake_x.shape[-1]}
+    given |= {"sx": fake_x.stride(-2), "sw": first.stride(-1 if transposed else -2)}
+    if fake_x.dim() == 3:
+        given |= {"EACH": each, "bx": fake_x.stride(0), "bw": first.stride(0)}
     if tile.groups or (epilogue.products == 1 and not tile.plain):
         given["TRANSPOSED"] = transposed
     return given
@@ -186,17 +197,17 @@ def launch(
     import triton
 
     parsed = parse(epilogue)
-    m, n = x.shape[0], weights[0].shape[1]
+    shapes = _shapes(x, weights, parsed, tile)
     outputs = [
-        x.new_empty(tile.shape_of(out, len(weights), m, n), dtype=getattr(torch, out.dtype))
-        for out in parsed.outputs
+        x.new_empty(shape, dtype=getattr(torch, out.dtype))
+        for shape, out in zip(shapes, parsed.outputs, strict=True)
     ]
-    tiles_in_all, at_a_time = programs(tile, parsed.products, m, n, multiprocessors(x.device))
-    if tiles_in_all == 0:
+    each, batches = _programs(x, weights[0], parsed, tile)
+    if each * batches == 0:
         return outputs
     values = (x, *weights, *operands)
-    given = arguments(x, weights, operands, outputs, parsed, values, tile)
-    launcher = kernel(epilogue, tile)[(min(tiles_in_all, at_a_time),)]
+    given = arguments(x, weights, operands, outputs, parsed, values, tile, each)
+    launcher = kernel(epilogue, tile, x.dim() == 3)[(each * batches,)]
 
     def run() -> None:
         if x.is_cuda:
@@ -205,6 +216,14 @@ def launch(
 
     contextvars.copy_context().run(run)
     return outputs
+
+
+def _programs(x: Tensor, weight: Tensor, epilogue: Epilogue, tile: Tile) -> tuple[Any, int]:
+    """Programs to start for each batch, and how many batches there are."""
+    sms, (m, n) = multiprocessors(x.device), (x.shape[-2], weight.shape[-1])
+    count, most = programs(tile, epilogue.products, m, n, sms)
+    batches = x.shape[0] if x.dim() == 3 else 1
+    return (count if tile.plain else programs_each(count, most, batches)), batches
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
@@ -229,7 +248,7 @@ def gemm_region(
     """
     parsed = parse(epilogue)
     outputs = reference(x, weights, operands, parsed)
-    shapes = _shapes(x, weights, parsed, tile)
+    shapes = _shapes(x, weights, parsed, tiles(parsed).get(tile))
     for i, output in enumerate(parsed.outputs):
         if output.over:  # as many partial results as the tile's kernel has
             neutral = 0.0 if output.by == "sum" else -math.inf
@@ -242,7 +261,7 @@ def _(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: str
 ) -> list[Tensor]:
     parsed = parse(epilogue)
-    shapes = _shapes(x, weights, parsed, tile)
+    shapes = _shapes(x, weights, parsed, tiles(parsed).get(tile))
     return [
         x.new_empty(shape, dtype=getattr(torch, output.dtype))
         for shape, output in zip(shapes, parsed.outputs, strict=True)
@@ -250,13 +269,12 @@ def _(
 
 
 def _shapes(
-    x: Tensor, weights: Sequence[Tensor], epilogue: Epilogue, tile: str
+    x: Tensor, weights: Sequence[Tensor], epilogue: Epilogue, tile: Tile | None
 ) -> list[tuple[Any, Any]]:
     """Of the outputs with a tile; without one, of what is reduced at once."""
-    m, n = x.shape[0], weights[0].shape[1]
-    cut = tiles(epilogue).get(tile)
-    if cut is not None:
-        return [cut.shape_of(output, len(weights), m, n) for output in epilogue.outputs]
+    m, n = math.prod(x.shape[:-1]), weights[0].shape[-1]
+    if tile is not None:
+        return [tile.shape_of(output, len(weights), m, n) for output in epilogue.outputs]
     whole = {"": (m, n), "rows": (1, n), "columns": (1, m)}
     return [whole[output.over] for output in epilogue.outputs]
 
@@ -275,25 +293,24 @@ def plan(
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
     parsed = parse(epilogue)
     chosen = tiles(parsed).get(tile)
-    if chosen is None or not chosen.takes(x.shape[0], weights, parsed):
+    if chosen is None or not chosen.takes(x.shape[-2], weights, parsed):
         return None
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
-    count, most = programs(
-        chosen, products, x.shape[0], weights[0].shape[1], multiprocessors(x.device)
-    )
+    each, batches = _programs(x, weights[0], parsed, chosen)
     made = [
         (getattr(torch, output.dtype), shape)
-        for output, shape in zip(parsed.outputs, _shapes(x, weights, parsed, tile), strict=True)
+        for output, shape in zip(parsed.outputs, _shapes(x, weights, parsed, chosen), strict=True)
     ]
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]
         return arguments(
-            tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen
+            tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen, each
         )
 
-    return torch_private.KernelCall(inductor_kernel(epilogue, chosen), count, most, made, given)
+    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3)
+    return torch_private.KernelCall(made_for, each * batches, made, given)
 
 
 def install_lowering() -> None:

@@ -110,13 +110,14 @@ class Tile:
             return False
         if self.groups:
             kinds, single = {output.dtype for output in epilogue.stored}, self.itemsize == 4
-            if single and any(weight.stride(0) != 1 for weight in weights):
+            if single and any(weight.stride(-2) != 1 for weight in weights):
                 return False  # its instructions read TF32 along K only
             fits = kinds == {"float32"} if single else kinds in _ONE_HALF
             return fits and on_hopper(weights[0].device)
+        transposed = all(weight.stride(-2) == 1 for weight in weights)
         if self.form == "grid":
-            return True
-        if not isinstance(m, int) or any(weight.stride(0) != 1 for weight in weights):
+            return transposed or epilogue.products == 1
+        if not isinstance(m, int) or not transposed:
             return False
         return m == 1 if self.form == "row" else m <= FEW_ROWS or self.m > FEW_ROWS
 

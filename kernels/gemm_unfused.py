@@ -28,17 +28,17 @@ def unfused(
     Of a sum with one product Inductor makes an ``addmm``; what is only reduced it reads again.
 
     Args:
-        x: (M, K).
-        weights: one or two, (K, N).
-        operands: broadcastable to (M, N).
+        x: (M, K), or batches of that.
+        weights: one or two, (K, N), likewise.
+        operands: broadcastable to (M, N), or to (B * M, N).
         epilogue: as text.
     """
     parsed = parse(epilogue)
     sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
-    sums &= all(out.value == "%2" for out in parsed.outputs)
+    sums &= all(out.value == "%2" for out in parsed.outputs) and x.dim() == 2
     if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
         return _reduced(parsed, {"%2": torch.addmm(operands[0], x, weights[0])})
-    products = [x @ weight for weight in weights]
+    products = [(x @ weight).flatten(0, -2) for weight in weights]
     if not parsed.steps:
         return _reduced(parsed, {f"%{i}": product for i, product in enumerate(products)})
     m, n = products[0].shape

@@ -71,8 +71,12 @@ _COPY_ONE = """\
             else:
                 tma.$fetch(w0_tiles, [k * BK, n * BN], here, ring.index(slot))"""
 _COPY_OF_PAIR = """\
-            w{0} = ring.index(slot).slice({0} * WIDTH, WIDTH)
-            tma.$fetch(w{0}_tiles, [n * WIDTH, k * BK], here, w{0})"""
+            if TRANSPOSED:
+                tma.$fetch(w{0}_tiles, [n * WIDTH, k * BK], here,
+                           ring.index(slot).slice({0} * WIDTH, WIDTH))
+            else:
+                tma.$fetch(w{0}_tiles, [k * BK, n * WIDTH], here,
+                           ring.index(slot).slice({0} * WIDTH, WIDTH, dim=1))"""
 
 _MULTIPLIER = """
 
@@ -134,7 +138,7 @@ _READ = """\
     p{0}_tiles = tma.make_tensor_descriptor(p{0}, [M, N], [s{0}, 1], [BM, HALF], o_layout)"""
 _EXPECT = """\
 {indent}here = ready.index(WHICH * AHEAD + {part})
-{indent}mbarrier.expect(here, {count} * BM * HALF * (o0.dtype.element_ty.primitive_bitwidth // 8))"""
+{indent}mbarrier.expect(here, {count} * BM * HALF * o0.dtype.element_ty.primitive_bitwidth // 8)"""
 _GET = """\
 {indent}tma.$fetch(p{i}_tiles, [m * BM, {column}], here, staged.index(WHICH * STAGED + {spot}))"""
 _PUT = """\
@@ -207,8 +211,8 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
 
     Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs that are not reduced
-    come first; there is one, and all are of x's dtype or the other half type, with rows that start at
-    multiples of 16 bytes.
+    come first; there is one, and all are of one half type (of fp32 where x is), with rows that
+    start at multiples of 16 bytes.
 
     Args:
         epilogue: of one or two products.

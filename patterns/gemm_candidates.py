@@ -70,4 +70,4 @@ def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
 
 def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> list[Tensor]:
     x, weights, operands = _parted(tensors, epilogue.products)
-    return evaluate(epilogue, [(x @ w).float() for w in weights], operands)
+    return evaluate(epilogue, [(x @ w).float().flatten(0, -2) for w in weights], operands)

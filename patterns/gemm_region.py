@@ -83,8 +83,8 @@ class _Asked:
 def _asked(
     node: fx.Node, options: Options, pairs: bool, library: Candidate | None = None
 ) -> _Asked | Reject:
-    rows = node.meta["val"].shape[0]
-    few = isinstance(rows, int) and rows <= FEW_ROWS
+    rows = node.meta["val"].shape[-2]
+    few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
     try:
         region = _region(node, pairs=pairs, few=few)
         sizes_of = _sizes(region)
@@ -103,7 +103,7 @@ def _asked(
     refused = kernel.refuses(x, weights, operands, region.epilogue)
     if refused is not None and not forced:
         return Reject(Reason.STRIDE_MISMATCH, refused, node)
-    sizes = [torch_private.size_hint(size) for size in (*x.shape, weights[0].shape[1])]
+    sizes = [torch_private.size_hint(size) for size in (*x.shape[-2:], weights[0].shape[-1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     m, k, n = (size or 0 for size in sizes)
@@ -118,12 +118,13 @@ def _asked(
         m=m,
         n=n,
         k=k,
-        x_strides=_hints(x.stride()),
-        weight_strides=_hints(weights[0].stride()),
+        x_strides=_hints(x.stride()[-2:]),
+        weight_strides=_hints(weights[0].stride()[-2:]),
         device=x.device,
         pointwise_after=not (few and not pairs) and _feeds_generated_code(region),
         epilogue=region.epilogue,
         apart=_apart(region),
+        batches=x.shape[0] if x.dim() == 3 and isinstance(x.shape[0], int) else None,
     )
     every_tile = tiles(region.epilogue, shared_memory(x.device))
     named = {
@@ -134,7 +135,7 @@ def _asked(
     entry = remembered(problem, options) if x.device.type == "cuda" else None
     found = candidates(
         region.epilogue,
-        m,
+        m * (problem.batches or 1),
         n,
         named=named,
         every=options.mode.startswith("max-autotune"),

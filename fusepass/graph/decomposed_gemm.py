@@ -16,6 +16,7 @@ from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.epilogue_of_aten import CASTS, FLOATS
 
+_PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 _AGAIN = "fusepass_decomposed"
 _ATEN = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
@@ -67,8 +68,8 @@ def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     fits = torch_private.known_equal(x.shape[1], w.shape[0])  # else it is spread along one
     fits &= isinstance(x.shape[0], int) and x.shape[0] == 1
     fits &= x.dtype == w.dtype and x.dtype in FLOATS[1:]
-    ours = total.meta.get("original_aten") in (_ATEN.mm.default, _ATEN.addmm.default)
-    fits &= ours or all(_rounds(user, x.dtype) for user in total.users)
+    was_one = str(total.meta.get("original_aten")) in _PRODUCTS  # copies are not equal
+    fits &= was_one or all(_rounds(user, x.dtype) for user in total.users)
     return (left, right) if fits and total.users else None
 
 

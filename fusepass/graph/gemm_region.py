@@ -16,17 +16,18 @@ from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.region import Part, Region
 from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of, scales_of, viewed
 
+_GEMMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}  # and dimensions of their results
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 
 
 def is_gemm(node: fx.Node) -> bool:
     """Whether a node multiplies two matrices of half precision or TF32, with a bias or without."""
     value = tensor_value(node)
-    if node.op != "call_function" or value is None or op_name(node) not in ("mm", "addmm"):
+    if node.op != "call_function" or value is None or op_name(node) not in _GEMMS:
         return False
     numbers = all(is_constant(one) for one in scales_of(node))
     kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
-    return value.dim() == 2 and value.dtype in kinds and numbers
+    return value.dim() == _GEMMS[op_name(node)] and value.dtype in kinds and numbers  # type: ignore[index]
 
 
 def region_at(
@@ -44,6 +45,7 @@ def region_at(
         NoRegion: there is none.
     """
     halves = _halves(gemm)
+    reductions = reductions and gemm.meta["val"].dim() == 2
     if pairs and halves:
         return grown([gemm], halves, reductions=reductions)
     if alone:
@@ -67,7 +69,7 @@ def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:
         users = sorted(users[0].users, key=lambda one: one.args[1])  # type: ignore[arg-type,return-value]
     elif not (len(users) == 2 and all(op_name(u) in ("slice", "select") for u in users)):
         return ()
-    whole = gemm.meta["val"].shape[1]
+    whole = gemm.meta["val"].shape[-1]
     values = [value for value in map(tensor_value, users) if value is not None and value.dim()]
     if len(values) != 2 or len(users) != 2 or not isinstance(whole, int):
         return ()
@@ -83,7 +85,7 @@ def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:
 
 def _keeps_columns(view: fx.Node, gemm: fx.Node) -> bool:
     """Whether a reshape leaves the columns of a product as they are, or makes two of each two."""
-    value, whole = tensor_value(view), gemm.meta["val"].shape[1]
+    value, whole = tensor_value(view), gemm.meta["val"].shape[-1]
     if op_name(view) not in VIEWS or value is None:
         return False
     pairs = value.dim() > 1 and value.shape[-1] == 2 and value.shape[-2] * 2 == whole

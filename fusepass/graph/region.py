@@ -82,7 +82,7 @@ class Growth:
     """A region while it grows.
 
     Attributes:
-        m: rows of the product.
+        m: rows of the product; of all, if there are batches.
         n: its columns.
         device: where it is.
         dtype: of its operands.

@@ -50,10 +50,10 @@ def grown(
         NoRegion: there is none.
     """
     x = operands_of(gemms[0])[1]
-    columns = gemms[0].meta["val"].shape[1]
+    columns = gemms[0].meta["val"].shape[-1]
     width = columns // 2 if halves else columns
     of_x = x.meta["val"]
-    growth = Growth(of_x.shape[0], width, of_x.device, of_x.dtype)
+    growth = Growth(math.prod(of_x.shape[:-1]), width, of_x.device, of_x.dtype)
     inside: list[fx.Node] = []
     parts: list[Part] = []
     for gemm in gemms:
@@ -63,7 +63,8 @@ def grown(
             parts.append(part(weight))
             scaled = scales_of(gemm)
             held = None if bias is None else part(bias)
-            growth.known[root] = _biased(growth, value, held, *scaled)
+            shape = *gemm.meta["val"].shape[:-1], width
+            growth.known[root] = _biased(growth, value, held, shape, *scaled)
     inside += _between(gemms[0], halves) if halves else gemms
     full = any(operand.kind == "full" for _, operand, _ in growth.operands)
     free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
@@ -135,7 +136,14 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
     return list(found)
 
 
-def _biased(growth: Growth, value: Value, bias: Part | None, alpha: float, beta: float) -> Value:
+def _biased(
+    growth: Growth,
+    value: Value,
+    bias: Part | None,
+    shape: tuple[Any, ...],
+    alpha: float,
+    beta: float,
+) -> Value:
     """``alpha`` times a product and ``beta`` times its bias; one of 0 times counts as none."""
 
     def step(op: str, *args: Any) -> Value:
@@ -150,7 +158,7 @@ def _biased(growth: Growth, value: Value, bias: Part | None, alpha: float, beta:
     if bias.width is not None and (not whole.dim() or whole.shape[-1] != 2 * bias.width):
         raise NoRegion("its bias is not one number per column")
     fake = bias.value
-    kind = _kind(fake, (growth.m, growth.n))
+    kind = _kind(fake, shape)
     if kind is None:
         raise NoRegion("its bias is no row, column or matrix")
     growth.operands.append((bias, Operand(kind[0], _dtype(fake)), kind[1]))

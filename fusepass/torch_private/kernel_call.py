@@ -18,15 +18,13 @@ class KernelCall:
 
     Attributes:
         kernel: of Triton, with its one configuration.
-        count: programs there is work for, maybe symbolic.
-        most: programs that run at a time; no more are started.
+        count: programs to start, maybe symbolic.
         outputs: dtype and shape of each, of two dimensions and contiguous.
         arguments: called with what stands for inputs and outputs, gives the kernel's by name.
     """
 
     kernel: Any
     count: Any
-    most: int
     outputs: Sequence[tuple[torch.dtype, tuple[Any, Any]]]
     arguments: Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]
 
@@ -88,11 +86,10 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
         ]
         arguments = {k: _expression(v) for k, v in call.arguments(tensors, outputs).items()}
         numbers = {k: v for k, v in arguments.items() if not isinstance(v, ir.IRNode)}
-        count = _expression(call.count)
         lowering.lowerings[triton_kernel_wrapper_mutation](
             kernel_idx=kernel_side_table.add_kernel(call.kernel),
             constant_args_idx=kernel_side_table.add_constant_args(numbers),
-            grid=[(_smaller(count, call.most), 1, 1)],
+            grid=[(_expression(call.count), 1, 1)],
             tma_descriptor_metadata={},
             kwargs={k: v for k, v in arguments.items() if k not in numbers},
         )
@@ -105,11 +102,3 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
 def _expression(value: Any) -> Any:
     """A symbolic size as Inductor writes it."""
     return value.node.expr if isinstance(value, torch.SymInt) else value
-
-
-def _smaller(count: Any, most: int) -> Any:
-    if isinstance(count, int):
-        return min(count, most)
-    import sympy
-
-    return sympy.Min(count, most)

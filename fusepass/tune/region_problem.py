@@ -25,10 +25,12 @@ class RegionProblem(Problem):
     Attributes:
         epilogue: what follows the products.
         apart: of a packed pair, elements between the beginnings of both weights; else None.
+        batches: of matrices; None where x has two dimensions.
     """
 
     epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
     apart: int | None = None
+    batches: int | None = None
 
     def key(self, mode: str) -> str:
         """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
@@ -36,13 +38,14 @@ class RegionProblem(Problem):
         if self.apart is not None and self.apart < max(self.weight_strides):
             packed = "interleaved"
         kinds = ",".join(one.kind for one in self.epilogue.operands)
+        many = "" if self.batches is None else f"{self.batches} of "
         parts = [
             self.op + packed,
             self.activation,
             kinds or "none",
             str(self.dtype).removeprefix("torch."),
             self.layout,
-            f"{rounded(self.m)}x{self.k}x{self.n}",
+            f"{many}{rounded(self.m)}x{self.k}x{self.n}",
             f"kernels {_GENERATION}",
         ]
         if mode.startswith("max-autotune"):
@@ -58,19 +61,26 @@ class RegionProblem(Problem):
             data.normal_(0.0, scale, generator=generator)
             return data > 0 if dtype is torch.bool else data.to(dtype)
 
-        x_extent = 1 + (m - 1) * self.x_strides[0] + (k - 1) * self.x_strides[1]
-        x = noise(max(x_extent, 0)).as_strided((m, k), self.x_strides)
+        batches = self.batches or 1
         scale = 1 / math.sqrt(max(k, 1))
-        row, column = self.weight_strides
-        extent = 1 + (k - 1) * row + (n - 1) * column
         products = self.epilogue.products
-        if self.apart is None:
-            whole = [noise(extent, scale=scale) for _ in range(products)]
-            weights = [one.as_strided((k, n), (row, column)) for one in whole]
-        else:
-            packed = noise(extent + self.apart, scale=scale)
-            starts = (0, self.apart)
-            weights = [packed.as_strided((k, n), (row, column), start) for start in starts]
+
+        def matrices(
+            sizes: tuple[int, int], strides: tuple[int, int], scale: float, *starts: int
+        ) -> list[Tensor]:
+            last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+            extent = max(1 + last + max(starts), 0)
+            if self.batches is None:
+                whole = noise(extent, scale=scale)
+                return [whole.as_strided(sizes, strides, start) for start in starts]
+            extent = -(-extent // 64) * 64  # every batch begins where a line of memory does
+            whole, of_all = noise(batches * extent, scale=scale), (batches, *sizes)
+            return [whole.as_strided(of_all, (extent, *strides), start) for start in starts]
+
+        (x,) = matrices((m, k), self.x_strides, 1.0, 0)
+        starts = [(0,)] * products if self.apart is None else [(0, self.apart)]
+        weights = [w for of in starts for w in matrices((k, n), self.weight_strides, scale, *of)]
+        m *= batches
         shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
         operands = [
             noise(*shapes[one.kind], dtype=getattr(torch, one.dtype))
@@ -84,7 +94,8 @@ class RegionProblem(Problem):
         products = self.epilogue.products
         full = sum(one.kind == "full" for one in self.epilogue.operands)
         results = products + full + len(self.epilogue.outputs)
-        return 6 * (self.m * self.k + products * self.k * self.n + results * self.m * self.n)
+        each = self.m * self.k + products * self.k * self.n + results * self.m * self.n
+        return 6 * (self.batches or 1) * each
 
 
 def digest(epilogue: Epilogue) -> str:

@@ -26,6 +26,7 @@ from fusepass.tune.decide import Choice
 from tests.kernels.test_gemm_region import (
     DTYPES,
     EPILOGUES,
+    batches_of,
     exact_and_eager,
     inputs,
     single,
@@ -117,8 +118,38 @@ def test_single_precision(name: str, how: str) -> None:
 def test_warps_that_load_and_warps_that_multiply(name: str, tile: Tile) -> None:
     """From one tile to several for each group of warps; rings that wrap at any place."""
     for size in (SIZES[0], (8, 16, 16), (128, 128, 320), (129, 144, 2064), (4200, 2064, 208)):
-        for how in ("in order", "packed" if EPILOGUES[name].products == 2 else "rows"):
+        for how in ("in order", "rows", "packed")[: 1 + EPILOGUES[name].products]:
             agrees(name, tile, size, how)
+
+
+BATCHES = [
+    pytest.param(name, tile, id=f"{name}-{tile.name}")
+    for name in "swiglu gelu plain backward masked".split()
+    for tile in tiles(EPILOGUES[name], 227 << 10).values()
+    if tile.itemsize == 2 and (name != "masked" or not tile.groups)  # whose results are fp32
+]
+
+
+@on_hopper
+@pytest.mark.parametrize(("name", "tile"), BATCHES)
+def test_batches(name: str, tile: Tile) -> None:
+    epilogue = EPILOGUES[name]
+    for count, m, n, k in (
+        (1, 40, 136, 72),
+        (3, 129, 264, 208),
+        (140, 8, 16, 16),
+        (5, 400, 520, 64),
+    ):
+        m = min(m, tile.m) if tile.plain else m
+        x, weights, operands = batches_of(count, m, epilogue, n, k, torch.bfloat16)
+        x, operands = x.cuda(), [one.cuda() for one in operands]
+        for transposed in (True, False):
+            held = [(w.mT.cuda().mT if transposed else w.cuda().contiguous()) for w in weights]
+            if not tile.takes(m, held, epilogue):
+                continue
+            assert kernel.refuses(x, held, operands, epilogue) is None
+            got = kernel.launch(x, held, operands, epilogue.text(), tile)
+            assert within(got, *exact_and_eager(epilogue, x, held, operands))
 
 
 @pytest.mark.parametrize(("name", "tile"), SKINNY)
@@ -224,6 +255,41 @@ def test_gluon_through_inductor(
             assert "gated_gemm" in applied(compiled)
             assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
             assert any("fusepass_gemm" in text and "warp_specialize" in text for text in code)
+
+
+class Experts(nn.Module):
+    """A gated layer for each of some experts, weights as (K, N)."""
+
+    def __init__(self, count: int, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.randn(count, width, hidden) / width**0.5)
+        self.up = nn.Parameter(torch.randn(count, width, hidden) / width**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(torch.bmm(x, self.gate)) * torch.bmm(x, self.up)
+
+
+@untested
+@on_hopper
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_experts_through_inductor(
+    dynamic: bool, choices: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "triton cooperative128x128x64w8s6"
+    monkeypatch.setattr(rule, "choose", lambda *given: Choice(name, {}, "forced", "a test"))
+    module = Experts(4, 256, 520).cuda().half()
+    compiled = torch.compile(module, backend="fusepass", dynamic=dynamic)
+    for rows in (200, 333):
+        x = torch.randn(4, rows, 256, device="cuda", dtype=torch.float16)
+        got = compiled(x)
+        assert "gated_gemm" in applied(compiled)
+        eager, exact = module(x), deepcopy(module).double()(x.double())
+        assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
+        given = list(module.parameters())
+        grads = [torch.autograd.grad(out.float().square().sum(), given) for out in (got, eager)]
+        for mine, theirs in zip(*grads, strict=True):
+            assert float((mine - theirs).float().norm()) <= 0.02 * float(theirs.float().norm())
 
 
 @untested

@@ -37,6 +37,7 @@ class Case:
         self.n, self.k = (self.size(600), self.size(1200))
         if draw.random() < 0.05:
             self.k = 0
+        self.batches = 0 if self.epilogue.reduced else draw.choice([0, 0, 0, 1, 3])
 
     def size(self, most: int) -> int:
         """Mostly a multiple of 8, which the kernels want."""
@@ -87,9 +88,16 @@ def test_random_cases(group: int, tf32: None) -> None:
     for number in range(CASES):
         case = Case(random.Random(group * CASES + number))
         x, weights, operands = case.x(), case.weights(), case.operands()
+        if case.batches:
+            x = torch.stack([x, *(case.noise(case.m, case.k) for _ in range(1, case.batches))])
+            weights = [w.expand(case.batches, *w.shape) for w in weights]
+            operands = [
+                torch.cat([one] * case.batches) if kind.kind in ("full", "column") else one
+                for one, kind in zip(operands, case.epilogue.operands, strict=True)
+            ]
         text = case.epilogue.text()
         refused = kernel.refuses(x, weights, operands, case.epilogue)
-        if refused is None and case.tile.takes(x.shape[0], weights, case.epilogue):
+        if refused is None and case.tile.takes(x.shape[-2], weights, case.epilogue):
             got = kernel.launch(x, weights, operands, text, case.tile)
             launched += 1
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_no_rounding_behind() -> None:
     before, text = names(gm), str(gm.graph)
     for node in gm.graph.nodes:
         if op_name(node) == "sum":
-            node.meta["original_aten"] = torch.ops.aten.mm.default
+            node.meta["original_aten"] = deepcopy(torch.ops.aten.mm.default)
     recompose(gm)
     gm.graph.lint()
     assert names(gm)["mm"] == 2

@@ -158,8 +158,16 @@ def exact_and_eager(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The outputs in fp64, and as single operations give them."""
     exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
-    eager = evaluate(epilogue, [(x @ w).float() for w in weights], operands)
+    if x.dtype is torch.float32:  # with whatever precision a library has for such sizes
+        x, weights = as_tf32(x), [as_tf32(w) for w in weights]
+    products = [(x @ w).float().flatten(0, -2) for w in weights]
+    eager = evaluate(epilogue, products, operands)
     return complete(epilogue, exact), complete(epilogue, eager)
+
+
+def as_tf32(matrix: Tensor) -> Tensor:
+    """As tensor cores read it: with 10 bits behind the point."""
+    return (matrix.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
 def within(got: Sequence[Tensor], exact: Sequence[Tensor], eager: Sequence[Tensor]) -> bool:
@@ -169,6 +177,36 @@ def within(got: Sequence[Tensor], exact: Sequence[Tensor], eager: Sequence[Tenso
     ]
     errors = [rms_error(g, e) for g, e in zip(got, exact, strict=True)]
     return all(map(passes, errors, bounds))
+
+
+def batches_of(count: int, m: int, *given: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Batches of which x and the weights are, as :func:`inputs` makes them of all their rows."""
+    epilogue, n, k, dtype = given
+    x, _, operands = inputs(epilogue, count * m, n, k, dtype)
+    weights = [
+        torch.stack([inputs(epilogue, i + j, n, k, dtype)[1][0].t() for i in range(count)]).mT
+        for j in range(epilogue.products)
+    ]
+    return x.view(count, m, k), weights, operands
+
+
+@pytest.mark.parametrize("name", [name for name in EPILOGUES if not EPILOGUES[name].reduced])
+def test_the_operator_on_batches(name: str) -> None:
+    epilogue = EPILOGUES[name]
+    x, weights, operands = batches_of(3, 5, epilogue, 8, 16, torch.bfloat16)
+    args = x, weights, operands, epilogue.text(), "reference"
+    got = torch.ops.fusepass.gemm_region(*args)
+    rows = slice(5, 10)
+    parts = [
+        o[rows] if kind.kind in ("full", "column") else o
+        for o, kind in zip(operands, epilogue.operands, strict=True)
+    ]
+    alone = torch.ops.fusepass.gemm_region(
+        x[1], [w[1] for w in weights], parts, epilogue.text(), "reference"
+    )
+    for whole, part in zip(got, alone, strict=True):
+        torch.testing.assert_close(whole[rows], part)
+    torch.library.opcheck(torch.ops.fusepass.gemm_region.default, args)
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -207,8 +245,14 @@ def test_what_it_refuses() -> None:
     assert refused(x[:, 1:], [w[1:] for w in weights]) is not None  # does not start at 16 bytes
     assert refused(*inputs(SWIGLU, 16, 16, 30)[:2]) is not None  # nor do its rows
     assert refused(x, [weights[0], weights[1].contiguous()]) is not None  # other strides
-    assert refused(x, [w.contiguous() for w in weights]) is not None  # a pair lies as (K, N)
+    assert refused(x, [w.contiguous() for w in weights]) is None  # (K, N), for some of the tiles
     assert refused(x, [weights[0].contiguous()], PLAIN) is None  # one product need not
+    batches = x.expand(3, 16, 32), [w.expand(3, 32, 16) for w in weights]
+    assert refused(*batches) is None
+    assert refused(*batches, SUMS) is not None  # reduced
+    assert (
+        refused(x.new_zeros(3, 516)[:, :512].view(3, 16, 32), batches[1]) is not None
+    )  # alignment
     row, whole = torch.zeros(16).bfloat16(), torch.zeros(16, 48).bfloat16()
     for full, fine in (
         (whole[:, :16], True),
@@ -225,7 +269,9 @@ def test_what_it_refuses() -> None:
 DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
-def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True) -> str:
+def compiled(
+    epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True, batches: bool = False
+) -> str:
     """PTX of a kernel for a device that need not be there."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -234,10 +280,12 @@ def compiled(epilogue: Epilogue, tile: Tile, capability: int, transposed: bool =
     x, weights, operands = inputs(epilogue, 16, 16, 32, DTYPES[tile.itemsize])
     if not transposed:
         weights = [w.contiguous() for w in weights]
-    made = kernel.kernel(epilogue.text(), tile)
+    if batches:
+        x, weights = x[None], [w[None] for w in weights]
+    made = kernel.kernel(epilogue.text(), tile, batches)
     outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
     values = x, *weights, *operands
-    given = kernel.arguments(x, weights, operands, outputs, epilogue, values, tile)
+    given = kernel.arguments(x, weights, operands, outputs, epilogue, values, tile, 2)
     (config,) = made.configs
     constants = {**config.kwargs, **{k: v for k, v in given.items() if isinstance(v, bool)}}
     names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.bool: "i1"}
@@ -302,12 +350,14 @@ def test_it_needs_no_more_memory_than_it_says(
 @pytest.mark.parametrize("lies", ["(N, K)", "(K, N)"])
 def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
     epilogue = EPILOGUES[name]
-    transposed = lies == "(N, K)" or epilogue.products == 2  # which is refused otherwise
+    transposed = lies == "(N, K)"
     tile = next(tile for tile in tiles(epilogue).values() if tile.form == form)
     ptx = compiled(epilogue, tile, 90, transposed)
     if transposed:
         alike = next(t for t in tiles(epilogue).values() if t.itemsize == 4 and t.form == form)
         assert ".f32.tf32.tf32" in compiled(single(epilogue), alike, 90)
+    if not epilogue.reduced:
+        assert ptx.count("wgmma.") == compiled(epilogue, tile, 90, transposed, True).count("wgmma.")
     assert "fusepass_gemm_hopper" in ptx
     assert "wgmma.mma_async" in ptx
     assert ptx.count("setmaxnreg") > 4  # its warps differ in what they do
@@ -334,11 +384,16 @@ def interpreted() -> None:
                 transposed = all(w.stride(0) == 1 for w in given)
                 if kernel.refuses(x, given, operands, epilogue):
                     continue
-                if tile.plain and not transposed:
+                if not transposed and (tile.plain or epilogue.products == 2):
                     continue
                 made = kernel.launch(x, given, operands, epilogue.text(), tile)
                 both_ways = exact_and_eager(epilogue, x, given, operands)
                 assert within(complete(epilogue, made), *both_ways), (name, size)
+        for tile in (grid, *few) if not epilogue.reduced else ():
+            m = 1 if tile.form == "row" else 19
+            x, weights, operands = batches_of(3, m, epilogue, 24, 8, torch.float16)
+            made = kernel.launch(x, weights, operands, epilogue.text(), tile)
+            assert within(made, *exact_and_eager(epilogue, x, weights, operands)), name
 
 
 @needs_triton

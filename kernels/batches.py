@@ -1,0 +1,63 @@
+"""Products of batches of matrices, by the same kernels: each program works for one batch.
+
+Programs are numbered batch after batch, ``EACH`` of them for one. A program of the kernel for one
+product reads its number among all and how many there are; here it reads its number among those of
+its batch, and pointers are moved to where its batch begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fusepass.graph.epilogue import Epilogue
+
+_MOVED = """\
+    batch = ($tl.program_id(0) // EACH).to($tl.int64)
+    x_ptr += batch * bx
+"""
+
+
+def per_batch(text: str, epilogue: Epilogue, language: str) -> str:
+    """The text of a kernel, for batches.
+
+    Three parameters are added in front of ``sx``: ``EACH``, and how far apart the batches of x
+    (``bx``) and of the weights (``bw``) begin. Operands and outputs lie as (batches * M, ...).
+
+    Args:
+        text: of a module with a function that has these parameters.
+        epilogue: whose kernel it is; none of its outputs is reduced.
+        language: what the module calls it, ``tl`` or ``gl``.
+    """
+    lines = [_MOVED.replace("$tl", language)]
+    lines += [f"    w{i}_ptr += batch * bw\n" for i in range(epilogue.products)]
+    for i, operand in enumerate(epilogue.operands):
+        if operand.kind in ("full", "column"):
+            apart = f"M * s{i}" if operand.kind == "full" else "M"
+            lines.append(f"    p{i} += batch * {apart}\n")
+    lines += [f"    o{i} += batch * M * N\n" for i in range(len(epilogue.outputs))]
+    head, body = text.split("M, N, K, sx, sw", 1)
+    signature, body = body.split("):\n", 1)
+    text = f"{head}M, N, K, bx, bw, sx, sw{signature}):\n{''.join(lines)}{body}"
+    text = text.replace("M, N, K,", "M, N, K, EACH,")
+    counted = {"program_id": "({0}.program_id(0) % EACH)", "num_programs": "EACH"}
+    for name, instead in counted.items():
+        before, *rest = text.split(f"{language}.{name}(0)")
+        text = before
+        for part in rest:  # but for the line that finds out which batch it is
+            own = name == "program_id" and part.startswith(" // EACH).to(")
+            text += (f"{language}.{name}(0)" if own else instead.format(language)) + part
+    return text
+
+
+def programs_each(tiles: Any, at_a_time: int, batches: int) -> Any:
+    """Programs for one batch: as many as it has tiles, or as its share of a device.
+
+    Args:
+        tiles: of one batch; maybe symbolic.
+        at_a_time: programs that run at a time on the device.
+        batches: how many there are.
+    """
+    most = -(-at_a_time // max(batches, 1))
+    return min(tiles, most) if isinstance(tiles, int) else torch.sym_min(tiles, most)
