@@ -52,12 +52,21 @@ def per_batch(text: str, epilogue: Epilogue, language: str) -> str:
 
 
 def programs_each(tiles: Any, at_a_time: int, batches: int) -> Any:
-    """Programs for one batch: as many as it has tiles, or as its share of a device.
+    """Programs for one batch, of those that work on several tiles one after the other.
+
+    As many as make the fewest rounds: of tiles in a program, times of programs on the device.
 
     Args:
         tiles: of one batch; maybe symbolic.
         at_a_time: programs that run at a time on the device.
         batches: how many there are.
     """
-    most = -(-at_a_time // max(batches, 1))
-    return min(tiles, most) if isinstance(tiles, int) else torch.sym_min(tiles, most)
+    share = max(at_a_time // max(batches, 1), 1)
+    if not isinstance(tiles, int):
+        return torch.sym_min(tiles, share)
+
+    def rounds(each: int) -> int:
+        return -(-each * batches // at_a_time) * -(-tiles // each)
+
+    some = {each for each in (share, 2 * share, at_a_time, tiles) if 0 < each <= tiles}
+    return min(sorted(some), key=rounds, default=tiles)

@@ -108,7 +108,7 @@ def test_one_product(name: str, how: str) -> None:
 
 @pytest.mark.parametrize(("name", "how"), [("gelu", "rows"), ("swiglu", "packed")])
 def test_single_precision(name: str, how: str) -> None:
-    tile = GRID[EPILOGUES[name].products][0]
+    tile = GRID[EPILOGUES[name].products][1]  # results have room
     for size in SIZES:
         agrees(name, replace(tile, k=tile.k // 2, itemsize=4), size, how)
 
@@ -124,23 +124,26 @@ def test_warps_that_load_and_warps_that_multiply(name: str, tile: Tile) -> None:
 
 BATCHES = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
-    for name in "swiglu gelu plain backward masked".split()
+    for name in "swiglu gelu masked".split()
     for tile in tiles(EPILOGUES[name], 227 << 10).values()
     if tile.itemsize == 2 and (name != "masked" or not tile.groups)  # whose results are fp32
 ]
+
+
+SOME_BATCHES = [(1, 40, 136, 72), (3, 129, 264, 208), (140, 8, 16, 16), (5, 400, 520, 64)]
 
 
 @on_hopper
 @pytest.mark.parametrize(("name", "tile"), BATCHES)
 def test_batches(name: str, tile: Tile) -> None:
     epilogue = EPILOGUES[name]
-    for count, m, n, k in (
+    for count, rows, n, k in (
         (1, 40, 136, 72),
         (3, 129, 264, 208),
         (140, 8, 16, 16),
         (5, 400, 520, 64),
     ):
-        m = min(m, tile.m) if tile.plain else m
+        m = min(rows, tile.m) if tile.plain else rows
         x, weights, operands = batches_of(count, m, epilogue, n, k, torch.bfloat16)
         x, operands = x.cuda(), [one.cuda() for one in operands]
         for transposed in (True, False):
@@ -279,9 +282,11 @@ def test_experts_through_inductor(
     name = "triton cooperative128x128x64w8s6"
     monkeypatch.setattr(rule, "choose", lambda *given: Choice(name, {}, "forced", "a test"))
     module = Experts(4, 256, 520).cuda().half()
-    compiled = torch.compile(module, backend="fusepass", dynamic=dynamic)
+    compiled = torch.compile(module, backend="fusepass")
     for rows in (200, 333):
         x = torch.randn(4, rows, 256, device="cuda", dtype=torch.float16)
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 1)
         got = compiled(x)
         assert "gated_gemm" in applied(compiled)
         eager, exact = module(x), deepcopy(module).double()(x.double())
