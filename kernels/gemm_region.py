@@ -71,13 +71,15 @@ def refuses(
         return "an operand is contiguous in no dimension"
     if x.dim() == 3 and (epilogue.reduced or not isinstance(x.shape[0], int)):
         return "results of batches are reduced, or their number varies"
-    rows = [*x.stride()[:-1], *first.stride()[:-2]]
-    rows.append(first.stride(-1) if first.stride(-2) == 1 else first.stride(-2))
+    rows = [x.stride(-2), first.stride(-1 if first.stride(-2) == 1 else -2)]
     offsets = [tensor.storage_offset() for tensor in (x, *weights)]
     aligned = 16 // x.dtype.itemsize
     for size in (*rows, *offsets, *first.shape[-2:]):
         if not isinstance(size, int) or size % aligned or size >= 1 << 31:
             return "rows do not start at multiples of 16 bytes"
+    apart = (*x.stride()[:-2], *first.stride()[:-2])  # of batches; they vary with their rows
+    if not all(torch_private.known_equal(size % aligned, 0) for size in apart):
+        return "batches do not start at multiples of 16 bytes"
     if 0 in first.shape:
         return "the product is empty"
     for operand, value in zip(epilogue.operands, operands, strict=True):

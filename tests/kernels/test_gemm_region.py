@@ -269,6 +269,21 @@ def test_what_it_refuses() -> None:
 DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
+def test_batches_of_rows_that_vary() -> None:
+    """Their distance is a multiple of 16 bytes whatever the number of rows is."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = ShapeEnv()
+    rows = shapes.create_unbacked_symint()
+    with FakeTensorMode(shape_env=shapes):
+        for k, fine in ((32, True), (36, False)):
+            x = torch.empty(3, rows, k, dtype=torch.float16)
+            weight = torch.empty(3, k, 16, dtype=torch.float16)
+            assert not isinstance(x.stride(0), int)
+            assert (kernel.refuses(x, [weight], [], PLAIN) is None) == fine
+
+
 def compiled(
     epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True, batches: bool = False
 ) -> str:
