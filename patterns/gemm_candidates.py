@@ -22,6 +22,7 @@ def candidates(
     named: Mapping[str, Tile],
     every: bool = False,
     known: str | None = None,
+    scaled: bool = False,
 ) -> tuple[Candidate, ...]:
     """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
 
@@ -32,12 +33,13 @@ def candidates(
         named: the tiles that can compute it, by name.
         every: for max-autotune, which may take its time.
         known: the candidate that was best before.
+        scaled: whether the epilogue first scales the products, where Inductor has scaled x.
     """
-    text = epilogue.text()
+    text, theirs = epilogue.text(), epilogue.unscaled() if scaled else epilogue
     plain = Candidate(
         INDUCTOR,
-        partial(_unfused, epilogue=text, products=epilogue.products),
-        traced=partial(_in_torch, epilogue=epilogue),
+        partial(_unfused, epilogue=theirs.text(), products=epilogue.products),
+        traced=partial(_in_torch, epilogue=theirs),
     )
     names = list(named) if every else likely(named, epilogue.products, m, n)
     best = (known or "").removeprefix("triton ")

@@ -15,6 +15,9 @@ with two weights or with the halves of one packed weight.
 In the backward of such a layer the GEMM that makes the gradient of the activation's result has the
 derivative of the activation around it, with what the forward saved as operands: the same rule.
 
+Where the rows of x are scaled by a norm without a weight, for products only, these are taken of x
+as it is and scaled themselves: ``(diag(r) x) w = diag(r) (x w)``. The scaled x is not stored then.
+
 Where x has few rows, a product alone is taken, too: what counts there is how fast weights are read.
 
 Whether it pays is measured, whole against whole: the GEMMs and one element-wise kernel, as Inductor
@@ -86,11 +89,11 @@ def _asked(
     rows = node.meta["val"].shape[-2]
     few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
     try:
-        region = _region(node, pairs=pairs, few=few)
+        region = _region(node, pairs=pairs, few=few, scales=library is None)
         sizes_of = _sizes(region)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
-    x, weights = region.x.meta["val"], [part.value for part in region.weights]
+    x, weights = _x(region), [part.value for part in region.weights]
     operands = [_reshaped(part.value, shape) for part, shape in _operands(region)]
     forced = options.candidate == REFERENCE
     if x.device.type != "cuda" and not forced:
@@ -140,6 +143,7 @@ def _asked(
         named=named,
         every=options.mode.startswith("max-autotune"),
         known=None if entry is None else entry.candidate,
+        scaled=region.scaled,
     )
     return _Asked(region, sizes_of, problem, found if library is None else (*found, library))
 
@@ -187,10 +191,10 @@ def _check(site: Site, pairs: bool) -> Accept | Reject:
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.removeprefix("triton ")
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes)
-    return _accepted(choice)
+    return _accepted(choice, site.notes["region"])
 
 
-def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
+def _region(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:
     """The region at a product; of few rows the product alone, where the rest is better elsewhere.
 
     Raises:
@@ -198,7 +202,7 @@ def _region(node: fx.Node, *, pairs: bool, few: bool) -> Region:
     """
     if not few:
         try:
-            return region_at(node, pairs=pairs, reductions=True)
+            return region_at(node, pairs=pairs, reductions=True, scales=scales)
         except NoRegion:  # a reduction may stand behind a write, which the rest need not
             return region_at(node, pairs=pairs)
     if pairs:
@@ -219,9 +223,10 @@ def _feeds_generated_code(region: Region) -> bool:
     return any(feeds_generated_code(node, region.nodes) for node in stored)
 
 
-def _accepted(choice: Choice) -> Accept:
+def _accepted(choice: Choice, region: Region) -> Accept:
     code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
-    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+    moved = "; the norm's scale of x's rows is applied to the product" * region.scaled
+    return Accept(code, f"{choice.candidate}: {choice.why}{moved}", choice.microseconds)
 
 
 def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
@@ -238,6 +243,12 @@ def _apart(region: Region) -> int | None:
 
 def _reshaped(value: Tensor, shape: tuple[Any, ...] | None) -> Tensor:
     return value if shape is None else value.reshape(shape)
+
+
+def _x(region: Region) -> Tensor:
+    """The operand of the products as the kernel reads it."""
+    value: Tensor = region.x.meta["val"]
+    return value.reshape(-1, value.shape[-1]) if region.scaled and value.dim() != 2 else value
 
 
 def _operands(region: Region) -> Iterator[tuple[Part, tuple[Any, ...] | None]]:
@@ -276,9 +287,10 @@ def _replace(site: Site) -> None:
             for part in region.operands
         ]
         text, tile = region.epilogue.text(), site.notes["tile"]
-        fused = call(
-            torch.ops.fusepass.gemm_region.default, region.x, weights, operands, text, tile
-        )
+        x = region.x
+        if _x(region) is not x.meta["val"]:
+            x = call(torch.ops.aten.reshape.default, x, [-1, x.meta["val"].shape[-1]])
+        fused = call(torch.ops.fusepass.gemm_region.default, x, weights, operands, text, tile)
         for position, nodes in enumerate(region.outputs):
             item = call(operator.getitem, fused, position)
             output = region.epilogue.outputs[position]

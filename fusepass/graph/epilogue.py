@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -135,6 +135,29 @@ class Epilogue:
     def reduced(self) -> tuple[Output, ...]:
         """The other ones."""
         return tuple(output for output in self.outputs if output.over)
+
+    def unscaled(self) -> Epilogue:
+        """Without the steps that come first and scale each product; of one that has them.
+
+        It is what is left to do behind products of an x that was scaled before.
+        """
+        first = self.products + len(self.operands)
+
+        def value(arg: Argument) -> Argument:
+            if not isinstance(arg, str) or int(arg[1:]) < first:
+                return arg
+            step = int(arg[1:]) - first
+            return f"%{step if step < self.products else step + first - self.products}"
+
+        return replace(
+            self,
+            steps=tuple(
+                Step(step.op, tuple(map(value, step.args))) for step in self.steps[self.products :]
+            ),
+            outputs=tuple(
+                replace(output, value=str(value(output.value))) for output in self.outputs
+            ),
+        )
 
 
 def parse(text: str) -> Epilogue:

@@ -7,31 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.epilogue import is_constant
-from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
+from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
+from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.region import Part, Region
-from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, operands_of, scales_of, viewed
+from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, viewed
 
-_GEMMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}  # and dimensions of their results
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 
 
-def is_gemm(node: fx.Node) -> bool:
-    """Whether a node multiplies two matrices of half precision or TF32, with a bias or without."""
-    value = tensor_value(node)
-    if node.op != "call_function" or value is None or op_name(node) not in _GEMMS:
-        return False
-    numbers = all(is_constant(one) for one in scales_of(node))
-    kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
-    return value.dim() == _GEMMS[op_name(node)] and value.dtype in kinds and numbers  # type: ignore[index]
-
-
 def region_at(
-    gemm: fx.Node, *, pairs: bool, alone: bool = False, reductions: bool = False
+    gemm: fx.Node,
+    *,
+    pairs: bool,
+    alone: bool = False,
+    reductions: bool = False,
+    scales: bool = False,
 ) -> Region:
     """The region of a GEMM.
 
@@ -40,6 +33,7 @@ def region_at(
         pairs: look for a gated pair of which ``gemm`` is the first product; else for one product.
         alone: take the product (and its bias) only, whatever is behind it.
         reductions: take reductions of its values as well.
+        scales: take the scale of a norm in front of it as well.
 
     Raises:
         NoRegion: there is none.
@@ -47,17 +41,17 @@ def region_at(
     halves = _halves(gemm)
     reductions = reductions and gemm.meta["val"].dim() == 2
     if pairs and halves:
-        return grown([gemm], halves, reductions=reductions)
+        return grown([gemm], halves, reductions=reductions, scales=scales)
     if alone:
         return grown([gemm], (), alone=True)
     if halves:
         raise NoRegion("its result is taken apart")
     if not pairs:
-        return grown([gemm], (), reductions=reductions)
+        return grown([gemm], (), reductions=reductions, scales=scales)
     partner = _partner(gemm)
     if partner is None:
         raise NoRegion("no other product of the same operand meets it")
-    return grown([gemm, partner], (), reductions=reductions)
+    return grown([gemm, partner], (), reductions=reductions, scales=scales)
 
 
 def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:

@@ -47,7 +47,7 @@ class Region:
     """What one kernel could compute.
 
     Attributes:
-        x: the (M, K) operand.
+        x: the (M, K) operand, or what it is a reshape of.
         weights: (K, N); one, or two of a pair.
         operands: what is read besides, in the epilogue's order.
         shapes: for each operand, what it is to be reshaped to; None if it stays.
@@ -56,12 +56,14 @@ class Region:
             the nodes that reduce it.
         nodes: everything the kernel takes the place of, in the order of the graph.
         pulled: what is computed in the kernel besides: read by element-wise calls only, so that no
-            other kernel stores it.
+            other kernel stores it; or the scaled x, of a region that scales its products.
+        scaled: whether it scales its products' rows, first of all, by its first operand.
         moved: nodes that read outputs in front of the last of ``nodes``; they go behind the kernel.
         before: where the kernel goes: in front of this node, which follows the region.
     """
 
     x: fx.Node
+    scaled: bool
     weights: tuple[Part, ...]
     operands: tuple[Part, ...]
     shapes: tuple[tuple[Any, ...] | None, ...]
@@ -91,6 +93,7 @@ class Growth:
         operands: what is read besides, and the shape it is read in.
         steps: operations, with values and numbers as arguments.
         reduced: nodes that reduce a value of the region, and how.
+        spared: nodes in front of the products that nobody needs if all that read them are replaced.
         tainted: nodes that depend on the region and are not in it.
         depth: of the call that is being pulled in; 0 for one of the region.
     """
@@ -104,6 +107,7 @@ class Growth:
     operands: list[tuple[Part, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
     steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     reduced: dict[fx.Node, tuple[Value, Reduced]] = field(default_factory=dict)
+    spared: tuple[fx.Node, ...] = ()
     tainted: set[fx.Node] = field(default_factory=set)
     depth: int = 0
 

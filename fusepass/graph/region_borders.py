@@ -45,7 +45,8 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     # Right behind the last of it: what is further behind may write what it reads.
     before = inside[-1].next
     between = list(_until(inside[0], before))
-    first = min((*inside, *growth.pulled), key=order.__getitem__)
+    pulled = sorted((*growth.pulled, *growth.spared), key=order.__getitem__)
+    first = min((*inside, *pulled), key=order.__getitem__)
     if any(written_nodes(node) for node in _until(first, before)):
         raise NoRegion("something is written between its parts")
     moved = tuple(node for node in between if node in growth.tainted)
@@ -60,6 +61,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
 
     return Region(
         x,
+        bool(growth.spared),
         parts,
         tuple(part for part, *_ in growth.operands),
         tuple(shape for *_, shape in growth.operands),
@@ -74,7 +76,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
         ),
         tuple(tuple(nodes) for _, nodes in (*outputs, *reduced)),
         tuple(inside),
-        tuple(sorted(growth.pulled, key=order.__getitem__)),
+        tuple(pulled),
         moved,
         before,
     )

@@ -22,9 +22,11 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.graph.epilogue import is_constant as is_number
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
+from fusepass.graph.gemm import operands_of, scales_of
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_borders import MOST_REDUCED, finished
 from fusepass.graph.region_reductions import reduction_of
+from fusepass.graph.row_scale import row_scale
 
 VIEWS = frozenset("view reshape _unsafe_view".split())
 _MOST_OPERANDS = 4
@@ -37,6 +39,7 @@ def grown(
     *,
     alone: bool = False,
     reductions: bool = False,
+    scales: bool = False,
 ) -> Region:
     """The largest region of some products.
 
@@ -45,6 +48,7 @@ def grown(
         halves: of one product, the nodes that hold its halves; empty where it is taken whole.
         alone: take nothing but the products and their biases.
         reductions: take reductions of its values as well.
+        scales: take the scale of a norm in front of them as well.
 
     Raises:
         NoRegion: there is none.
@@ -56,15 +60,24 @@ def grown(
     growth = Growth(math.prod(of_x.shape[:-1]), width, of_x.device, of_x.dtype)
     inside: list[fx.Node] = []
     parts: list[Part] = []
+    products: list[tuple[fx.Node, fx.Node, Value, Part | None]] = []
+    scaled = row_scale(x) if scales and of_x.dim() == 2 else None
+    if scaled is not None:
+        x, growth.spared = scaled.source, scaled.spared
+        rows = (growth.m, 1) if len(scaled.column.meta["val"].shape) != 2 else None
+        growth.operands.append((Part(scaled.column), Operand("column", "float32"), rows))
     for gemm in gemms:
         bias, _, weight = operands_of(gemm)
         for root, part in _roots(gemm, halves, width):
             value: Value = ("product", len(parts))
             parts.append(part(weight))
-            scaled = scales_of(gemm)
-            held = None if bias is None else part(bias)
-            shape = *gemm.meta["val"].shape[:-1], width
-            growth.known[root] = _biased(growth, value, held, shape, *scaled)
+            products.append((root, gemm, value, None if bias is None else part(bias)))
+    if scaled is not None:  # first of all, see Epilogue.unscaled
+        growth.steps += [("mul", (value, ("operand", 0))) for _, _, value, _ in products]
+    for number, (root, gemm, value, held) in enumerate(products):
+        shape = *gemm.meta["val"].shape[:-1], width
+        start: Value = value if scaled is None else ("step", number)
+        growth.known[root] = _biased(growth, start, held, shape, *scales_of(gemm))
     inside += _between(gemms[0], halves) if halves else gemms
     full = any(operand.kind == "full" for _, operand, _ in growth.operands)
     free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
@@ -349,14 +362,3 @@ def _kind(fake: Tensor, shape: tuple[Any, ...]) -> tuple[str, tuple[Any, ...] | 
 
 def _dtype(fake: Tensor) -> str:
     return str(fake.dtype).removeprefix("torch.")
-
-
-def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:
-    """Bias, x and weight of a GEMM."""
-    args: Any = gemm.args
-    return args if len(args) == 3 else (None, *args)
-
-
-def scales_of(gemm: fx.Node) -> tuple[Any, Any]:
-    """What a GEMM's product and its bias are multiplied by."""
-    return gemm.kwargs.get("alpha", 1), gemm.kwargs.get("beta", 1)

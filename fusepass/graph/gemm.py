@@ -1,0 +1,35 @@
+"""Products of matrices in an ATen graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.epilogue import is_constant
+from fusepass.graph.epilogue_of_aten import FLOATS
+
+_GEMMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}  # and dimensions of their results
+
+
+def is_gemm(node: fx.Node) -> bool:
+    """Whether a node multiplies two matrices of half precision or TF32, with a bias or without."""
+    value, dims = tensor_value(node), _GEMMS.get(op_name(node) or "")
+    if node.op != "call_function" or value is None or dims is None:
+        return False
+    numbers = all(is_constant(one) for one in scales_of(node))
+    kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
+    return value.dim() == dims and value.dtype in kinds and numbers
+
+
+def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:
+    """Bias, x and weight of a GEMM."""
+    args: Any = gemm.args
+    return args if len(args) == 3 else (None, *args)
+
+
+def scales_of(gemm: fx.Node) -> tuple[Any, Any]:
+    """What a GEMM's product and its bias are multiplied by."""
+    return gemm.kwargs.get("alpha", 1), gemm.kwargs.get("beta", 1)

@@ -1,0 +1,104 @@
+"""The scale of a norm in front of a product, which can as well be applied behind it.
+
+``(diag(r) x) w = diag(r) (x w)``: where rows of x are divided by their root mean square (RMSNorm
+without a weight), the product can be taken of x as it is, and its rows scaled where it lies. The
+normalised x needs not be stored then. A weight of the norm is one number per column of x, which
+does not commute with the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.epilogue import is_constant
+from fusepass.graph.epilogue_of_aten import CASTS, FLOATS
+from fusepass.graph.gemm import is_gemm, operands_of
+
+_VIEWS = frozenset("view reshape _unsafe_view".split())
+
+
+@dataclass(frozen=True)
+class RowScale:
+    """A matrix of which each row is multiplied by a number.
+
+    Attributes:
+        source: the matrix before, of half precision and contiguous.
+        column: the numbers, in fp32; the last dimension is 1.
+        spared: the nodes that nobody needs who scales the product instead, in the graph's order.
+    """
+
+    source: fx.Node
+    column: fx.Node
+    spared: tuple[fx.Node, ...]
+
+
+def row_scale(x: fx.Node) -> RowScale | None:
+    """What the operand of a GEMM is scaled by, if it is there for GEMMs only.
+
+    Numbers are those of a norm, ``rsqrt`` of something to which a positive number is added: they
+    are finite, so that an infinity in x has the same effect on both sides.
+    """
+    views = []
+    while x.op == "call_function" and op_name(x) in _VIEWS:
+        views.append(x)
+        x = x.args[0]  # type: ignore[assignment]
+    value = tensor_value(x)
+    if not _is_cast(x) or value is None or value.dtype not in FLOATS[1:]:
+        return None
+    scaled: Any = x.args[0]
+    if op_name(scaled) != "mul" or not _only_for_gemms(x):
+        return None
+    for wide, column in (scaled.args, scaled.args[::-1]):
+        source: Any = wide.args[0] if isinstance(wide, fx.Node) and _is_cast(wide) else None
+        before, numbers = tensor_value(source), tensor_value(column)
+        if before is None or numbers is None or before.dtype is not value.dtype:
+            continue
+        alike = len(before.shape) == len(value.shape) and all(
+            map(torch_private.known_equal, before.shape, value.shape)
+        )
+        if alike and before.is_contiguous() and _is_column(numbers, before) and _of_norm(column):
+            return RowScale(source, column, (scaled, x, *reversed(views)))
+    return None
+
+
+def _only_for_gemms(node: fx.Node) -> bool:
+    """Whether every reader of a node takes it for its x, through reshapes or at once."""
+    return all(
+        _only_for_gemms(user)
+        if op_name(user) in _VIEWS
+        else is_gemm(user) and [one is node for one in operands_of(user)] == [False, True, False]
+        for user in node.users
+    )
+
+
+def _is_cast(node: Any) -> bool:
+    return isinstance(node, fx.Node) and op_name(node) in CASTS and not set(node.kwargs) - {"dtype"}
+
+
+def _is_column(numbers: torch.Tensor, matrix: torch.Tensor) -> bool:
+    """Whether there is one number for each row."""
+    known, shape = torch_private.known_equal, numbers.shape
+    if numbers.dtype is not torch.float32 or numbers.dim() != matrix.dim():
+        return False
+    return known(shape[-1], 1) and all(map(known, shape[:-1], matrix.shape[:-1]))
+
+
+def _of_norm(column: fx.Node) -> bool:
+    """Whether they are finite, or no numbers: ``rsqrt(mean of squares + a positive number)``."""
+    under: Any = column.args[0] if op_name(column) == "rsqrt" else None
+    if op_name(under) != "add" or argument(under, 2, "alpha", 1) != 1:
+        return False
+    mean: Any = under.args[0]
+    square: Any = mean.args[0] if op_name(mean) == "mean" else None
+    if op_name(square) == "pow":
+        squared = square.args[1] == 2
+    else:
+        squared = op_name(square) == "mul" and square.args[0] is square.args[1]
+    number = under.args[1]
+    return squared and is_constant(number) and number > 0
