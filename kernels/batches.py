@@ -13,6 +13,7 @@ import torch
 
 from fusepass.graph.epilogue import Epilogue
 
+_AT_ONCE = 16  # batches that are worked on
 _MOVED = """\
     batch = ($tl.program_id(0) // EACH).to($tl.int64)
     x_ptr += batch * bx
@@ -54,19 +55,22 @@ def per_batch(text: str, epilogue: Epilogue, language: str) -> str:
 def programs_each(tiles: Any, at_a_time: int, batches: int) -> Any:
     """Programs for one batch, of those that work on several tiles one after the other.
 
-    As many as make the fewest rounds: of tiles in a program, times of programs on the device.
+    As many as make the fewest rounds: of tiles in a program, times of programs on the device. And
+    so many that few batches are read at a time: of 64, reading all at once took 1.6 times as long
+    as reading six.
 
     Args:
         tiles: of one batch; maybe symbolic.
         at_a_time: programs that run at a time on the device.
         batches: how many there are.
     """
-    share = max(at_a_time // max(batches, 1), 1)
+    share = max(at_a_time // min(max(batches, 1), _AT_ONCE), 1)
     if not isinstance(tiles, int):
         return torch.sym_min(tiles, share)
 
     def rounds(each: int) -> int:
         return -(-each * batches // at_a_time) * -(-tiles // each)
 
-    some = {each for each in (share, 2 * share, at_a_time, tiles) if 0 < each <= tiles}
+    every = (share, 2 * share, -(-tiles // 4), -(-tiles // 2), tiles)
+    some = {each for each in every if 0 < min(share, tiles) <= each <= tiles}
     return min(sorted(some), key=rounds, default=tiles)

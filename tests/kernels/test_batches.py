@@ -33,3 +33,8 @@ def test_sizes_that_vary() -> None:
     each = programs_each(tiles, SMS, 8)
     assert isinstance(each, torch.SymInt)
     assert "16" in str(each)
+
+
+def test_few_batches_at_once() -> None:
+    assert programs_each(44, SMS, 64) == 22  # six batches on the device
+    assert programs_each(512, SMS, 8) == 16  # all eight
