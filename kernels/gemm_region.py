@@ -108,7 +108,8 @@ def kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
     if tile.groups:
         text, name = hopper_source(parsed, tile.form), HOPPER_KERNEL
         constants |= {"GROUP": tile.group, "STAGES": tile.stages}
-        constants |= {"STAGED": places(parsed, tile.form), "AHEAD": ahead(parsed, tile.form)}
+        constants |= {"STAGED": places(parsed, tile.form, tile.itemsize)}
+        constants |= {"AHEAD": ahead(parsed, tile.form)}
     elif tile.plain:
         text, name = skinny_source(parsed, tile.form), "fusepass_gemm"
         constants["STAGES"] = tile.stages

@@ -82,7 +82,8 @@ class Tile:
         if self.form == "grid":
             return max(held * self.programs, held + self._exchanged(epilogue))
         if self.groups:
-            held += self.groups * places(epilogue, self.form) * self.m * self.n // 2 * self.itemsize
+            count = self.groups * places(epilogue, self.form, self.itemsize)
+            held += count * self.m * self.n // 2 * self.itemsize
         across = sum(output.over == "rows" for output in epilogue.reduced)  # warps, in fp32
         held += across * self.groups * self.n * 2 * self.warps
         return held + 1024 * (self.groups > 0)

@@ -276,12 +276,15 @@ def fetched(epilogue: Epilogue) -> list[int]:
     return whole[:_PLACES]
 
 
-def places(epilogue: Epilogue, form: str) -> int:
-    """Pieces of results, and of what comes in, that each group has in shared memory."""
+def places(epilogue: Epilogue, form: str, itemsize: int = 2) -> int:
+    """Pieces of results, and of what comes in, that each group has in shared memory.
+
+    Those of fp32 take twice the room: rather one, and more tiles of operands in flight.
+    """
     stored, reads = len(epilogue.stored), len(fetched(epilogue))
     if epilogue.products == 2 or GROUPS[form] == 1:
         return max(reads, 2 if stored == 2 and (reads or GROUPS[form] == 2) else 1)
-    return 2 if reads or not epilogue.reduced else 1
+    return 2 if reads or (not epilogue.reduced and itemsize == 2) else 1
 
 
 def ahead(epilogue: Epilogue, form: str) -> int:

@@ -87,6 +87,12 @@ def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_single_precision_has_as_much_in_flight() -> None:
+    whole = Epilogue(1, (), (), (Output("%0", "float32"),))
+    fitting = tiles(whole, 227 << 10).values()
+    assert [t.stages for t in fitting if t.form == "pingpong" and t.itemsize == 4] == [5, 3]
+
+
 def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setitem(sys.modules, "triton", None)
