@@ -69,6 +69,8 @@ def refuses(
         return "the weights of a pair have different strides"
     if x.stride(-1) != 1 or 1 not in first.stride()[-2:]:
         return "an operand is contiguous in no dimension"
+    if not torch_private.known_equal(x.shape[-1], first.shape[-2]):
+        return "the operands do not fit"
     if x.dim() == 3 and (epilogue.reduced or not isinstance(x.shape[0], int)):
         return "results of batches are reduced, or their number varies"
     rows = [x.stride(-2), first.stride(-1 if first.stride(-2) == 1 else -2)]

@@ -36,10 +36,11 @@ def candidates(
         scaled: whether the epilogue first scales the products, where Inductor has scaled x.
     """
     text, theirs = epilogue.text(), epilogue.unscaled() if scaled else epilogue
+    without = len(epilogue.operands) - len(theirs.operands)
     plain = Candidate(
         INDUCTOR,
-        partial(_unfused, epilogue=theirs.text(), products=epilogue.products),
-        traced=partial(_in_torch, epilogue=theirs),
+        partial(_unfused, epilogue=theirs.text(), products=epilogue.products, without=without),
+        traced=partial(_in_torch, epilogue=theirs, without=without),
     )
     names = list(named) if every else likely(named, epilogue.products, m, n)
     best = (known or "").removeprefix("triton ")
@@ -55,13 +56,14 @@ def candidates(
 
 
 def _parted(
-    tensors: tuple[Tensor, ...], products: int
+    tensors: tuple[Tensor, ...], products: int, without: int = 0
 ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    return tensors[0], tensors[1 : 1 + products], tensors[1 + products :]
+    """x, the weights and the operands, without some of these at their beginning."""
+    return tensors[0], tensors[1 : 1 + products], tensors[1 + products + without :]
 
 
-def _unfused(*tensors: Tensor, epilogue: str, products: int) -> list[Tensor]:
-    return unfused(*_parted(tensors, products), epilogue)
+def _unfused(*tensors: Tensor, epilogue: str, products: int, without: int) -> list[Tensor]:
+    return unfused(*_parted(tensors, products, without), epilogue)
 
 
 def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
@@ -70,6 +72,6 @@ def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
     return complete(parsed, outputs)
 
 
-def _in_torch(*tensors: Tensor, epilogue: Epilogue) -> list[Tensor]:
-    x, weights, operands = _parted(tensors, epilogue.products)
+def _in_torch(*tensors: Tensor, epilogue: Epilogue, without: int) -> list[Tensor]:
+    x, weights, operands = _parted(tensors, epilogue.products, without)
     return evaluate(epilogue, [(x @ w).float().flatten(0, -2) for w in weights], operands)

@@ -128,6 +128,8 @@ def _asked(
         epilogue=region.epilogue,
         apart=_apart(region),
         batches=x.shape[0] if x.dim() == 3 and isinstance(x.shape[0], int) else None,
+        batch_strides=_batch_strides(x, weights[0]),
+        scaled=region.scaled,
     )
     every_tile = tiles(region.epilogue, shared_memory(x.device))
     named = {
@@ -232,6 +234,13 @@ def _accepted(choice: Choice, region: Region) -> Accept:
 def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
     rows, columns = (torch_private.size_hint(size) or 0 for size in sizes)
     return rows, columns
+
+
+def _batch_strides(x: Tensor, weight: Tensor) -> tuple[int, int]:
+    """Elements from one batch to the next; of no batches 0."""
+    if x.dim() != 3:
+        return 0, 0
+    return _hints((x.stride(0), weight.stride(0)))
 
 
 def _apart(region: Region) -> int | None:

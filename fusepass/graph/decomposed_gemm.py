@@ -68,9 +68,15 @@ def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     fits = torch_private.known_equal(x.shape[1], w.shape[0])  # else it is spread along one
     fits &= isinstance(x.shape[0], int) and x.shape[0] == 1
     fits &= x.dtype == w.dtype and x.dtype in FLOATS[1:]
-    was_one = str(total.meta.get("original_aten")) in _PRODUCTS  # copies are not equal
+    casts: list[Any] = [one.args[0] for one in product.args]  # of both operands
+    was_one = all(map(_of_a_product, (total, *casts)))
     fits &= was_one or all(_rounds(user, x.dtype) for user in total.users)
     return (left, right) if fits and total.users else None
+
+
+def _of_a_product(node: fx.Node) -> bool:
+    """Whether Inductor made a node of a product; casts that the user wrote are no part of one."""
+    return str(node.meta.get("original_aten")) in _PRODUCTS  # copies of it are not equal
 
 
 def _rounds(node: fx.Node, dtype: torch.dtype) -> bool:

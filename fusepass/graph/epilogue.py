@@ -139,21 +139,28 @@ class Epilogue:
     def unscaled(self) -> Epilogue:
         """Without the steps that come first and scale each product; of one that has them.
 
-        It is what is left to do behind products of an x that was scaled before.
+        It is what is left to do behind products of an x that was scaled before. The first operand,
+        by which they are scaled, is left out if nothing else reads it.
         """
-        first = self.products + len(self.operands)
+        scale, first = self.products, self.products + len(self.operands)
+        rest = self.steps[self.products :]
+        read = {arg for step in rest for arg in step.args} | {out.value for out in self.outputs}
+        kept = self.operands if f"%{scale}" in read else self.operands[1:]
+        fewer = len(self.operands) - len(kept)
 
         def value(arg: Argument) -> Argument:
-            if not isinstance(arg, str) or int(arg[1:]) < first:
+            if not isinstance(arg, str) or int(arg[1:]) < scale:
                 return arg
-            step = int(arg[1:]) - first
-            return f"%{step if step < self.products else step + first - self.products}"
+            number = int(arg[1:])
+            if number < first:
+                return f"%{number - fewer}"
+            step = number - first
+            return f"%{step if step < self.products else number - self.products - fewer}"
 
         return replace(
             self,
-            steps=tuple(
-                Step(step.op, tuple(map(value, step.args))) for step in self.steps[self.products :]
-            ),
+            operands=kept,
+            steps=tuple(Step(step.op, tuple(map(value, step.args))) for step in rest),
             outputs=tuple(
                 replace(output, value=str(value(output.value))) for output in self.outputs
             ),

@@ -19,6 +19,8 @@ def is_gemm(node: fx.Node) -> bool:
     value, dims = tensor_value(node), _GEMMS.get(op_name(node) or "")
     if node.op != "call_function" or value is None or dims is None:
         return False
+    if not str(node.target).endswith(".default"):
+        return False  # with a dtype of its own for the result
     numbers = all(is_constant(one) for one in scales_of(node))
     kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
     return value.dim() == dims and value.dtype in kinds and numbers

@@ -41,29 +41,40 @@ class RowScale:
 def row_scale(x: fx.Node) -> RowScale | None:
     """What the operand of a GEMM is scaled by, if it is there for GEMMs only.
 
+    Reshapes between are looked through as long as rows stay rows.
+
     Numbers are those of a norm, ``rsqrt`` of something to which a positive number is added: they
     are finite, so that an infinity in x has the same effect on both sides.
     """
-    views = []
+    views, last = [], x.meta["val"].shape[-1]
     while x.op == "call_function" and op_name(x) in _VIEWS:
         views.append(x)
         x = x.args[0]  # type: ignore[assignment]
+        before = tensor_value(x)
+        if (
+            before is None
+            or not before.dim()
+            or not torch_private.known_equal(before.shape[-1], last)
+        ):
+            return None
     value = tensor_value(x)
     if not _is_cast(x) or value is None or value.dtype not in FLOATS[1:]:
         return None
     scaled: Any = x.args[0]
-    if op_name(scaled) != "mul" or not _only_for_gemms(x):
+    if op_name(scaled) != "mul" or not _is_single(scaled) or not _only_for_gemms(x):
         return None
     for wide, column in (scaled.args, scaled.args[::-1]):
         source: Any = wide.args[0] if isinstance(wide, fx.Node) and _is_cast(wide) else None
         before, numbers = tensor_value(source), tensor_value(column)
         if before is None or numbers is None or before.dtype is not value.dtype:
             continue
+        if not _is_single(wide):
+            continue  # a cast that drops something
         alike = len(before.shape) == len(value.shape) and all(
             map(torch_private.known_equal, before.shape, value.shape)
         )
         if alike and before.is_contiguous() and _is_column(numbers, before) and _of_norm(column):
-            return RowScale(source, column, (scaled, x, *reversed(views)))
+            return RowScale(source, column, (wide, scaled, x, *reversed(views)))
     return None
 
 
@@ -79,6 +90,11 @@ def _only_for_gemms(node: fx.Node) -> bool:
 
 def _is_cast(node: Any) -> bool:
     return isinstance(node, fx.Node) and op_name(node) in CASTS and not set(node.kwargs) - {"dtype"}
+
+
+def _is_single(node: fx.Node) -> bool:
+    value = tensor_value(node)
+    return value is not None and value.dtype is torch.float32
 
 
 def _is_column(numbers: torch.Tensor, matrix: torch.Tensor) -> bool:

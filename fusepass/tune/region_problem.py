@@ -26,11 +26,15 @@ class RegionProblem(Problem):
         epilogue: what follows the products.
         apart: of a packed pair, elements between the beginnings of both weights; else None.
         batches: of matrices; None where x has two dimensions.
+        batch_strides: of x and of the weights, in elements, if there are batches.
+        scaled: whether the products are scaled first, where Inductor has scaled x before.
     """
 
     epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
     apart: int | None = None
     batches: int | None = None
+    batch_strides: tuple[int, int] = (0, 0)
+    scaled: bool = False
 
     def key(self, mode: str) -> str:
         """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
@@ -38,9 +42,9 @@ class RegionProblem(Problem):
         if self.apart is not None and self.apart < max(self.weight_strides):
             packed = "interleaved"
         kinds = ",".join(one.kind for one in self.epilogue.operands)
-        many = "" if self.batches is None else f"{self.batches} of "
+        many = "" if self.batches is None else f"{self._lying()}{self.batches} of "
         parts = [
-            self.op + packed,
+            self.op + packed + "_of_scaled" * self.scaled,
             self.activation,
             kinds or "none",
             str(self.dtype).removeprefix("torch."),
@@ -66,20 +70,19 @@ class RegionProblem(Problem):
         products = self.epilogue.products
 
         def matrices(
-            sizes: tuple[int, int], strides: tuple[int, int], scale: float, *starts: int
+            sizes: tuple[int, ...], strides: tuple[int, ...], apart: int, *starts: int
         ) -> list[Tensor]:
-            last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-            extent = max(1 + last + max(starts), 0)
-            if self.batches is None:
-                whole = noise(extent, scale=scale)
-                return [whole.as_strided(sizes, strides, start) for start in starts]
-            extent = -(-extent // 64) * 64  # every batch begins where a line of memory does
-            whole, of_all = noise(batches * extent, scale=scale), (batches, *sizes)
-            return [whole.as_strided(of_all, (extent, *strides), start) for start in starts]
+            if self.batches is not None:
+                sizes, strides = (batches, *sizes), (apart, *strides)
+            extent = max(_extent(sizes, strides) + max(starts), 0)
+            whole = noise(extent, scale=scale if sizes[-2:] == (k, n) else 1.0)
+            return [whole.as_strided(sizes, strides, start) for start in starts]
 
-        (x,) = matrices((m, k), self.x_strides, 1.0, 0)
+        of_x, of_weights = self.batch_strides
+        (x,) = matrices((m, k), self.x_strides, of_x, 0)
         starts = [(0,)] * products if self.apart is None else [(0, self.apart)]
-        weights = [w for of in starts for w in matrices((k, n), self.weight_strides, scale, *of)]
+        given = (k, n), self.weight_strides, of_weights
+        weights = [weight for of in starts for weight in matrices(*given, *of)]
         m *= batches
         shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
         operands = [
@@ -87,6 +90,15 @@ class RegionProblem(Problem):
             for one in self.epilogue.operands
         ]
         return (x, *weights, *operands)
+
+    def _lying(self) -> str:
+        """How batches lie, where not one behind the other."""
+        whole = self.m * self.k, self.k * self.n
+        kinds = [
+            "" if s >= w else "interleaved " if s else "one as "
+            for s, w in zip(self.batch_strides, whole, strict=True)
+        ]
+        return "".join(f"{kind}{of} " for kind, of in zip(kinds, "xw", strict=True) if kind)
 
     @property
     def bytes_needed(self) -> int:
@@ -96,6 +108,11 @@ class RegionProblem(Problem):
         results = products + full + len(self.epilogue.outputs)
         each = self.m * self.k + products * self.k * self.n + results * self.m * self.n
         return 6 * (self.batches or 1) * each
+
+
+def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last of a tensor."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def digest(epilogue: Epilogue) -> str:

@@ -121,8 +121,14 @@ def test_no_rounding_behind() -> None:
     gm = traced(program)
     before, text = names(gm), str(gm.graph)
     for node in gm.graph.nodes:
-        if op_name(node) == "sum":
-            node.meta["original_aten"] = deepcopy(torch.ops.aten.mm.default)
+        node.meta["original_aten"] = deepcopy(torch.ops.aten.mm.default)
+    wide: Any = next(node for node in gm.graph.nodes if op_name(node) == "unsqueeze").args[0]
+    wide.meta["original_aten"] = torch.ops.aten._to_copy.default  # the user's own
+    recompose(gm)
+    assert names(gm)["mm"] == 1  # the one that is rounded
+    decompose(gm)
+    wide = next(node for node in gm.graph.nodes if op_name(node) == "unsqueeze").args[0]
+    wide.meta["original_aten"] = torch.ops.aten.mm.default
     recompose(gm)
     gm.graph.lint()
     assert names(gm)["mm"] == 2

@@ -26,6 +26,16 @@ def region_of(program: Callable[..., Any], *, pairs: bool = True) -> Region:
     return region_at(next(filter(is_gemm, graph.nodes)), pairs=pairs)
 
 
+def test_a_result_of_another_dtype_is_no_gemm(tf32: None) -> None:
+    graph = fx.Graph()
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    mm = graph.call_function(torch.ops.aten.mm.dtype, (x, w, torch.float32))
+    mm.meta["val"] = torch.empty(4, 4)
+    assert not is_gemm(mm)
+    mm.target, mm.args = torch.ops.aten.mm.default, (x, w)
+    assert is_gemm(mm)
+
+
 def test_what_goes_into_generated_code() -> None:
     """Inductor would compute the region there; its own calls are no such code."""
 

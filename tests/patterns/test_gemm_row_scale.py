@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate
 from tests.patterns.gemm_programs import agrees
 
 M, K, N = 72, 32, 24
@@ -24,6 +24,7 @@ class Normed(nn.Module):
         super().__init__()
         self.function = function
         self.gate, self.up = nn.Linear(K, N), nn.Linear(K, N, bias=False)
+        self.wide = nn.Parameter(torch.randn(2 * K, N) / 8)
         self.gain = nn.Parameter(torch.randn(K))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,6 +34,10 @@ class Normed(nn.Module):
 def by_hand(x: Tensor, eps: float = 1e-6) -> Tensor:
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def scale_of(x: Tensor) -> Tensor:
+    return torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -77,6 +82,12 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "a number per column": lambda s, x: F.elu(
         s.gate((x.float() * torch.rsqrt(x.float().square().mean(0, keepdim=True) + 1)).to(x.dtype))
     ),
+    "two rows become one": lambda s, x: F.elu(norm(x).view(M // 2, 2 * K) @ s.wide),
+    "one row becomes two": lambda s, x: F.elu(norm(x).view(2 * M, K // 2) @ s.wide[: K // 2]),
+    "of each head": lambda s, x: F.elu(by_hand(x.view(M, 4, K // 4)).reshape(M, K) @ s.wide[:K]),
+    "of numbers cut off": lambda s, x: F.elu(s.gate((x.to(torch.int32) * scale_of(x)).to(x.dtype))),
+    "of truth values": lambda s, x: F.elu(s.gate((x.bool() * scale_of(x)).to(x.dtype))),
+    "through a smaller range": lambda s, x: F.elu(s.gate((x.half() * scale_of(x)).to(x.dtype))),
     "transposed": lambda s, x: F.elu(s.gate(by_hand(x.t().contiguous().t()))),
 }
 
@@ -114,6 +125,24 @@ def test_an_epilogue_without_its_scale() -> None:
         (Output("%7", "bfloat16"), Output("%5", "bfloat16")),
     )
     plain = scaled.unscaled()
-    assert plain.steps == (Step("add", ("%0", "%3")), Step("mul", ("%4", "%1")))
-    assert [output.value for output in plain.outputs] == ["%5", "%1"]
+    assert plain.steps == (Step("add", ("%0", "%2")), Step("mul", ("%3", "%1")))
+    assert [output.value for output in plain.outputs] == ["%4", "%1"]
+    assert plain.operands == scaled.operands[1:]
+    x, column, row = torch.randn(5, 4), torch.rand(5, 1), torch.randn(3)
+    products = [x @ torch.randn(4, 3) for _ in range(2)]
+    want = evaluate(plain, [one * column for one in products], [row])
+    got = evaluate(scaled, products, [column, row])
+    torch.testing.assert_close(got, want)
+
+
+def test_a_scale_that_is_read_again_stays_an_operand() -> None:
+    scaled = Epilogue(
+        1,
+        (Operand("column", "float32"),),
+        (Step("mul", ("%0", "%1")), Step("add", ("%2", "%1"))),
+        (Output("%3", "bfloat16"),),
+    )
+    plain = scaled.unscaled()
     assert plain.operands == scaled.operands
+    assert plain.steps == (Step("add", ("%0", "%1")),)
+    assert plain.outputs[0].value == "%2"

@@ -1,0 +1,62 @@
+"""GEMM regions as the tuner sees them: inputs that lie as the program's do, classes of problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fusepass.graph.epilogue import Epilogue, Output, Step
+from fusepass.tune.region_problem import RegionProblem, digest
+
+RELU = Epilogue(1, (), (Step("relu", ("%0",)),), (Output("%1", "bfloat16"),))
+PAIR = Epilogue(2, (), (Step("mul", ("%0", "%1")),), (Output("%2", "bfloat16"),))
+ONE = RegionProblem(
+    op="gemm",
+    activation=digest(RELU),
+    bias=False,
+    dtype=torch.bfloat16,
+    m=48,
+    n=24,
+    k=16,
+    x_strides=(16, 1),
+    weight_strides=(1, 16),
+    device=torch.device("cpu"),
+    epilogue=RELU,
+)
+BATCHES = replace(ONE, batches=5, batch_strides=(48 * 16, 16 * 24))
+# x was (M, B, K); the weights are one matrix, expanded; both.
+INTERLEAVED = replace(BATCHES, x_strides=(5 * 16, 1), batch_strides=(16, 16 * 24))
+EXPANDED = replace(BATCHES, batch_strides=(48 * 16, 0))
+PACKED = replace(BATCHES, epilogue=PAIR, apart=24 * 16, batch_strides=(48 * 16, 2 * 24 * 16))
+
+
+@pytest.mark.parametrize("problem", [ONE, BATCHES, INTERLEAVED, EXPANDED, PACKED])
+def test_inputs_lie_as_given(problem: RegionProblem) -> None:
+    x, *weights = problem.inputs(torch.Generator().manual_seed(0))
+    sizes = () if problem.batches is None else (problem.batches,)
+    assert x.shape == (*sizes, 48, 16)
+    assert {w.shape for w in weights} == {(*sizes, 16, 24)}
+    assert x.stride()[-2:] == problem.x_strides
+    assert {w.stride()[-2:] for w in weights} == {problem.weight_strides}
+    if sizes:
+        assert (x.stride(0), weights[0].stride(0)) == problem.batch_strides
+    if problem.apart is not None:
+        assert weights[1].storage_offset() - weights[0].storage_offset() == problem.apart
+    stored = sum(
+        {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (x, *weights)
+        }.values()
+    )
+    assert 3 * stored <= problem.bytes_needed  # drawn in fp32 one after the other
+
+
+def test_what_is_timed_otherwise_is_another_class() -> None:
+    scaled = replace(ONE, scaled=True)
+    tf32 = replace(ONE, dtype=torch.float32)
+    every = [ONE, BATCHES, INTERLEAVED, EXPANDED, PACKED, scaled, tf32, replace(BATCHES, batches=6)]
+    assert len({problem.key("default") for problem in every}) == len(every)
+    alike = replace(ONE, m=33)
+    assert alike.key("default") == ONE.key("default")
+    assert ONE.key("max-autotune") != ONE.key("default")
