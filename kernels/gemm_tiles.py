@@ -188,6 +188,19 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 
 
+def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
+    """The tiles worth timing where a search may take its time: of few rows, those for few rows.
+
+    Others took one and a half to three times as long there, and each has to be compiled.
+
+    Args:
+        named: the tiles that take it, by name.
+        m: rows of a product.
+    """
+    few = [name for name, tile in named.items() if tile.plain and m <= tile.m <= FEW_ROWS]
+    return few or list(named)
+
+
 def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str]:
     """The tiles of those that should be best for a product, at most two.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import Tile, likely
+from fusepass.kernels.gemm_tiles import Tile, every_likely, likely
 from fusepass.kernels.gemm_unfused import complete, unfused
 from fusepass.tune import INDUCTOR, Candidate
 
@@ -42,7 +42,7 @@ def candidates(
         partial(_unfused, epilogue=theirs.text(), products=epilogue.products, without=without),
         traced=partial(_in_torch, epilogue=theirs, without=without),
     )
-    names = list(named) if every else likely(named, epilogue.products, m, n)
+    names = every_likely(named, m) if every else likely(named, epilogue.products, m, n)
     best = (known or "").removeprefix("triton ")
     if best in named and best not in names:
         names.append(best)

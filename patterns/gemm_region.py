@@ -111,7 +111,7 @@ def _asked(
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     m, k, n = (size or 0 for size in sizes)
     if m < _MANY_ROWS and not few and not forced:
-        rows_are = "vary" if m <= FEW_ROWS else f"are {m}"
+        rows_are = f"are {m}" if isinstance(rows, int) else "vary"
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
     problem = RegionProblem(
         op=("gated_gemm" if len(weights) == 2 else "gemm") + "_or_library" * (library is not None),

@@ -10,7 +10,7 @@ import torch
 
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.kernels import gemm_tiles
-from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, likely, programs, tiles
+from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, every_likely, likely, programs, tiles
 
 HALF = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
 PAIR = replace(HALF, products=2)
@@ -103,6 +103,21 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
 
 def without_hopper(products: int) -> dict[str, Tile]:
     return {name: tile for name, tile in tiles(OF[products]).items() if not tile.groups}
+
+
+@pytest.mark.parametrize("m", [1, 16, 33, 64, 65, 1000])
+def test_a_wide_search(m: int) -> None:
+    weight = [torch.empty(64, 32, dtype=torch.bfloat16).t()]
+    named = {name: tile for name, tile in tiles(HALF).items() if tile.takes(m, weight, HALF)}
+    found = every_likely(named, m)
+    assert set(likely(named, 1, m, 4096)) <= set(found)
+    few = m <= FEW_ROWS
+    if few:
+        assert all(named[name].plain and m <= named[name].m <= FEW_ROWS for name in found)
+    else:
+        assert found == list(named)
+    transposed = {name: tile for name, tile in named.items() if not tile.plain}
+    assert every_likely(transposed, m) == list(transposed)  # of weights as (K, N)
 
 
 def test_many_rows() -> None:
