@@ -361,7 +361,8 @@ def test_one_row_as_autotuning_writes_it(codegen: str, on: bool) -> None:
         return (x.float().unsqueeze(2) * w.float().unsqueeze(0)).sum(1).to(x.dtype)
 
     def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        return F.silu(product(x, w)) * product(x, v)
+        # relu casts nothing: where a cast follows, torch 2.11 drops the rounding of what a user wrote
+        return F.relu(product(x, w)) * product(x, v)
 
     x, w, v = (torch.randn(*size).bfloat16() for size in ((1, K), (K, N), (K, N)))
     options = {**OPTIONS, "codegen": codegen, "rules": dict.fromkeys(RULES, on)}
