@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.epilogue_of_aten import CASTS, FLOATS
+from fusepass.graph.epilogue_of_aten import CASTS, FLOATS, is_cast
 
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default")
 _AGAIN = "fusepass_decomposed"
@@ -82,12 +82,7 @@ def _of_a_product(node: fx.Node) -> bool:
 def _rounds(node: fx.Node, dtype: torch.dtype) -> bool:
     """Whether a node casts to a dtype and does nothing else."""
     value = tensor_value(node)
-    return _is_cast(node) and value is not None and value.dtype is dtype
-
-
-def _is_cast(node: fx.Node) -> bool:
-    """Whether a node changes nothing but the dtype."""
-    return op_name(node) in CASTS and not node.kwargs.keys() - {"dtype"}
+    return is_cast(node) and value is not None and value.dtype is dtype
 
 
 def _column(node: Any, dim: int) -> fx.Node | None:
@@ -96,7 +91,7 @@ def _column(node: Any, dim: int) -> fx.Node | None:
         return None
     wide: Any = node.args[0]
     value = tensor_value(wide)
-    if not _is_cast(wide) or value is None or value.dtype is not torch.float32:
+    if not is_cast(wide) or value is None or value.dtype is not torch.float32:
         return None
     matrix: Any = wide.args[0]
     value = tensor_value(matrix)

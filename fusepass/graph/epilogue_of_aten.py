@@ -14,10 +14,16 @@ from fusepass.graph.epilogue import is_constant as is_number
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 CASTS = frozenset("convert_element_type _to_copy".split())
+VIEWS = frozenset("view reshape _unsafe_view".split())
 
 
 class NoRegion(Exception):
     """Why there is no region at a GEMM, or why a call has no place in it."""
+
+
+def is_cast(node: Any) -> bool:
+    """Whether a node changes nothing but the dtype."""
+    return isinstance(node, fx.Node) and op_name(node) in CASTS and not set(node.kwargs) - {"dtype"}
 
 
 Emit = Callable[..., Any]

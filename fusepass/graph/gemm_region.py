@@ -10,10 +10,10 @@ from typing import Any
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
+from fusepass.graph.epilogue_of_aten import VIEWS, NoRegion, calls_of
 from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.region import Part, Region
-from fusepass.graph.region_growth import VIEWS, grown, keeps_rows, viewed
+from fusepass.graph.region_growth import grown, keeps_rows, viewed
 
 __all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
 

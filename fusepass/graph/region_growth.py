@@ -21,14 +21,13 @@ from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.graph.epilogue import is_constant as is_number
-from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
+from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, NoRegion, calls_of
 from fusepass.graph.gemm import operands_of, scales_of
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_borders import MOST_REDUCED, finished
 from fusepass.graph.region_reductions import reduction_of
 from fusepass.graph.row_scale import row_scale
 
-VIEWS = frozenset("view reshape _unsafe_view".split())
 _MOST_OPERANDS = 4
 _DEEPEST = 24  # calls in a row that are pulled in
 

@@ -17,10 +17,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import is_constant
-from fusepass.graph.epilogue_of_aten import CASTS, FLOATS
+from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, is_cast
 from fusepass.graph.gemm import is_gemm, operands_of
-
-_VIEWS = frozenset("view reshape _unsafe_view".split())
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def row_scale(x: fx.Node) -> RowScale | None:
     are finite, so that an infinity in x has the same effect on both sides.
     """
     views, last = [], x.meta["val"].shape[-1]
-    while x.op == "call_function" and op_name(x) in _VIEWS:
+    while x.op == "call_function" and op_name(x) in VIEWS:
         views.append(x)
         x = x.args[0]  # type: ignore[assignment]
         before = tensor_value(x)
@@ -58,13 +56,13 @@ def row_scale(x: fx.Node) -> RowScale | None:
         ):
             return None
     value = tensor_value(x)
-    if not _is_cast(x) or value is None or value.dtype not in FLOATS[1:]:
+    if not is_cast(x) or value is None or value.dtype not in FLOATS[1:]:
         return None
     scaled: Any = x.args[0]
     if op_name(scaled) != "mul" or not _is_single(scaled) or not _only_for_gemms(x):
         return None
     for wide, column in (scaled.args, scaled.args[::-1]):
-        source: Any = wide.args[0] if isinstance(wide, fx.Node) and _is_cast(wide) else None
+        source: Any = wide.args[0] if isinstance(wide, fx.Node) and is_cast(wide) else None
         before, numbers = tensor_value(source), tensor_value(column)
         if before is None or numbers is None or before.dtype is not value.dtype:
             continue
@@ -82,14 +80,10 @@ def _only_for_gemms(node: fx.Node) -> bool:
     """Whether every reader of a node takes it for its x, through reshapes or at once."""
     return all(
         _only_for_gemms(user)
-        if op_name(user) in _VIEWS
+        if op_name(user) in VIEWS
         else is_gemm(user) and [one is node for one in operands_of(user)] == [False, True, False]
         for user in node.users
     )
-
-
-def _is_cast(node: Any) -> bool:
-    return isinstance(node, fx.Node) and op_name(node) in CASTS and not set(node.kwargs) - {"dtype"}
 
 
 def _is_single(node: fx.Node) -> bool:
