@@ -19,7 +19,7 @@ from fusepass.options import Options
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.rewrite.copying import copied
-from fusepass.rewrite.default_rules import graph_rules, region_rules
+from fusepass.rewrite.default_rules import graph_edits
 from fusepass.rewrite.driver import innermost_first
 from fusepass.rewrite.registry import active_rules
 
@@ -93,7 +93,7 @@ def _copy(gm: fx.GraphModule) -> Callable[[], None]:
 
 def _optional() -> set[str]:
     """Names of the rules that a graph can do without."""
-    edits = (*graph_rules(), *region_rules())
+    edits = graph_edits()
     early = {rule.name for rule in edits if not rule.settled_by_capture}
     return early | {rule.name for rule in active_rules()}
 

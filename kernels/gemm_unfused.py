@@ -41,12 +41,18 @@ def unfused(
     products = [(x @ weight).flatten(0, -2) for weight in weights]
     if not parsed.steps:
         return _reduced(parsed, {f"%{i}": product for i, product in enumerate(products)})
-    m, n = products[0].shape
+    return complete(parsed, behind(products, operands, epilogue))
+
+
+def behind(products: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str) -> list[Tensor]:
+    """What follows the products, by one kernel; what is reduced comes in partial results."""
+    parsed, first = parse(epilogue), products[0]
+    m, n = first.shape
     cut = _CUT_REDUCED if parsed.reduced else _CUT
     while m > cut.m * _MOST:
         cut = replace(cut, m=2 * cut.m)
     outputs = [
-        x.new_empty(cut.shape_of(out, len(weights), m, n), dtype=getattr(torch, out.dtype))
+        first.new_empty(cut.shape_of(out, len(products), m, n), dtype=getattr(torch, out.dtype))
         for out in parsed.outputs
     ]
     given: dict[str, Any] = {f"q{i}": product for i, product in enumerate(products)}
@@ -56,7 +62,7 @@ def unfused(
     grid = (n + cut.n - 1) // cut.n, (m + cut.m - 1) // cut.m
     if m and n:
         _pointwise(epilogue)[grid](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
-    return complete(parsed, outputs)
+    return outputs
 
 
 @functools.cache

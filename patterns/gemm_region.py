@@ -27,7 +27,7 @@ runs them, against one kernel.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,9 @@ _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been bea
 
 # --- the rule -------------------------------------------------------------------------------------
 
+Library = Callable[[Region], Candidate]
+"""What else computes a region; called with x, the weights and the operands."""
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -84,7 +87,7 @@ class _Asked:
 
 
 def _asked(
-    node: fx.Node, options: Options, pairs: bool, library: Candidate | None = None
+    node: fx.Node, options: Options, pairs: bool, library: Library | None = None
 ) -> _Asked | Reject:
     rows = node.meta["val"].shape[-2]
     few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
@@ -147,7 +150,9 @@ def _asked(
         known=None if entry is None else entry.candidate,
         scaled=region.scaled,
     )
-    return _Asked(region, sizes_of, problem, found if library is None else (*found, library))
+    return _Asked(
+        region, sizes_of, problem, found if library is None else (*found, library(region))
+    )
 
 
 def choice_at(
@@ -173,7 +178,7 @@ def choice_at(
     wanted = options.candidate == "auto" and options.rule_on(GEMM_EPILOGUE)
     if not wanted or not is_gemm(node):
         return None
-    asked = _asked(node, options, False, library)
+    asked = _asked(node, options, False, lambda _: library)
     if isinstance(asked, Reject):
         return None
     kinds = [operand.kind for operand in asked.region.epilogue.operands]
@@ -183,12 +188,20 @@ def choice_at(
     return choose(asked.problem, options, asked.candidates)
 
 
-def _check(site: Site, pairs: bool) -> Accept | Reject:
-    asked = _asked(site.anchor, site.options, pairs)
+def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | Reject:
+    """Whether a kernel of ours computes the region at a product, as the site's notes then say.
+
+    Args:
+        site: whose anchor is a product.
+        pairs: whether regions of two products are looked for.
+        library: what else could compute a region, and would not be written by :func:`replace`.
+    """
+    asked = _asked(site.anchor, site.options, pairs, library)
     if isinstance(asked, Reject):
         return asked
     choice = choose(asked.problem, site.options, asked.candidates)
-    if choice.candidate == INDUCTOR:
+    theirs = {INDUCTOR, *(one.name for one in asked.candidates[-1:] if library is not None)}
+    if choice.candidate in theirs:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.removeprefix("triton ")
@@ -264,7 +277,8 @@ def _operands(region: Region) -> Iterator[tuple[Part, tuple[Any, ...] | None]]:
     return zip(region.operands, region.shapes, strict=True)
 
 
-def _replace(site: Site) -> None:
+def replace(site: Site) -> None:
+    """Write the call that computes the region in the site's notes."""
     region: Region = site.notes["region"]
     graph = site.gm.graph
     kernel.install_lowering()
@@ -356,15 +370,15 @@ def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
 
 
 def _check_pair(site: Site) -> Accept | Reject:
-    return _check(site, True)
+    return check(site, True)
 
 
 def _check_one(site: Site) -> Accept | Reject:
-    return _check(site, False)
+    return check(site, False)
 
 
 _SOURCES = (gemm_candidates,)  # kernels count for cache keys without being named
 RULES = (
-    GraphRule("gated_gemm", is_gemm, _check_pair, _replace, sources=_SOURCES),
-    GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, _replace, sources=_SOURCES),
+    GraphRule("gated_gemm", is_gemm, _check_pair, replace, sources=_SOURCES),
+    GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, replace, sources=_SOURCES),
 )

@@ -107,7 +107,7 @@ class Epilogue:
     """Values are numbered: the products first, then the operands, then the steps in order.
 
     Attributes:
-        products: how many there are: 1, or 2 for a gated pair.
+        products: how many there are: 1, or 2 for a gated pair; 0 where nothing is multiplied.
         operands: what is read besides.
         steps: the operations.
         outputs: what is stored, each of the size of one product; then what is reduced.
@@ -203,21 +203,22 @@ def evaluate(
 
     Args:
         epilogue: with as many products and operands as are given.
-        products: each (M, N), of fp32 or fp64, which is kept.
-        operands: broadcastable to (M, N).
+        products: each (M, N), of fp32 or fp64, which is kept; of none, all is fp32.
+        operands: broadcastable to (M, N); of no products, to each other.
 
     Returns:
         The outputs, contiguous, in their dtypes; what is reduced as one row.
     """
-    wide = products[0].dtype
-    shape = products[0].shape
+    first = products[0] if products else operands[0]
+    wide = first.dtype if products else torch.float32
+    shape = torch.broadcast_shapes(*(one.shape for one in products or operands))
     values = [*products, *(o if o.dtype == torch.bool else o.to(wide) for o in operands)]
 
     def value(arg: Argument) -> Tensor:
         if isinstance(arg, str):
             return values[int(arg[1:])]
         kind = torch.bool if isinstance(arg, bool) else wide
-        return torch.tensor(arg, dtype=kind, device=products[0].device)
+        return torch.tensor(arg, dtype=kind, device=first.device)
 
     for step in epilogue.steps:
         made = OPERATIONS[step.op](*map(value, step.args))

@@ -23,7 +23,7 @@ from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite import gate_folding
-from fusepass.rewrite.default_rules import default_rules, graph_rules, region_rules
+from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
 from fusepass.rewrite.driver import rewrite
 from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.pattern_rules import apply_rules
@@ -60,7 +60,7 @@ def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
-        for graph_rule in (*graph_rules(), *region_rules()):
+        for graph_rule in graph_edits():
             digest.update(graph_rule.source_hash().encode())
         built_in = default_rules()
         digest.update(_hash_of_built_in().encode())
@@ -109,6 +109,8 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
             decisions = _regions(gm, pair, options)
             decisions += apply_rules(gm, rules, options, "after", built_in)
             decisions += _regions(gm, one, options)
+            for rule in late_rules():
+                decisions += _regions(gm, rule, options)
             decompose(gm)
     if decisions:
         return decisions
@@ -126,12 +128,17 @@ def _every_rounding(options: Options) -> bool:
 
 
 def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
-    """One region rule on a graph that has GEMMs on a GPU, or anywhere if that is asked for."""
-    values = [n.meta.get("val") for n in gm.graph.nodes if rule.anchor(n)]
-    if options.candidate != "reference" and not any(v.device.type == "cuda" for v in values):
+    """One rule on a graph that has places for it on a GPU, or anywhere if that is asked for."""
+    anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
+    if options.candidate != "reference" and not any(map(_on_cuda, anchors)):
         return []
     found = rewrite(gm, (rule,), options, Station.AFTER)
     return [one for one in found if one.reason_code is not Reason.FLAVOUR]
+
+
+def _on_cuda(node: fx.Node) -> bool:
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    return any(isinstance(one, torch.Tensor) and one.is_cuda for one in values)
 
 
 def op_by_op_compiler(

@@ -46,3 +46,16 @@ def region_rules() -> tuple[GraphRule, ...]:
     from fusepass.patterns import gemm_region
 
     return gemm_region.RULES
+
+
+@functools.cache
+def late_rules() -> tuple[GraphRule, ...]:
+    """Those that follow: convolutions, then element-wise calls, also those that rules made."""
+    from fusepass.patterns import conv_product, conv_relu, horizontal
+
+    return (conv_relu.RULE, conv_product.RULE, horizontal.RULE)
+
+
+def graph_edits() -> tuple[GraphRule, ...]:
+    """All of those that edit a graph themselves, wherever they stand."""
+    return (*graph_rules(), *region_rules(), *late_rules())

@@ -17,7 +17,7 @@ from typing import Any
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
 from fusepass.report import log
 from fusepass.rewrite import pattern_of_rule, validate
-from fusepass.rewrite.default_rules import default_rules, graph_rules, region_rules
+from fusepass.rewrite.default_rules import default_rules, graph_edits
 from fusepass.rewrite.rule import Place, Rule
 
 ENTRY_POINT_GROUP = "fusepass_rules"
@@ -100,15 +100,13 @@ def active_rules(place: Place | None = None) -> tuple[Rule, ...]:
 
 def rule_names() -> list[str]:
     """Every name ``options["rules"]`` may hold."""
-    names = [rule.name for rule in (*graph_rules(), *region_rules())] + [
-        rule.name for rule in active_rules()
-    ]
+    names = [rule.name for rule in graph_edits()] + [rule.name for rule in active_rules()]
     return [*_OF_CAPTURE, *names]
 
 
 def _check(rule: Rule, taken: Iterable[str]) -> None:
     validate.validate(rule)
-    if rule.name in (*taken, *(r.name for r in (*graph_rules(), *region_rules())), *_OF_CAPTURE):
+    if rule.name in (*taken, *(r.name for r in graph_edits()), *_OF_CAPTURE):
         raise RuleError(rule.name, rule.location, "another rule in force has this name")
 
 

@@ -7,6 +7,7 @@ of it for users.
 
 from __future__ import annotations
 
+from fusepass.tune.conv_problem import ConvProblem
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
 from fusepass.tune.maintain import import_choices, prune
 from fusepass.tune.model import Rates
@@ -19,6 +20,7 @@ __all__ = [
     "REFERENCE",
     "Candidate",
     "Choice",
+    "ConvProblem",
     "Entry",
     "Problem",
     "Rates",

@@ -83,6 +83,7 @@ class Candidate:
             ``run(x, *weights, *operands)``.
         traced: computes the same in torch, for Inductor to compile under max-autotune; None if
             ``run`` can be traced itself.
+        besides: microseconds of work elsewhere without which it cannot be had; not in ``run``.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None if nobody knows.
     """
@@ -92,6 +93,7 @@ class Candidate:
     refuses: Callable[[Problem], str | None] = lambda problem: None
     estimate: Callable[[Problem, Any], float] | None = None
     traced: Callable[..., Any] | None = None
+    besides: float = 0.0
 
 
 @dataclass(frozen=True)

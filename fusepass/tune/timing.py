@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fusepass import torch_private
+from fusepass.tune.conv_problem import ConvProblem
 from fusepass.tune.problem import Problem
 from fusepass.tune.region_problem import RegionProblem
 
@@ -48,6 +49,10 @@ class Samples:
         """Median time of each candidate."""
         return {name: statistics.median(times) for name, times in self.rounds.items()}
 
+    def longer_by(self, besides: Mapping[str, float]) -> Samples:
+        """The same with what each candidate costs elsewhere, in microseconds."""
+        return Samples({n: [t + besides[n] for t in times] for n, times in self.rounds.items()})
+
     def beats(self, name: str, other: str) -> bool:
         """Whether ``name`` is faster than ``other`` by more than the noise and more than 1 %."""
         gain, noise = self._ratio(name, other)
@@ -71,12 +76,12 @@ class Samples:
 def make_inputs(problem: Problem) -> tuple[Tensor | None, ...]:
     """Random x, weight_t and bias with the problem's strides; torch's own generators stay put.
 
-    For a region: x, the weights and the operands.
+    For a region: x, the weights and the operands. For a convolution: see its problem.
 
     Raises:
         NotEnoughMemory: operands and results would not leave half of the free memory alone.
     """
-    if isinstance(problem, RegionProblem):
+    if isinstance(problem, (RegionProblem, ConvProblem)):
         _ensure_room(problem.bytes_needed, problem.device)
         return problem.inputs(torch.Generator(problem.device).manual_seed(_SEED))
     m, n, k = problem.m, problem.n, problem.k

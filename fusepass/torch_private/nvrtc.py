@@ -1,0 +1,51 @@
+"""CUDA C++ at run time: torch's own helper for NVRTC, and launches with one parameter by value.
+
+Run on 2.11; from 2.13 on only imported, since no device with it was at hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def compiled(source: str, name: str) -> Any:
+    """A kernel of the current device's context, compiled for that device.
+
+    Raises:
+        RuntimeError: NVRTC refuses the source, or is not there.
+    """
+    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+
+    text, mangled = _nvrtc_compile(source, name, None, None, None)
+    return _cuda_load_module(text, [mangled])[mangled].func  # type: ignore[index]
+
+
+def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, device: int) -> None:
+    """Start a kernel on the device's current stream; its parameter is copied before this returns.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
+
+    given = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
+    driver = _get_gpu_runtime_library()
+    _check_cuda(driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None))
+
+
+def empty_on_cuda(
+    likes: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype]
+) -> list[Tensor]:
+    """Memory with the strides of some tensors, on the current device: allocations, nothing else."""
+    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+
+    return [
+        empty(shape, like.stride(), dtype)
+        for like, shape, dtype in zip(likes, shapes, dtypes, strict=True)
+    ]

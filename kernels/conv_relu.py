@@ -1,0 +1,121 @@
+"""A convolution with bias, residual and ReLU as one operation.
+
+    ``fusepass::conv_relu(x, weight, bias, residual, stride, padding, dilation, groups) -> out``
+
+    out = relu(conv(x, weight) + bias + residual)
+
+Shapes: ``x`` (B, C, H, W), ``weight`` (O, C / groups, h, w), ``bias`` (O), ``residual`` None or of
+the result's shape; the result has the shape and strides of ``aten::convolution``'s. For graphs
+after autograd: no backward formula.
+
+The operator computes its reference, on any device. Under Inductor it becomes a call of
+``cudnn_convolution_relu`` or ``cudnn_convolution_add_relu``, which every CUDA build of torch has,
+with images channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fusepass.torch_private import convolution
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    sizes: Sequence[Sequence[int]],
+    groups: int,
+) -> Tensor:
+    """The result in plain PyTorch: accumulated in fp32 (fp64 stays), rounded once, at the end.
+
+    Args:
+        x: (B, C, H, W).
+        weight: (O, C / groups, h, w).
+        bias: (O).
+        residual: of the result's shape, or None.
+        sizes: stride, padding and dilation, two numbers each.
+        groups: of channels.
+    """
+    wide = torch.promote_types(x.dtype, torch.float32)
+    stride, padding, dilation = sizes
+    made: Tensor = torch.ops.aten.convolution.default(
+        x.to(wide), weight.to(wide), None, stride, padding, dilation, False, [0, 0], groups
+    )
+    made = made + bias.to(wide)[:, None, None]
+    if residual is not None:
+        made = made + residual.to(wide)
+    return made.relu().to(x.dtype)
+
+
+# --- kernel ---------------------------------------------------------------------------------------
+
+
+def able(x: Tensor, weight: Tensor) -> bool:
+    """Whether cuDNN has the fused call; takes fake tensors, too."""
+    known = x.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    sized = not any(isinstance(s, int) and s == 0 for s in (*x.shape, *weight.shape))
+    on_cuda = x.device.type == "cuda" and not torch.version.hip
+    return known and sized and on_cuda and weight.dtype == x.dtype
+
+
+def library(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    sizes: Sequence[Sequence[int]],
+    groups: int,
+) -> Tensor:
+    """The fused call itself, for what :func:`able` knows. Arguments as :func:`reference`."""
+    return convolution.cudnn_convolution_relu(x, weight, bias, residual, sizes, groups)
+
+
+# --- operator -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "fusepass::conv_relu",
+    mutates_args=(),
+    schema=(
+        "(Tensor x, Tensor weight, Tensor bias, Tensor? residual, SymInt[] stride, "
+        "SymInt[] padding, SymInt[] dilation, SymInt groups) -> Tensor"
+    ),
+)
+def conv_relu(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """``relu(conv(x, weight) + bias + residual)``; see the module."""
+    return reference(x, weight, bias, residual, (stride, padding, dilation), groups)
+
+
+@conv_relu.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    return convolution.convolution_strides(x, weight, (stride, padding, dilation), groups)
+
+
+def install_lowering() -> None:
+    """Tell Inductor how to compile ``fusepass::conv_relu``, if Inductor is loaded."""
+    convolution.lower_to_cudnn(torch.ops.fusepass.conv_relu.default, able)

@@ -1,0 +1,221 @@
+"""Many independent element-wise computations as one operation, and one launch.
+
+    ``fusepass::horizontal(operands, program) -> results``
+
+``program`` is the text of a :class:`fusepass.graph.horizontal.Program`; ``operands`` are those of
+its first member, then those of the second, and so on. There is one result for each member, of the
+shape and strides of its first ``full`` operand; all ``full`` operands of a member have one shape
+and order in memory, without gaps. Numbers are fp32, bf16, fp16 or bool, arithmetic is in fp32.
+
+The operator computes its reference on any device but CUDA's, where it launches the kernel of
+``horizontal_source.py``: one launch for up to 512 members.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue, evaluate
+from fusepass.graph.horizontal import Program, parse
+from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
+from fusepass.torch_private import nvrtc
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def reference(operands: Sequence[Tensor], program: Program) -> list[Tensor]:
+    """The results in plain PyTorch, member by member."""
+    results = []
+    for body, given in _members(operands, program):
+        like = given[[operand.kind for operand in body.operands].index("full")]
+        (made,) = evaluate(body, [], given)
+        kept = torch.empty_strided(like.shape, like.stride(), dtype=made.dtype, device=made.device)
+        results.append(kept.copy_(made.expand(like.shape)))
+    return results
+
+
+def _members(
+    operands: Sequence[Tensor], program: Program
+) -> list[tuple[Epilogue, Sequence[Tensor]]]:
+    starts = program.starts
+    if len(operands) != starts[-1]:
+        raise ValueError(f"{len(operands)} operands for members that read {starts[-1]}")
+    return [
+        (program.bodies[body], operands[starts[i] : starts[i + 1]])
+        for i, body in enumerate(program.members)
+    ]
+
+
+# --- kernel ---------------------------------------------------------------------------------------
+
+# Members and addresses of one launch: parameters of 4 KiB, which every driver takes, or of 32.
+_SMALL, _LARGE = (64, 384), (512, 2048)
+
+
+@functools.cache
+def _table(members: int, addresses: int) -> type[ctypes.Structure]:
+    u32 = ctypes.c_uint32 * members
+    u16 = ctypes.c_uint16 * members
+    fields = [("address", ctypes.c_uint64 * addresses), ("start", u32), ("size", u32)]
+    fields += [("inner", u32), ("at", u16), ("body", u16), ("count", ctypes.c_uint32)]
+    return type("Table", (ctypes.Structure,), {"_fields_": fields})
+
+
+@functools.cache
+def _kernel(bodies: tuple[Epilogue, ...], members: int, addresses: int, device: int) -> Any:
+    with torch.cuda.device(device):
+        return nvrtc.compiled(source(bodies, members, addresses), NAME)
+
+
+@dataclass
+class _Launch:
+    """One launch, all but its addresses filled in: they are new in each call."""
+
+    kernel: Any
+    table: ctypes.Structure
+    blocks: int
+    members: range
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a program says about its calls, read off once: calls are to be quick for the host.
+
+    Attributes:
+        likes: for each member, which operand its result is laid out as.
+        columns: likewise, which operand says how many columns there are; -1 for none.
+        dtypes: of the results.
+        starts: as the program's.
+    """
+
+    likes: tuple[int, ...]
+    columns: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    starts: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(text: str) -> _Plan:
+    program = parse(text)
+    starts, bodies = program.starts, program.bodies
+    kinds = [[operand.kind for operand in body.operands] for body in bodies]
+    full = [kind.index("full") for kind in kinds]
+    column = [kind.index("column") if "column" in kind else None for kind in kinds]
+    dtypes = [getattr(torch, body.outputs[0].dtype) for body in bodies]
+    pairs = list(zip(starts, program.members, strict=False))
+    return _Plan(
+        tuple(start + full[body] for start, body in pairs),
+        tuple(-1 if (at := column[body]) is None else start + at for start, body in pairs),
+        tuple(dtypes[body] for body in program.members),
+        starts,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _launches(
+    text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
+) -> list[_Launch]:
+    """What to launch for members of these shapes.
+
+    Args:
+        text: of the program.
+        shapes: of the results.
+        columns: how many each has; 1 if it has none.
+        device: its number.
+    """
+    program = parse(text)
+    starts, made = program.starts, []
+    count = len(program.members)
+    most, room = _SMALL if count <= _SMALL[0] and starts[-1] + count <= _SMALL[1] else _LARGE
+    first = 0
+    while first < count:
+        last = first
+        while last < count and last - first < most:
+            if starts[last + 1] - starts[first] + last + 1 - first > room:
+                break
+            last += 1
+        used = sorted({program.members[i] for i in range(first, last)})
+        bodies = tuple(program.bodies[body] for body in used)
+        table: Any = _table(most, room)()
+        blocks = 0
+        for m in range(first, last):
+            size = math.prod(shapes[m])
+            i, at = m - first, starts[m] - starts[first] + m - first
+            table.start[i], table.size[i], table.at[i] = blocks, size, at
+            table.inner[i] = max(size // max(columns[m], 1), 1)
+            table.body[i] = used.index(program.members[m])
+            blocks += (size + BLOCK - 1) // BLOCK
+        table.count = last - first
+        kernel = _kernel(bodies, most, room, device)
+        made.append(_Launch(kernel, table, blocks, range(first, last)))
+        first = last
+    return made
+
+
+def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
+    """The results, by as few launches as there can be."""
+    plan = _plan(text)
+    if len(operands) != plan.starts[-1]:
+        raise ValueError(f"{len(operands)} operands for members that read {plan.starts[-1]}")
+    device = operands[0].device.index
+    likes = [operands[i] for i in plan.likes]
+    shapes = tuple([tuple(like.shape) for like in likes])
+    columns = tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
+    with torch.cuda.device(device):
+        results = nvrtc.empty_on_cuda(likes, shapes, plan.dtypes)
+        for one in _launches(text, shapes, columns, device):
+            if one.blocks:
+                _start(one, operands, results, plan.starts, device)
+    return results
+
+
+def _start(
+    one: _Launch,
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    starts: Sequence[int],
+    device: int,
+) -> None:
+    address = Tensor.data_ptr
+    addresses: list[int] = []
+    for m in one.members:
+        addresses += map(address, operands[starts[m] : starts[m + 1]])
+        addresses.append(address(results[m]))
+    table: Any = one.table
+    table.address[: len(addresses)] = addresses
+    nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
+
+
+# --- operator -------------------------------------------------------------------------------------
+
+_library = torch.library.Library("fusepass", "FRAGMENT")
+_library.define(
+    "horizontal(Tensor[] operands, str program) -> Tensor[]",
+    tags=(torch.Tag.needs_exact_strides,),
+)
+
+
+def _on_any_device(operands: Sequence[Tensor], program: str) -> list[Tensor]:
+    return reference(operands, parse(program))
+
+
+def _fake(operands: Sequence[Tensor], program: str) -> list[Tensor]:
+    plan = _plan(program)
+    return [
+        operands[like].new_empty_strided(operands[like].shape, operands[like].stride(), dtype=dtype)
+        for like, dtype in zip(plan.likes, plan.dtypes, strict=True)
+    ]
+
+
+_library.impl("horizontal", _on_any_device, "CompositeExplicitAutograd")
+_library.impl("horizontal", launch, "CUDA")
+torch.library.register_fake("fusepass::horizontal", _fake, lib=_library)
+OPERATOR = torch.ops.fusepass.horizontal.default

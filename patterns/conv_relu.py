@@ -1,0 +1,208 @@
+"""A convolution, a batch norm without statistics, a residual and a ReLU, in one kernel of cuDNN.
+
+    relu(s * (conv(x, w) + a) + t + z)  ->  fusepass::conv_relu(x, s * w, s * a + t, z)
+
+with s and t one number per channel. A convolution is linear in its weight, so the scale of a
+channel can be applied to the weight that makes it; the bias, z and the ReLU are added where the
+sum is accumulated. The left side rounds what the convolution gives, the right one the scaled
+weight: in half precision both errors are half an ulp of a factor or of the sum.
+
+Of two convolutions whose results are added (the last of a residual block, and that of its
+shortcut) the first becomes the residual of the other's kernel, and both biases go into that.
+
+The weights are scaled by each call of the compiled code, from the weights and statistics there are
+then: nothing can be stale. That reads and writes the weights once, which is charged to the fused
+candidate; where images are large it is nothing beside a pass over them.
+
+Whether it pays is measured: the convolution and one element-wise kernel, as Inductor runs them,
+against cuDNN's fused kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph.conv_chain import Chain, NoChain, Scaled, chain_at, is_relu
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels import conv_relu as kernel
+from fusepass.kernels.gemm_unfused import behind
+from fusepass.report.decision import Reason
+from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
+from fusepass.tune.known_peaks import peaks_of
+
+CUDNN = "cudnn"
+_aten = torch.ops.aten
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+def candidates(problem: ConvProblem, scaled: int) -> tuple[Candidate, ...]:
+    """Inductor's two kernels, and cuDNN's one.
+
+    Args:
+        problem: to be computed.
+        scaled: bytes of weights that have to be scaled for the second.
+    """
+    besides = 2e6 * scaled / peaks_of(problem.device).bandwidth if scaled else 0.0
+    how = partial(_unfused, problem=problem, epilogue=_epilogue(problem))
+    fused = partial(_fused, problem=problem)
+    return Candidate(INDUCTOR, how), Candidate(CUDNN, fused, besides=besides)
+
+
+def _epilogue(problem: ConvProblem) -> str:
+    dtype = str(problem.dtype).removeprefix("torch.")
+    given = [Operand("row", dtype)] + [Operand("full", dtype)] * problem.residual
+    sums = [
+        Step("add", (f"%{2 * i}" if i == 0 else f"%{len(given) + i}", f"%{i + 1}"))
+        for i in range(len(given))
+    ]
+    last = f"%{len(given) + len(sums)}"
+    steps = (*sums, Step("relu", (last,)))
+    return Epilogue(1, tuple(given), steps, (Output(f"%{len(given) + len(steps)}", dtype),)).text()
+
+
+def _unfused(
+    x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem, epilogue: str
+) -> Any:
+    made = _aten.convolution.default(x, weight, None, *problem.sizes, False, [0, 0], problem.groups)
+    matrices = [one.permute(0, 2, 3, 1).reshape(-1, problem.n) for one in (made, *rest)]
+    return behind(matrices[:1], [bias, *matrices[1:]], epilogue)
+
+
+def _fused(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem) -> Tensor:
+    residual = rest[0] if rest else None
+    return kernel.library(x, weight, bias, residual, problem.sizes, problem.groups)
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+
+def _check(site: Site) -> Accept | Reject:
+    relu, options = site.anchor, site.options
+    try:
+        chain = chain_at(relu)
+    except NoChain as why:
+        return Reject(Reason.FLAVOUR, f"no convolution that ends here: {why}", relu)
+    forced = options.candidate == REFERENCE
+    x, weight, sizes, groups = _given(chain.first)
+    if not kernel.able(x, weight) and not forced:
+        return Reject(Reason.COST, "cuDNN has no such call there", relu)
+    if any(not isinstance(size, int) for size in (*weight.shape, groups)):
+        return Reject(Reason.SIZE, "the sizes of its weight vary", relu)
+    if 0 in weight.shape:
+        return Reject(Reason.SIZE, "it is empty", relu)
+    shape = [torch_private.size_hint(size) for size in x.shape]
+    if None in shape:
+        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)
+    scaled = [one for one in (chain.first, chain.second) if one is not None and one.scaled]
+    problem = ConvProblem(
+        op="conv_relu",
+        activation="relu",
+        bias=True,
+        dtype=x.dtype,
+        m=0,
+        n=weight.shape[0],
+        k=math.prod(weight.shape[1:]),
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=x.device,
+        images=tuple(shape),  # type: ignore[arg-type]
+        kernel=tuple(weight.shape),  # type: ignore[arg-type]
+        sizes=tuple(map(tuple, sizes)),
+        groups=groups,
+        residual=chain.residual is not None or chain.second is not None,
+    )
+    weights = sum(_bytes(_given(one)[1]) for one in scaled)
+    choice = choose(problem, options, candidates(problem, weights))
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", relu, choice.microseconds)
+    site.notes.update(chain=chain)
+    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
+    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def _given(one: Scaled) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:
+    args: Any = one.conv.args
+    return args[0].meta["val"], args[1].meta["val"], args[3:6], args[8]
+
+
+def _bytes(weight: Tensor) -> int:
+    return weight.numel() * weight.dtype.itemsize
+
+
+# --- the rewrite ----------------------------------------------------------------------------------
+
+
+def _folded(write: ChannelWriter, one: Scaled) -> tuple[fx.Node, Any]:
+    """Its weight, scaled, and its bias as (channels, 1, 1, 1), or a number."""
+    weight: Any = one.conv.args[1]
+    scale, shift = write.scale_and_shift(one)
+    if not isinstance(scale, fx.Node) and scale == 1.0:
+        return weight, shift
+    dtype = weight.meta["val"].dtype
+    made = write.call(MUL, write.single(weight), scale)
+    return (made if dtype is torch.float32 else write.call(CONVERT, made, dtype)), shift
+
+
+def _replace(site: Site) -> None:
+    chain: Chain = site.notes["chain"]
+    kernel.install_lowering()
+    relu, first = chain.relu, chain.first
+    value = relu.meta["val"]
+    write = ChannelWriter(site.gm.graph, (1, 1, 1))
+    with site.gm.graph.inserting_before(relu):
+        weight, shift = _folded(write, first)
+        residual = chain.residual
+        if chain.second is not None:
+            other, more = _folded(write, chain.second)
+            args = list(chain.second.conv.args)
+            args[1:3] = other, None
+            residual = write.call(_aten.convolution.default, *args)
+            if not isinstance(shift, fx.Node):
+                shift, more = more, shift
+            if isinstance(shift, fx.Node) and more != 0.0:
+                shift = write.call(ADD, shift, more)
+            elif not isinstance(shift, fx.Node):
+                shift = shift + more
+        channels = weight.meta["val"].shape[0]
+        if isinstance(shift, fx.Node):
+            if shift.meta["val"].dtype is not value.dtype:
+                shift = write.call(CONVERT, shift, value.dtype)
+            bias = write.call(_aten.reshape.default, shift, [channels])
+        else:
+            bias = site.gm.graph.call_function(
+                _aten.full.default,
+                ([channels], shift),
+                {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+            )
+            bias.meta["val"] = value.new_empty([channels])
+        args = list(first.conv.args)
+        fused = write.call(
+            torch.ops.fusepass.conv_relu.default,
+            args[0],
+            weight,
+            bias,
+            residual,
+            *args[3:6],
+            args[8],
+        )
+    for key in ("stack_trace", "nn_module_stack", "original_aten"):
+        if key in relu.meta:
+            fused.meta[key] = relu.meta[key]
+    fused.meta["val"] = value
+    relu.replace_all_uses_with(fused)
+    site.gm.graph.eliminate_dead_code()
+
+
+RULE = GraphRule("conv_relu", is_relu, _check, _replace)

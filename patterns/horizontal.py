@@ -1,0 +1,99 @@
+"""Many small element-wise kernels that do not depend on each other, in one launch.
+
+    y1 = f(a1, b1); y2 = f(a2, b2); …; yn = g(an)  ->  fusepass::horizontal([a1, b1, a2, …], [f, …])
+
+Both sides compute the same results from the same operands: what one member computes no other reads.
+Inductor gives each a kernel of its own (or, asked to combine kernels, one for eight), and a launch
+takes longer than the work of a small one. Updates of lists of tensors are such programs, and so are
+the weights that other rules scale.
+
+Only what would be a kernel of its own is taken: operands come from outside the graph, or from calls
+that Inductor makes as they are, and results go there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.members import Member, groups_of, program_of
+from fusepass.kernels import horizontal as kernel
+from fusepass.report.decision import Reason
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, REFERENCE
+
+_OPERATOR = kernel.OPERATOR
+
+
+def _is_output(node: fx.Node) -> bool:
+    return node.op == "output"
+
+
+def _check(site: Site) -> Accept | Reject:
+    candidate = site.options.candidate
+    groups = groups_of(site.gm.graph)
+    if candidate != REFERENCE:
+        groups = [one for one in groups if one[0].root.meta["val"].device.type == "cuda"]
+    count = sum(map(len, groups))
+    if not groups:
+        return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
+    if candidate == INDUCTOR:
+        return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
+    if candidate != REFERENCE and not torch_private.kernel_calls_tested():
+        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch")
+    site.notes["groups"] = groups
+    text = f"{count} element-wise kernels that do not depend on each other, in {len(groups)}"
+    return Accept(Reason.COST, text)
+
+
+def _replace(site: Site) -> None:
+    graph = site.gm.graph
+    for group in site.notes["groups"]:
+        _together(graph, group)
+    _in_order(graph)
+    graph.eliminate_dead_code()
+
+
+def _together(graph: fx.Graph, group: list[Member]) -> None:
+    """Put one call in place of the roots; nodes may stand in front of what they read for now."""
+    operands = [operand for one in group for operand in one.operands]
+    program = program_of(group).text()
+    with graph.inserting_before(group[-1].root):
+        call = graph.call_function(_OPERATOR, (operands, program))
+        fakes = [operand.meta["val"] for operand in operands]
+        call.meta["val"] = _OPERATOR(fakes, program)
+        for key in ("stack_trace", "nn_module_stack", "original_aten"):
+            if key in group[-1].root.meta:
+                call.meta[key] = group[-1].root.meta[key]
+        for position, one in enumerate(group):
+            item = graph.call_function(operator.getitem, (call, position))
+            item.meta["val"] = call.meta["val"][position]
+            one.root.replace_all_uses_with(item)
+
+
+def _in_order(graph: fx.Graph) -> None:
+    """Put each node behind what it reads, else in the order there is."""
+    waiting: dict[fx.Node, int] = {n: len(n.all_input_nodes) for n in graph.nodes}
+    order: list[fx.Node] = []
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    ready = [(place[n], n) for n, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    while ready:
+        _, node = heapq.heappop(ready)
+        order.append(node)
+        for user in node.users:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, (place[user], user))
+    if len(order) != len(waiting):
+        raise RuntimeError("the members depend on each other")
+    for node in order:
+        if node.op != "output":
+            graph.output_node().prepend(node)
+
+
+RULE = GraphRule("horizontal", _is_output, _check, _replace)

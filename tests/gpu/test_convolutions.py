@@ -1,0 +1,146 @@
+"""Convolution chains and many small kernels on a CUDA device, through Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fusepass
+from fusepass.options import Options
+from fusepass.patterns import conv_relu, gemm_region
+from fusepass.tune import INDUCTOR, Candidate, Choice, Problem
+from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, agrees, applied
+from tests.patterns.test_conv_product import TAKEN
+
+pytestmark = pytest.mark.gpu
+LAST = torch.channels_last
+HALF = (torch.bfloat16, torch.float16)
+
+
+def ours(problem: Problem, options: Options, candidates: Sequence[Candidate]) -> Choice:
+    """The first candidate of ours, unmeasured."""
+    able = [one for one in candidates if one.refuses(problem) is None]
+    return Choice(able[1].name if len(able) > 1 else INDUCTOR, {}, "forced", "in a test")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take what is ours wherever it can be had."""
+    monkeypatch.setattr(conv_relu, "choose", ours)
+    monkeypatch.setattr(gemm_region, "choose", ours)
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("last", [False, True])
+def test_cudnn(name: str, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    module = Layer(AROUND[name]).eval().to("cuda", dtype)
+    x = torch.randn(2, CHANNELS, 9, 7).to("cuda", dtype)
+    if last:
+        module, x = module.to(memory_format=LAST), x.to(memory_format=LAST)  # type: ignore[call-overload]
+    _, found = agrees(module, x, options={})
+    assert found == 1
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stride": 2},
+        {"dilation": 2, "padding": 2},
+        {"groups": 4},
+        {"groups": CHANNELS},
+        {"width": 1},
+        {"padding_mode": "reflect"},
+        {"bias": True},
+        {"inputs": 3},
+    ],
+    ids=str,
+)
+def test_kinds_of_convolutions(given: dict[str, Any]) -> None:
+    module = Layer(AROUND["plain"], **given).eval().to("cuda", torch.float16)
+    x = torch.randn(2, given.get("inputs", CHANNELS), 11, 13, device="cuda").half()
+    _, found = agrees(module, x, options={})
+    assert found == 1
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("dtype", HALF)
+def test_products(name: str, dtype: torch.dtype) -> None:
+    module = Layer(TAKEN[name], width=1, inputs=CHANNELS).eval()
+    module = _wider(module).to("cuda", dtype).to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(3, 16, 12, 13, device="cuda").to(dtype).to(memory_format=LAST)
+    compiled = torch.compile(module, backend="fusepass")
+    agrees(module, x, options={})
+    with torch.no_grad():
+        compiled(x)
+    assert applied(compiled, "conv_product") >= 1
+
+
+def _wider(module: Layer) -> Layer:
+    """With 16 channels, whose rows start at multiples of 16 bytes."""
+    made = Layer(module.around, width=1)
+    made.conv, made.shortcut = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+    made.norm, made.norm2 = (nn.BatchNorm2d(16) for _ in range(2))
+    made.scale = nn.Parameter(torch.randn(16, 1, 1))
+    for norm in (made.norm, made.norm2):
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias)
+    return made.eval()
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_weights_that_change(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_relu, "choose", ours)
+    layers = [Layer(AROUND["shortcut"]) for _ in range(5)]
+    module = nn.Sequential(*layers).eval().cuda().half().to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(2, CHANNELS, 9, 7, device="cuda").half().to(memory_format=LAST)
+    compiled = torch.compile(module, backend="fusepass", options={"mode": mode})
+    for _ in range(4):
+        with torch.no_grad():
+            got, want = compiled(x).clone(), module(x)
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+        for layer in layers:
+            layer.conv.weight.data.mul_(0.9)
+            layer.norm.running_mean.add_(0.1)  # type: ignore[union-attr]
+    assert applied(compiled) == len(layers)
+    assert applied(compiled, "horizontal") == 1
+
+
+def _updated(ps: list[Tensor], gs: list[Tensor]) -> list[Tensor]:
+    pairs = zip(ps, gs, strict=True)
+    return [p * 0.99 - 0.01 * g * torch.sigmoid(p) for p, g in pairs]
+
+
+def _scaled(ps: list[Tensor], gs: list[Tensor]) -> list[Tensor]:
+    return [F.silu(p) if i % 3 else (p * 2).half() for i, p in enumerate([*ps, *gs])]
+
+
+@pytest.mark.parametrize("program", [_updated, _scaled])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_many_small_kernels(program: Callable[..., list[Tensor]], mode: str) -> None:
+    sizes = [64, 100, 777, 1024, 4096] * 20
+    ps, gs = ([torch.randn(size, device="cuda") for size in sizes] for _ in range(2))
+    compiled = torch.compile(program, backend="fusepass", options={"mode": mode})
+    with torch.no_grad():
+        for _ in range(3):
+            got = [one.clone() for one in compiled(ps, gs)]
+            for one, other in zip(got, program(ps, gs), strict=True):
+                torch.testing.assert_close(one, other)
+            for p in ps:
+                p.add_(0.1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            compiled(ps, gs)
+            torch.cuda.synchronize()
+    launches = [e for e in profile.events() if e.name.startswith("fusepass_horizontal")]
+    assert len(launches) == 1
+    assert applied(compiled, "horizontal") == 1
+    fusepass.reset()

@@ -1,0 +1,210 @@
+"""The kernel of many members: its reference, its text for every device, its operator."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
+from fusepass.graph.horizontal import Program, parse
+from fusepass.kernels import horizontal as kernel
+from fusepass.kernels.horizontal_source import NAME, source
+
+DTYPES = ("float32", "float16", "bfloat16")
+TRUTHS = ("logical_not", "logical_and", "logical_or")
+
+
+def scaled(dtype: str) -> Epilogue:
+    """A weight times what a batch norm makes of its variance."""
+    operands = Operand("full", dtype), Operand("column", "float32")
+    steps = Step("add", ("%1", 1e-5)), Step("rsqrt", ("%2",)), Step("mul", ("%0", "%3"))
+    return Epilogue(0, operands, steps, (Output("%4", dtype),))
+
+
+def blended(dtype: str) -> Epilogue:
+    """Two tensors, a number and truth values."""
+    operands = tuple(
+        Operand(kind, of)
+        for kind, of in (("full", dtype), ("full", dtype), ("scalar", dtype), ("full", "bool"))
+    )
+    steps = (
+        Step("sigmoid", ("%0",)),
+        Step("mul", ("%4", "%1")),
+        Step("maximum", ("%5", "%2")),
+        Step("where", ("%3", "%6", float("-inf"))),
+    )
+    return Epilogue(0, operands, steps, (Output("%7", dtype),))
+
+
+def every_operation() -> list[Epilogue]:
+    """One body for each operation there is."""
+    operands = tuple(Operand("full", kind) for kind in ("float32", "float16", "bool"))
+    made = []
+    for op in OPERATIONS:
+        count = {"where": 3}.get(op, 2)
+        numbers: tuple[str | float, ...] = ("%0", "%1")
+        single = "neg abs exp expm1 log log1p sqrt rsqrt reciprocal erf tanh sigmoid relu"
+        if op in single.split():
+            count = 1
+        if op in TRUTHS:
+            numbers, count = ("%2", "%2"), 1 if op == "logical_not" else 2
+        if op == "where":
+            numbers = "%2", "%0", float("inf")
+        last = Output("%3", "bool" if op in TRUTHS or op in "eq ne lt le gt ge" else "bfloat16")
+        made.append(Epilogue(0, operands, (Step(op, numbers[:count]),), (last,)))
+    return made
+
+
+def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]:
+    """Of odd sizes, some off the multiples of 16 bytes, some of no elements."""
+    generator = torch.Generator().manual_seed(1)
+    kind = getattr(torch, dtype)
+    operands: list[Tensor] = []
+    of = []
+
+    def pick(*among: int) -> int:
+        return among[int(torch.randint(len(among), (), generator=generator))]
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device)
+
+    for _ in range(count):
+        rows, columns = pick(1, 3, 64, 77), pick(0, 1, 7, 64, 147, 576, 2049)
+        x = noise(rows * columns + 1).to(kind)[pick(0, 1) :][: rows * columns]
+        x = x.view(rows, columns) if pick(0, 1) else x.view(columns, rows).t()
+        of.append(pick(0, 1))
+        if of[-1]:
+            more = [
+                torch.empty_strided(x.shape, x.stride(), dtype=d, device=device)
+                for d in (kind, torch.bool)
+            ]
+            more[0].copy_(noise(*x.shape))
+            more[1].copy_(noise(*x.shape) > 0)
+            operands += [x, more[0], noise().to(kind), more[1]]
+        else:
+            slowest = 0 if x.stride(0) >= x.stride(1) and (x.stride(0), rows) > (1, columns) else 1
+            shape = (rows, 1) if slowest == 0 else (1, columns)
+            operands += [x, noise(*shape).abs() + 0.1]
+    return operands, Program((scaled(dtype), blended(dtype)), tuple(of))
+
+
+def agree(got: list[Tensor], want: list[Tensor], dtype: str) -> None:
+    tolerance = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]  # one ulp
+    assert len(got) == len(want)
+    for one, other in zip(got, want, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_reference_is_what_the_members_say(dtype: str) -> None:
+    operands, program = members("cpu", dtype, 30)
+    got = torch.ops.fusepass.horizontal(operands, program.text())
+    starts = program.starts
+    for i, (one, body) in enumerate(zip(got, program.members, strict=True)):
+        given = [x.float() for x in operands[starts[i] : starts[i + 1]]]
+        if body == 0:
+            want = given[0] * (given[1] + 1e-5).rsqrt()
+        else:
+            want = torch.maximum(given[0].sigmoid() * given[1], given[2])
+            want = want.where(given[3] != 0, -torch.inf)
+        assert one.stride() == operands[starts[i]].stride()
+        agree([one], [torch.empty_like(one).copy_(want)], dtype)
+
+
+def test_the_fake_says_what_the_operator_gives() -> None:
+    operands, program = members("cpu", "float16", 12)
+    torch.library.opcheck(
+        torch.ops.fusepass.horizontal.default,
+        (operands, program.text()),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"bodies":[],"members":[0]}',
+        Program((Epilogue(1, (), (), (Output("%0", "float32"),)),), (0,)).text(),
+        Program((scaled("float32"),), (1,)).text(),
+        Program((Epilogue(0, (Operand("row", "bool"),), (), (Output("%0", "bool"),)),), ()).text(),
+    ],
+)
+def test_malformed_programs(text: str) -> None:
+    with pytest.raises(ValueError, match="malformed"):
+        parse(text)
+
+
+def test_too_few_operands() -> None:
+    with pytest.raises(ValueError, match="1 operands for members that read 2"):
+        torch.ops.fusepass.horizontal(
+            [torch.ones(2, 2)], Program((scaled("float32"),), (0,)).text()
+        )
+
+
+def _nvrtc() -> Path | None:
+    found = importlib.util.find_spec("nvidia")
+    places = [] if found is None else list(found.submodule_search_locations or [])
+    for place in places:
+        for library in sorted(Path(place).glob("*/lib/libnvrtc.so*")):
+            return library
+    return None
+
+
+@pytest.mark.skipif(_nvrtc() is None, reason="needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_it_compiles_for(architecture: str) -> None:
+    library = ctypes.CDLL(str(_nvrtc()))
+    bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
+    for places in ((64, 384), (512, 2048)):
+        text = source(bodies, *places)
+        assert NAME in text
+        program = ctypes.c_void_p()
+        library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"x.cu", 0, None, None)
+        option = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
+        failed = library.nvrtcCompileProgram(program, 1, option)
+        log = ctypes.create_string_buffer(1 << 16)
+        library.nvrtcGetProgramLog(program, log)
+        assert not failed, log.value.decode()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 60, 1500])
+def test_on_a_device(dtype: str, count: int) -> None:
+    operands, program = members("cuda", dtype, count)
+    got = torch.ops.fusepass.horizontal(operands, program.text())
+    agree(got, kernel.reference(operands, program), dtype)
+
+
+@pytest.mark.gpu
+def test_every_operation_on_a_device() -> None:
+    bodies = every_operation()
+    x = torch.tensor([0.3, -2.0, 0.0, float("nan"), float("inf"), -float("inf"), 1e-20, 7.0, 0.9])
+    y = x.flip(0).half()
+    operands = [t.cuda() for _ in bodies for t in (x, y, x > 0)]
+    program = Program(tuple(bodies), tuple(range(len(bodies))))
+    got = torch.ops.fusepass.horizontal(operands, program.text())
+    agree(got, kernel.reference(operands, program), "bfloat16")
+
+
+@pytest.mark.gpu
+def test_in_a_cuda_graph() -> None:
+    operands, program = members("cuda", "float16", 40)
+    torch.ops.fusepass.horizontal(operands, program.text())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = torch.ops.fusepass.horizontal(operands, program.text())
+    torch.ops.fusepass.horizontal([torch.zeros_like(x) for x in operands], program.text())
+    for operand in operands:
+        if operand.is_floating_point():
+            operand.mul_(0.5)
+    graph.replay()
+    agree(got, kernel.reference(operands, program), "float16")

@@ -1,0 +1,115 @@
+"""Convolutions of single pixels as products: what is taken, what comes close, nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import fusepass
+from tests.patterns.conv_programs import CHANNELS, OPTIONS, Layer, agrees, applied
+
+LAST = torch.channels_last
+RULE = "conv_product"
+
+
+def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape).to(dtype).to(memory_format=LAST)
+
+
+def layer(around: Callable[[Layer, Tensor, Tensor], Tensor], **given: Any) -> Layer:
+    made = Layer(around, width=1, **given).eval().bfloat16()
+    return made.to(memory_format=LAST)  # type: ignore[call-overload,no-any-return]
+
+
+def found_in(module: Layer, x: Tensor, **given: Any) -> int:
+    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
+    agrees(module, x, **given)
+    with torch.no_grad():
+        compiled(x)
+    return applied(compiled, RULE)
+
+
+TAKEN: dict[str, Callable[[Layer, Tensor, Tensor], Tensor]] = {
+    "silu": lambda m, y, x: F.silu(m.norm(y)),
+    "hardswish": lambda m, y, x: F.hardswish(m.norm(y)),
+    "gelu": lambda m, y, x: F.gelu(y),
+    "leaky relu": lambda m, y, x: F.leaky_relu(m.norm(y), 0.1),
+    "sigmoid": lambda m, y, x: torch.sigmoid(m.norm2(m.norm(y))),
+    "relu6": lambda m, y, x: F.relu6(m.norm(y)),
+    "norm alone": lambda m, y, x: m.norm(y),
+    "residual": lambda m, y, x: m.norm(y) + x,
+    "residual first": lambda m, y, x: F.silu(x + m.norm(y)) * 0.5,
+    "channels behind the activation": lambda m, y, x: F.silu(m.norm(y)) * m.scale,
+    "two results": lambda m, y, x: F.silu(z := m.norm(y)).amax(1, keepdim=True) + z,
+    "before a convolution": lambda m, y, x: F.conv2d(F.silu(m.norm(y)), m.shortcut.weight),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_taken(name: str, dtype: torch.dtype) -> None:
+    module = layer(TAKEN[name]).to(dtype)
+    assert found_in(module, images(3, CHANNELS, 9, 7, dtype=dtype)) >= 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_other_channels(bias: bool) -> None:
+    module = layer(TAKEN["silu"], inputs=5, bias=bias)
+    assert found_in(module, images(2, 5, 9, 8)) == 1
+
+
+CLOSE: dict[str, tuple[dict[str, Any], Callable[[Layer, Tensor, Tensor], Tensor]]] = {
+    "strides": ({"stride": 2}, TAKEN["silu"]),
+    "padding": ({"padding": 1}, TAKEN["silu"]),
+    "groups": ({"groups": 2}, TAKEN["silu"]),
+    "nothing behind it": ({}, lambda m, y, x: y),
+    "a reduction": ({}, lambda m, y, x: y.softmax(1)),
+    "a running sum": ({}, lambda m, y, x: y.cumsum(0)),
+}
+
+
+@pytest.mark.parametrize("name", CLOSE)
+def test_what_comes_close(name: str) -> None:
+    given, around = CLOSE[name]
+    assert found_in(layer(around, **given), images(3, CHANNELS, 9, 8)) == 0
+
+
+def test_images_that_do_not_lie_channels_last() -> None:
+    module = Layer(TAKEN["silu"], width=1).eval().bfloat16()
+    assert found_in(module, torch.randn(3, CHANNELS, 9, 8).bfloat16()) == 0
+
+
+def test_a_batch_of_nothing() -> None:
+    assert found_in(layer(TAKEN["silu"]), images(0, CHANNELS, 9, 8)) == 0
+
+
+def test_gradients() -> None:
+    for name in ("silu", "gelu", "residual"):
+        torch.compiler.reset()
+        agrees(layer(TAKEN[name]), images(3, CHANNELS, 9, 7), train=True)
+
+
+def test_a_trial_that_is_taken_back_leaves_the_graph_alone() -> None:
+    module, x = layer(TAKEN["silu"]), images(3, CHANNELS, 9, 7)
+    options = {"codegen": "eager-decomposed"}  # on the CPU no kernel is faster
+    compiled = torch.compile(module, backend="fusepass", options=options)
+    off = torch.compile(module, backend="fusepass", options={**options, "rules": {RULE: False}})
+    with torch.no_grad():
+        assert torch.equal(compiled(x), off(x))
+    assert applied(compiled, RULE) == 0
+
+
+def test_through_inductor() -> None:
+    module, x = layer(TAKEN["before a convolution"]), images(3, CHANNELS, 9, 7)
+    compiled = torch.compile(module, backend="fusepass", options={"candidate": "reference"})
+    with torch.no_grad():
+        got, want = compiled(x), module(x)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    assert applied(compiled, RULE) == 1
+    fusepass.reset()

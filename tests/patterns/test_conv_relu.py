@@ -1,0 +1,172 @@
+"""Convolution chains: what they take in, what comes close and must not, and that nothing changes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fusepass
+from tests.patterns.conv_programs import AROUND, CHANNELS, OPTIONS, Layer, agrees, applied, plain
+
+LAST = torch.channels_last
+
+
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("last", [False, True])
+def test_what_is_taken(name: str, dtype: torch.dtype, last: bool) -> None:
+    module = Layer(AROUND[name]).eval().to(dtype)
+    x = torch.randn(2, CHANNELS, 9, 7).to(dtype)
+    if last:
+        module, x = module.to(memory_format=LAST), x.to(memory_format=LAST)  # type: ignore[call-overload]
+    _, found = agrees(module, x)
+    assert found == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stride": 2},
+        {"stride": (2, 1), "padding": (0, 2)},
+        {"dilation": 2, "padding": 2},
+        {"groups": 4},
+        {"groups": CHANNELS},
+        {"width": 1},
+        {"width": 5, "padding": 0},
+        {"padding_mode": "circular"},
+        {"padding_mode": "reflect"},
+        {"padding": "same"},
+        {"bias": True},
+        {"inputs": 3},
+    ],
+    ids=str,
+)
+def test_kinds_of_convolutions(given: dict[str, Any]) -> None:
+    module = Layer(plain, **given).eval()
+    _, found = agrees(module, torch.randn(2, given.get("inputs", CHANNELS), 11, 13))
+    assert found == 1
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_batches(batch: int) -> None:
+    agrees(Layer(AROUND["residual"]).eval(), torch.randn(batch, CHANNELS, 5, 5))
+
+
+def test_a_batch_size_that_varies() -> None:
+    module = Layer(plain).eval()
+    compiled = torch.compile(module, backend="fusepass", options=OPTIONS, dynamic=True)
+    for batch in (2, 5, 3):
+        x = torch.randn(batch, CHANNELS, 6, 6)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x))
+    assert applied(compiled) == 1
+
+
+NEAR = {
+    "read twice": lambda m, y, x: F.relu(m.norm(y)) + y,
+    "normed result read twice": lambda m, y, x: (z := m.norm(y)) + F.relu(z),
+    "another activation": lambda m, y, x: F.silu(m.norm(y)),
+    "bounded above": lambda m, y, x: F.relu6(m.norm(y)),
+    "leaky": lambda m, y, x: F.leaky_relu(m.norm(y), 0.1),
+    "scaled by pixel": lambda m, y, x: F.relu(y * torch.linspace(0, 1, y.shape[-1])),
+    "scaled by image": lambda m, y, x: F.relu(y * x.mean((1, 2, 3), keepdim=True)),
+    "divided by": lambda m, y, x: F.relu(m.scale / y),
+    "residual of another shape": lambda m, y, x: F.relu(m.norm(y) + x[:1]),
+    "scaled by itself": lambda m, y, x: F.relu(y * y),
+    "scaled by a sum": lambda m, y, x: F.relu((y + x) * m.scale),
+    "norm of one sample": lambda m, y, x: F.relu(F.instance_norm(y)),
+    "transposed": lambda m, y, x: F.relu(F.conv_transpose2d(x, m.shortcut.weight)),
+    "one dimension": lambda m, y, x: F.relu(F.conv1d(x[..., 0], m.shortcut.weight[..., 0])),
+    "added twice": lambda m, y, x: F.relu(torch.add(m.norm(y), x, alpha=2)),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_comes_close(name: str) -> None:
+    around: Callable[[Layer, Tensor, Tensor], Tensor] = NEAR[name]  # type: ignore[assignment]
+    _, found = agrees(Layer(around).eval(), torch.randn(2, CHANNELS, 7, 5))
+    assert found == 0
+
+
+def test_a_norm_that_takes_statistics() -> None:
+    _, found = agrees(Layer(plain).train(), torch.randn(2, CHANNELS, 7, 5))
+    assert found == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "residual", "shortcut", "bare"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients(name: str, frozen: bool) -> None:
+    module = Layer(AROUND[name]).eval()
+    if frozen:  # else the backward of the scale reads what the convolution gives
+        module.norm.requires_grad_(False)
+        module.norm2.requires_grad_(False)
+    _, found = agrees(module, torch.randn(2, CHANNELS, 7, 5), train=True)
+    assert found == (name == "bare" or frozen)
+
+
+def test_weights_that_change_between_calls() -> None:
+    module = Layer(AROUND["shortcut"]).eval()
+    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
+    x = torch.randn(2, CHANNELS, 6, 6)
+
+    def same() -> None:
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x))
+
+    same()
+    module.conv.weight.data.add_(1.0)  # leaves the version counter alone
+    same()
+    assert module.norm.running_var is not None
+    module.norm.running_var.mul_(3.0)
+    same()
+    other = Layer(AROUND["shortcut"])
+    module.load_state_dict(other.state_dict())
+    same()
+    module.train()
+    same_in_training = copy.deepcopy(module)
+    torch.testing.assert_close(compiled(x), same_in_training(x))
+    module.eval()
+    same()
+    module.half()
+    with torch.no_grad():
+        got, want = compiled(x.half()), module(x.half())
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite(value: float) -> None:
+    x = torch.randn(2, CHANNELS, 7, 5)
+    x[0, 3, 2, 2] = value
+    agrees(Layer(AROUND["residual"]).eval(), x)
+
+
+def test_switched_off() -> None:
+    options = {**OPTIONS, "rules": {"conv_relu": False}}
+    _, found = agrees(Layer(plain).eval(), torch.randn(2, CHANNELS, 7, 5), options=options)
+    assert found == 0
+
+
+def test_on_the_cpu_it_is_left_to_inductor() -> None:
+    module = Layer(plain).eval()
+    compiled = torch.compile(module, backend="fusepass")
+    x = torch.randn(2, CHANNELS, 7, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), module(x))
+    assert applied(compiled) == 0
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_through_inductor(last: bool) -> None:
+    module = nn.Sequential(Layer(AROUND["residual"]), Layer(AROUND["shortcut"]), nn.MaxPool2d(2))
+    module, x = module.eval(), torch.randn(2, CHANNELS, 8, 6)
+    if last:
+        module, x = module.to(memory_format=LAST), x.to(memory_format=LAST)  # type: ignore[call-overload]
+    _, found = agrees(module, x, options={"candidate": "reference"})
+    assert found == 2
+    fusepass.reset()
