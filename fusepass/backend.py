@@ -14,9 +14,11 @@ from torch import fx
 from fusepass import torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
+from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
 from fusepass.outline import reuse_layers
+from fusepass.recipes import recipes_for
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.default_rules import graph_rules
@@ -65,7 +67,10 @@ def fusepass(
         record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
         record.decisions.append(_handed(options))
-        return hand_off(gm, inputs, options, name)  # stations 3, 4, 5; 6 is the log
+        settings, found = recipes_for(gm, options)
+        record.decisions += found
+        # Stations 3, 4, 5; 6 is the log.
+        return watched(hand_off(gm, inputs, options, name, settings), gm, options)
 
     return log.counting(compiled_or_without_rules(gm, record, chosen, compiled), record)
 

@@ -328,6 +328,17 @@ class PrefetchDepth(FusepassError, ValueError):
         )
 
 
+class FrozenChanged(FusepassError, RuntimeError):
+    """A weight was written after it had become a constant of compiled code."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"fusepass: {name} was changed after it had been compiled as a constant "
+            "(options={'frozen': True}). Call torch.compiler.reset() to compile again with what it "
+            "is now, or leave the option out."
+        )
+
+
 class PrefetchDevice(FusepassError, ValueError):
     """:func:`fusepass.prefetch` was given something that is no device, or one that is not there."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -15,9 +15,21 @@ from fusepass.rewrite.registry import active_rules
 
 
 def hand_off(
-    gm: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str | None
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    options: Options,
+    name: str | None,
+    settings: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run."""
+    """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run.
+
+    Args:
+        gm: rewritten.
+        inputs: examples.
+        options: in force.
+        name: of the region, from torch 2.13 on.
+        settings: of Inductor, chosen for this graph; the user's come before them.
+    """
     if options.codegen == "eager":
         return torch_private.forward_of(gm)
     if options.codegen == "eager-decomposed":
@@ -25,7 +37,7 @@ def hand_off(
         return torch_private.compile_decomposed_eager(gm, inputs, compiler)
     patches = {**torch_private.cond_config(gm), **torch_private.mode_config(options.mode)}
     patches |= torch_private.host_output_config(gm, {**patches, **options.inductor})
-    patches |= options.inductor
+    patches |= {**settings, **options.inductor}
     for hook, ours in inductor_passes(options, active_rules("after")).items():
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))
         patches[hook] = torch_private.chained_passes(theirs, ours)

@@ -52,6 +52,9 @@ class Options:
             there: other numbers, and the generator of the CPU stays where it is.
         non_blocking: copies of pinned inputs to a device do not wait. The host must not write such
             an input before the copy has run.
+        frozen: weights and buffers do not change any more: where no gradients are recorded they
+            become constants of the compiled code, folded and laid out as its kernels want them.
+            A change that is noticed raises; one through ``.data`` is not.
         max_saved_bytes: what an arm may keep for its backward and still be run unneeded, in bytes;
             None for the larger of 64 MiB and 2 % of the device's memory.
         inductor: Inductor config keys (without the ``inductor.`` prefix) to values.
@@ -69,6 +72,7 @@ class Options:
     reuse_regions: bool = False
     host_random: bool = False
     non_blocking: bool = False
+    frozen: bool = False
     max_saved_bytes: int | None = None
     inductor: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -82,7 +86,7 @@ class Options:
         Inductor's own keys are left out: Inductor hashes its config by itself, passes by their
         uuid.
         """
-        plain = [self.mode, self.treatment, self.candidate, self.codegen]
+        plain = [self.mode, self.treatment, self.candidate, self.codegen, self.frozen]
         return repr((plain, self.verify, sorted(self.rules.items())))
 
 

@@ -8,7 +8,8 @@ takes longer than the work of a small one. Updates of lists of tensors are such 
 the weights that other rules scale.
 
 Only what would be a kernel of its own is taken: operands come from outside the graph, or from calls
-that Inductor makes as they are, and results go there.
+that Inductor makes as they are, and results go there. What such a group holds from its beginning to
+its end is bounded as ``max_saved_bytes`` bounds what an arm keeps.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from __future__ import annotations
 import heapq
 import operator
 
-from torch import fx
+from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.members import Member, groups_of, program_of
+from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE
+from fusepass.tune.known_peaks import memory_of_device
 
 _OPERATOR = kernel.OPERATOR
 
@@ -35,7 +38,10 @@ def _is_output(node: fx.Node) -> bool:
 
 def _check(site: Site) -> Accept | Reject:
     candidate = site.options.candidate
-    groups = groups_of(site.gm.graph)
+    values = [node.meta.get("val") for node in site.gm.graph.nodes]
+    devices = {one.device for one in values if isinstance(one, Tensor)}
+    memory = min(map(memory_of_device, devices), default=0)
+    groups = groups_of(site.gm.graph, bound_on_saved_bytes(site.options, memory))
     if candidate != REFERENCE:
         groups = [one for one in groups if one[0].root.meta["val"].device.type == "cuda"]
     count = sum(map(len, groups))

@@ -192,6 +192,16 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     return held[_FRAME]  # type: ignore[no-any-return]
 
 
+def is_frozen(output_graph: Any) -> bool:
+    """Whether the weights of a frame are to be constants of its graph.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    frame = any_frame_of(output_graph)
+    return frame is not None and frame.options.frozen
+
+
 def restart_plain(translator: Any, reason: str) -> NoReturn:
     """Start a frame again without capture."""
     torch_private.kept_between_restarts(translator, _PLAIN, list).append(reason)

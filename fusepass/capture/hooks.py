@@ -30,7 +30,7 @@ from fusepass.capture import (
 )
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, any_frame_of, frame_of
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen
 from fusepass.capture.position import location, position
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
@@ -75,6 +75,7 @@ def install() -> None:
                     on_speaker=statement.on_speaker,
                     on_list=read_back.on_list,
                     numbers=read_back.NUMBERS,
+                    is_frozen=is_frozen,
                 )
             )
 

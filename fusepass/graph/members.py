@@ -50,8 +50,14 @@ class Member:
     operands: tuple[fx.Node, ...]
 
 
-def groups_of(graph: fx.Graph) -> list[list[Member]]:
-    """Members that can be computed at once, at least :data:`FEWEST` of them in each group."""
+def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> list[list[Member]]:
+    """Members that can be computed at once, at least :data:`FEWEST` of them in each group.
+
+    Args:
+        graph: of ATen calls.
+        most_bytes: what a group may hold longer than it would be held otherwise. Its results are
+            there from the beginning, also those that are read last; the largest are left out.
+    """
     members = {one.root: one for one in _members(graph)}
     if len(members) < FEWEST:
         return []
@@ -62,7 +68,24 @@ def groups_of(graph: fx.Graph) -> list[list[Member]]:
         stages[node] = before + (node in members)
         if node in members:
             grouped[stages[node], node.meta["val"].device].append(members[node])
-    return [group for group in grouped.values() if len(group) >= FEWEST]
+    bounded = [_bounded(group, most_bytes) for group in grouped.values()]
+    return [group for group in bounded if len(group) >= FEWEST]
+
+
+def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
+    """Without the largest of those whose results do not leave the graph, if all are too much."""
+    held = {one.root: one.root.meta["val"].nbytes for one in group if not _is_result(one.root)}
+    left = set()
+    for root in sorted(held, key=held.__getitem__, reverse=True):
+        if sum(held.values()) <= most_bytes:
+            break
+        del held[root]
+        left.add(root)
+    return [one for one in group if one.root not in left]
+
+
+def _is_result(root: fx.Node) -> bool:
+    return any(user.op == "output" for user in root.users)
 
 
 def program_of(group: list[Member]) -> Program:

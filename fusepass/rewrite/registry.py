@@ -24,6 +24,7 @@ ENTRY_POINT_GROUP = "fusepass_rules"
 
 # Settled while Dynamo traces; switched on and off like rules.
 _OF_CAPTURE = ("branch", "sink", "item", "print", "masked")
+_OF_HAND_OFF = ("conv_layout",)  # recipes: settings of Inductor for one graph
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}
 _scoped: contextvars.ContextVar[tuple[Rule, ...]] = contextvars.ContextVar(
@@ -101,12 +102,13 @@ def active_rules(place: Place | None = None) -> tuple[Rule, ...]:
 def rule_names() -> list[str]:
     """Every name ``options["rules"]`` may hold."""
     names = [rule.name for rule in graph_edits()] + [rule.name for rule in active_rules()]
-    return [*_OF_CAPTURE, *names]
+    return [*_OF_CAPTURE, *_OF_HAND_OFF, *names]
 
 
 def _check(rule: Rule, taken: Iterable[str]) -> None:
     validate.validate(rule)
-    if rule.name in (*taken, *(r.name for r in graph_edits()), *_OF_CAPTURE):
+    ours = (*(r.name for r in graph_edits()), *_OF_CAPTURE, *_OF_HAND_OFF)
+    if rule.name in (*taken, *ours):
         raise RuleError(rule.name, rule.location, "another rule in force has this name")
 
 

@@ -23,6 +23,7 @@ from fusepass.torch_private.error_hooks import (
     hook_failing_calls,
     hook_observed,
 )
+from fusepass.torch_private.freezing import hook_freezing
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -121,6 +122,7 @@ class Handlers:
     on_speaker: SpeakerHandler
     on_list: ItemHandler
     numbers: NumberHandlers
+    is_frozen: Callable[[Any], bool]
 
 
 def install_hooks(handlers: Handlers) -> Callable[[], None]:
@@ -138,6 +140,7 @@ def install_hooks(handlers: Handlers) -> Callable[[], None]:
         hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
         hook_observed(handlers.on_observed),
         hook_failing_calls(handlers.on_failing_call),
+        hook_freezing(handlers.is_frozen),
     ]
 
     def uninstall() -> None:

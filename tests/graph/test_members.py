@@ -112,3 +112,19 @@ def test_nothing_is_moved_over_a_write() -> None:
         return [*made, *(y * x for x in xs)]
 
     assert sizes(some, many(4), torch.randn(4)) == [COUNT]
+
+
+def test_what_is_held_is_bounded() -> None:
+    def products(ws: list[Tensor], x: Tensor) -> list[Tensor]:
+        return [x @ w.relu() for w in ws]
+
+    columns = range(4, 4 + 2 * COUNT)
+    ws = [torch.randn(4, size) for size in columns]
+    graph = traced(products, ws, torch.randn(2, 4))
+    in_bytes = [16 * size for size in columns]
+    assert [len(group) for group in groups_of(graph)] == [2 * COUNT]
+    (group,) = groups_of(graph, sum(in_bytes[:-3]))
+    assert [one.root.meta["val"].nbytes for one in group] == in_bytes[:-3]
+    assert groups_of(graph, 100) == []
+    leaving = traced(lambda ws: [w.relu() for w in ws], ws)
+    assert [len(group) for group in groups_of(leaving, 100)] == [2 * COUNT]  # held in any case

@@ -27,6 +27,7 @@ GOOD: dict[str, list[Any]] = {
     "reuse_regions": [True, False],
     "host_random": [True, False],
     "non_blocking": [True, False],
+    "frozen": [True, False],
     "max_saved_bytes": [0, 1 << 30],
 }
 WRONG_TYPE: dict[str, list[Any]] = {
@@ -42,6 +43,7 @@ WRONG_TYPE: dict[str, list[Any]] = {
     "reuse_regions": ["auto", 1],
     "host_random": ["auto", 1],
     "non_blocking": ["auto", 1],
+    "frozen": [None, "weights"],
     "max_saved_bytes": ["1 GiB", 1e9, True],
 }
 WRONG_VALUE = {

@@ -1,0 +1,50 @@
+"""Dynamo and Inductor: weights as constants of a compiled graph. Run on torch 2.11, 2.13, 2.15.
+
+Dynamo decides while it traces whether a weight is a constant of the graph or one of its inputs, and
+asks Inductor's global config. A config given to torch.compile as an option comes too late for that:
+``torch.compile(model, options={"freezing": True})`` freezes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo
+
+FREEZING = "freezing"
+"""Inductor's option that folds such constants and lays them out as its kernels want them."""
+
+
+def hook_freezing(wanted: Callable[[Any], bool]) -> Callable[[], None]:
+    """Make weights constants in frames that want it, where no gradients are recorded.
+
+    Args:
+        wanted: asked with the output graph of the frame.
+
+    Returns:
+        The function that takes the hook out again.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.variables import builder as asking
+
+    builder: Any = asking
+
+    original = builder.is_parameter_freezing
+
+    def is_parameter_freezing() -> bool:
+        if original() or torch.is_grad_enabled():
+            return bool(original())
+        try:
+            translator = InstructionTranslator.current_tx()
+        except AttributeError:  # nothing is being traced in this thread
+            return False
+        return wanted(translator.output)
+
+    builder.is_parameter_freezing = is_parameter_freezing
+
+    def undo() -> None:
+        builder.is_parameter_freezing = original
+
+    return undo

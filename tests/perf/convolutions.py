@@ -1,0 +1,149 @@
+"""Networks of convolutions in inference: fusepass, Inductor, Inductor with frozen weights.
+
+    python tests/perf/convolutions.py resnet50 --batch 1 32 128 --freezing --json resnet50.json
+
+fp16, channels last, random weights, norms with statistics that were not just initialised. Each
+network is one CUDA graph per compiler, replayed in interleaved rounds, timed with CUDA events;
+results are held to fp64. Needs timm. With ``--contiguous`` the images come as (B, C, H, W) in
+memory.
+
+Prediction for ResNet-50, written before the first run: what BASELINES.md measured with folded
+weights (1.22, 1.33 and 1.39 of Inductor at batch 1, 32, 128), less 30 us for scaling 25 million
+weights in each call: 1.13, 1.29, 1.37.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fusepass
+from fusepass.bench.hardware import hardware, versions
+from fusepass.error_rule import rms_error
+
+ROUNDS, CALLS = 11, 4
+LAST = torch.channels_last
+
+
+def network(name: str) -> nn.Module:
+    """One of timm's, its norms as if they had been trained."""
+    import timm
+
+    model: nn.Module = timm.create_model(name)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.normal_(norm.running_mean, 0.0, 0.1)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias, 0.0, 0.1)
+    return model.eval().cuda().half().to(memory_format=LAST)  # type: ignore[call-overload,no-any-return]
+
+
+def graphed(call: Callable[[], Any]) -> Callable[[], None]:
+    """One call as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def rounds(calls: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
+    """Microseconds of a call, round by round, neighbours in time."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(ROUNDS):
+        for name in list(calls)[:: 1 if turn % 2 else -1]:
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            before.record()
+            for _ in range(CALLS):
+                calls[name]()
+            after.record()
+            torch.cuda.synchronize()
+            times[name].append(before.elapsed_time(after) * 1e3 / CALLS)
+    return times
+
+
+def compared(name: str, batch: int, contiguous: bool, freezing: bool) -> dict[str, Any]:
+    """Times, ratios to fusepass, errors and decisions of one network at one batch size."""
+    torch.manual_seed(0)
+    model = network(name)
+    x = torch.randn(batch, 3, 224, 224, device="cuda").half()
+    x = x if contiguous else x.to(memory_format=LAST)
+    ways: dict[str, dict[str, Any]] = {"inductor": {"backend": "inductor"}}
+    if freezing:
+        ways["frozen"] = {"backend": "inductor", "options": {"freezing": True}}
+    ways["fusepass"] = {"backend": "fusepass"}
+    calls: dict[str, Callable[[], Tensor]] = {}
+    seconds, compiled = {}, None
+    with torch.no_grad():
+        for way, given in ways.items():
+            torch._dynamo.reset()
+            compiled = torch.compile(model, **given)
+            began = time.perf_counter()
+            compiled(x)
+            seconds[way] = round(time.perf_counter() - began, 1)
+            calls[way] = lambda call=compiled: call(x)  # type: ignore[misc]
+        decisions = fusepass.last_report(compiled).decisions
+        measured = rounds({way: graphed(call) for way, call in calls.items()})
+        results = {way: call().clone() for way, call in calls.items()}
+        results["eager"] = model(x)
+        exact = model.double()(x.double())
+    pairs = {way: zip(measured[way], measured["fusepass"], strict=True) for way in ways}
+    return {
+        "network": name,
+        "batch": batch,
+        "images": "contiguous" if contiguous else "channels last",
+        "microseconds": {way: round(statistics.median(t), 1) for way, t in measured.items()},
+        "ratio": {w: round(statistics.median(a / b for a, b in p), 3) for w, p in pairs.items()},
+        "error": {way: f"{rms_error(made, exact):.2e}" for way, made in results.items()},
+        "compile_seconds": seconds,
+        "decisions": dict(Counter(f"{one.rule} {one.outcome}" for one in decisions)),
+    }
+
+
+def main() -> None:
+    """Measure, print a line per row, write the record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("networks", nargs="+")
+    parser.add_argument("--batch", type=int, nargs="+", default=[32])
+    parser.add_argument("--contiguous", action="store_true")
+    parser.add_argument("--freezing", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    record: dict[str, Any] = {
+        "what": __doc__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": hardware("cuda"),
+        "versions": versions(),
+        "rows": [],
+    }
+    for name in given.networks:
+        for batch in given.batch:
+            row = compared(name, batch, given.contiguous, given.freezing)
+            record["rows"].append(row)
+            sys.stdout.write(f"{json.dumps(row)}\n")
+            sys.stdout.flush()
+            if given.json:
+                given.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
