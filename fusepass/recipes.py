@@ -26,6 +26,7 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.freezing import FREEZING
+from fusepass.tune.decide import several_ranks
 
 LAYOUT, SETTING = "conv_layout", "layout_optimization"
 _SMALLEST_GAIN = 1.05  # of the convolutions' time; what is element-wise takes as long both ways
@@ -52,6 +53,8 @@ def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any]
         return {}, []
     if options.frozen:
         return {FREEZING: True}, []
+    if several_ranks():  # of which each would time for itself
+        return {}, []
     if SETTING in options.inductor or not options.rule_on(LAYOUT) or torch.is_grad_enabled():
         return {}, []
     found = [_described(node) for node in gm.graph.nodes if op_name(node) == "conv2d"]

@@ -57,7 +57,7 @@ def _members(
 # --- kernel ---------------------------------------------------------------------------------------
 
 # Members and addresses of one launch: parameters of 4 KiB, which every driver takes, or of 32.
-_SMALL, _LARGE = (64, 384), (512, 2048)
+_SMALL, _LARGE = (64, 376), (512, 2048)
 
 
 @functools.cache
@@ -160,16 +160,33 @@ def _launches(
     return made
 
 
+def prepare(operands: Sequence[Tensor], text: str) -> None:
+    """Compile what a call with such operands, fake ones too, will launch.
+
+    Raises:
+        Exception: there is no NVRTC, or it refuses.
+    """
+    plan = _plan(text)
+    _launches(text, *_sizes(operands, plan), operands[0].device.index or 0)
+
+
+def _sizes(
+    operands: Sequence[Tensor], plan: _Plan
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Shapes of the results, and how many columns each has."""
+    shapes = tuple([tuple(operands[i].shape) for i in plan.likes])
+    return shapes, tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
+
+
 def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
     """The results, by as few launches as there can be."""
     plan = _plan(text)
     if len(operands) != plan.starts[-1]:
         raise ValueError(f"{len(operands)} operands for members that read {plan.starts[-1]}")
     device = operands[0].device.index
-    likes = [operands[i] for i in plan.likes]
-    shapes = tuple([tuple(like.shape) for like in likes])
-    columns = tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
+    shapes, columns = _sizes(operands, plan)
     with torch.cuda.device(device):
+        likes = [operands[i] for i in plan.likes]
         results = nvrtc.empty_on_cuda(likes, shapes, plan.dtypes)
         for one in _launches(text, shapes, columns, device):
             if one.blocks:
@@ -189,7 +206,7 @@ def _start(
     for m in one.members:
         addresses += map(address, operands[starts[m] : starts[m + 1]])
         addresses.append(address(results[m]))
-    table: Any = one.table
+    table: Any = type(one.table).from_buffer_copy(one.table)  # another thread may call at once
     table.address[: len(addresses)] = addresses
     nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
 

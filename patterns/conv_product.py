@@ -69,13 +69,11 @@ class _Trial:
 
     Attributes:
         conv: the convolution.
-        product: what it is as a product.
         matrix: for each node that is computed as a matrix too, that matrix.
         back: for those that something else reads, images made of the matrix.
     """
 
     conv: fx.Node
-    product: fx.Node
     matrix: dict[fx.Node, fx.Node] = field(default_factory=dict)
     back: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
@@ -88,7 +86,9 @@ class _Trial:
                 self.conv.graph.erase_node(node)
 
 
-def _in_matrix_form(conv: fx.Node) -> _Trial:
+def _write(trial: _Trial) -> fx.Node:
+    """Write a site in matrix form beside what it is, and let others read it. Gives the product."""
+    conv = trial.conv
     graph, args = conv.graph, conv.args
     write = ChannelWriter(graph)
     images: Any = conv.meta["val"]
@@ -111,7 +111,7 @@ def _in_matrix_form(conv: fx.Node) -> _Trial:
             made = write.call(ADD, write.single(made), shift)
         if made.meta["val"].dtype is not last.meta["val"].dtype:
             made = write.call(CONVERT, made, last.meta["val"].dtype)
-    trial = _Trial(conv, product, {last: made})
+    trial.matrix[last] = made
 
     def argument(arg: Any) -> Any:
         """In matrix form; None if it has none."""
@@ -147,7 +147,7 @@ def _in_matrix_form(conv: fx.Node) -> _Trial:
                 whole = write.call(RESHAPE, matrix, [batch, height, width, columns])
                 trial.back[node] = write.call(_PERMUTE, whole, _TO_SECOND)
             _instead(node, trial.back[node], users)
-    return trial
+    return product
 
 
 def _instead(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:
@@ -185,12 +185,12 @@ def _check(site: Site) -> Accept | Reject:
     conv, graph = site.anchor, site.gm.graph
     before = set(graph.nodes)
     args: Any = conv.args
-    trial = _in_matrix_form(conv)
+    trial = _Trial(conv)
     values = args[0].meta["val"], args[1].meta["val"]
     library = partial(_convolution, images=values[0], weight=values[1])
-    inner = Site(site.gm, trial.product, site.options, site.fake_mode, site.nested)
     verdict: Accept | Reject | None = None
     try:
+        inner = Site(site.gm, _write(trial), site.options, site.fake_mode, site.nested)
         verdict = gemm_region.check(inner, False, library)
     finally:
         if not isinstance(verdict, Accept):

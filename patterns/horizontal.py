@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import heapq
 import operator
+import warnings
 
 from torch import Tensor, fx
 
 from fusepass import torch_private
+from fusepass.errors import CandidateFailed
 from fusepass.graph.members import Member, groups_of, program_of
 from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
@@ -51,6 +53,14 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
     if candidate != REFERENCE and not torch_private.kernel_calls_tested():
         return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch")
+    if candidate != REFERENCE:
+        try:
+            for group in groups:
+                kernel.prepare(*_call(group))
+        except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
+            problem = f"{type(error).__name__}: {error}"
+            warnings.warn(CandidateFailed("horizontal", problem), stacklevel=2)
+            return Reject(Reason.INTERNAL, f"its kernel cannot be made: {problem}", site.anchor)
     site.notes["groups"] = groups
     text = f"{count} element-wise kernels that do not depend on each other, in {len(groups)}"
     return Accept(Reason.COST, text)
@@ -64,13 +74,18 @@ def _replace(site: Site) -> None:
     graph.eliminate_dead_code()
 
 
+def _call(group: list[Member]) -> tuple[list[Tensor], str]:
+    """What the operator will be called with: fake operands, and the program."""
+    operands = [operand.meta["val"] for one in group for operand in one.operands]
+    return operands, program_of(group).text()
+
+
 def _together(graph: fx.Graph, group: list[Member]) -> None:
     """Put one call in place of the roots; nodes may stand in front of what they read for now."""
     operands = [operand for one in group for operand in one.operands]
-    program = program_of(group).text()
+    fakes, program = _call(group)
     with graph.inserting_before(group[-1].root):
         call = graph.call_function(_OPERATOR, (operands, program))
-        fakes = [operand.meta["val"] for operand in operands]
         call.meta["val"] = _OPERATOR(fakes, program)
         for key in ("stack_trace", "nn_module_stack", "original_aten"):
             if key in group[-1].root.meta:

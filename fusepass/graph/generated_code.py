@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from torch import fx
 
@@ -19,26 +19,49 @@ _OPAQUE = frozenset(
 
 
 def feeds_generated_code(node: fx.Node, besides: Collection[fx.Node] = ()) -> bool:
-    """Whether Inductor generates the kernel of something that reads a node, through views or not.
+    """Whether Inductor computes a node inside the kernel that it generates for a reader of it.
 
-    It then computes the node inside that kernel: reading the pre-activation costs what reading the
-    activation would.
+    Readers through views count, too. It then costs nothing there: reading the pre-activation costs
+    what reading the activation would. A reader that needs the result of a call that reads the node
+    as well (the residual of the next block, behind its convolutions) is another kernel in any case.
 
     Args:
         node: of an ATen graph.
         besides: calls that do not count, because what computes the node takes them in.
     """
+    generated, called = _readers(node, besides)
+    if not generated or not called:
+        return bool(generated)
+    behind = _behind(called)
+    return any(one not in behind for one in generated)
+
+
+def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Those that Inductor generates, and those it calls as they are."""
+    generated: list[fx.Node] = []
+    called: list[fx.Node] = []
     for user in node.users:
         if user.op != "call_function" or user in besides:
             continue
         name = op_name(user)
         if name in _VIEWS:
-            if feeds_generated_code(user, besides):
-                return True
+            for found, more in zip((generated, called), _readers(user, besides), strict=True):
+                found.extend(more)
             continue
         registered = torch_private.operator_name(user.target)
-        if registered is None or registered[0] not in ("aten", "prims") or name is None:
-            continue  # somebody's operator: called as it is
-        if name not in _OPAQUE and not name.startswith("_scaled_dot_product"):
-            return True
-    return False
+        ours = registered is None or registered[0] not in ("aten", "prims") or name is None
+        opaque = ours or name in _OPAQUE or str(name).startswith("_scaled_dot_product")
+        (called if opaque else generated).append(user)
+    return generated, called
+
+
+def _behind(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Everything that needs one of some nodes."""
+    found: set[fx.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        for user in waiting.pop().users:
+            if user not in found:
+                found.add(user)
+                waiting.append(user)
+    return found

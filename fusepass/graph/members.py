@@ -56,7 +56,7 @@ def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> list[list[Member
     Args:
         graph: of ATen calls.
         most_bytes: what a group may hold longer than it would be held otherwise. Its results are
-            there from the beginning, also those that are read last; the largest are left out.
+            there from the beginning, also those that are read last, and its operands to its end.
     """
     members = {one.root: one for one in _members(graph)}
     if len(members) < FEWEST:
@@ -73,8 +73,8 @@ def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> list[list[Member
 
 
 def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
-    """Without the largest of those whose results do not leave the graph, if all are too much."""
-    held = {one.root: one.root.meta["val"].nbytes for one in group if not _is_result(one.root)}
+    """Without the members that hold most, if all of them hold too much."""
+    held = {one.root: _held_longer(one) for one in group}
     left = set()
     for root in sorted(held, key=held.__getitem__, reverse=True):
         if sum(held.values()) <= most_bytes:
@@ -84,8 +84,20 @@ def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
     return [one for one in group if one.root not in left]
 
 
-def _is_result(root: fx.Node) -> bool:
-    return any(user.op == "output" for user in root.users)
+def _held_longer(one: Member) -> int:
+    """Bytes that are there for longer if a member is computed with others.
+
+    Its result, unless it leaves the graph, and what calls of the graph have made for it.
+    """
+    kept = [] if any(user.op == "output" for user in one.root.users) else [one.root]
+    kept += [node for node in one.operands if _through_views(node).op == "call_function"]
+    return sum(node.meta["val"].nbytes for node in kept)
+
+
+def _through_views(node: fx.Node) -> fx.Node:
+    while op_name(node) in _VIEWS:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def program_of(group: list[Member]) -> Program:
@@ -221,8 +233,5 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
 
 def _comes_from_outside(node: fx.Node) -> bool:
     """Whether nothing that Inductor generates computes a node."""
-    while op_name(node) in _VIEWS:
-        node = node.all_input_nodes[0]
-    if node.op in ("placeholder", "get_attr"):
-        return True
-    return op_name(node) in _OPAQUE
+    node = _through_views(node)
+    return node.op in ("placeholder", "get_attr") or op_name(node) in _OPAQUE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
+from fusepass.errors import CandidateFailed
 from fusepass.options import Options
-from fusepass.patterns import conv_relu, gemm_region
+from fusepass.patterns import conv_relu, gemm_region, horizontal
 from fusepass.tune import INDUCTOR, Candidate, Choice, Problem
 from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, agrees, applied
 from tests.patterns.test_conv_product import TAKEN
@@ -144,3 +146,37 @@ def test_many_small_kernels(program: Callable[..., list[Tensor]], mode: str) -> 
     assert len(launches) == 1
     assert applied(compiled, "horizontal") == 1
     fusepass.reset()
+
+
+def test_a_kernel_that_cannot_be_made_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise RuntimeError("no NVRTC here")
+
+    monkeypatch.setattr(horizontal.kernel, "prepare", fails)
+    ps, gs = ([torch.randn(64, device="cuda") for _ in range(20)] for _ in range(2))
+    compiled = torch.compile(_updated, backend="fusepass")
+    with torch.no_grad(), pytest.warns(CandidateFailed, match="no NVRTC here"):
+        got = compiled(ps, gs)
+    torch.testing.assert_close(got, _updated(ps, gs))
+    assert applied(compiled, "horizontal") == 0
+
+
+def test_threads_call_the_same_code() -> None:
+    """Each call has a table of addresses of its own."""
+    sizes = [64, 100, 777, 1024] * 20
+    compiled = torch.compile(_updated, backend="fusepass")
+
+    def many(seed: int) -> bool:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        ps, gs = (
+            [torch.randn(size, device="cuda", generator=generator) for size in sizes]
+            for _ in range(2)
+        )
+        want = _updated(ps, gs)
+        with torch.no_grad():
+            made = [compiled(ps, gs) for _ in range(30)]
+        return all(torch.allclose(a, b) for one in made for a, b in zip(one, want, strict=True))
+
+    assert many(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(many, range(1, 5)))

@@ -128,3 +128,6 @@ def test_what_is_held_is_bounded() -> None:
     assert groups_of(graph, 100) == []
     leaving = traced(lambda ws: [w.relu() for w in ws], ws)
     assert [len(group) for group in groups_of(leaving, 100)] == [2 * COUNT]  # held in any case
+    made = traced(lambda ws, x: [(x @ w).relu() for w in ws], ws, torch.randn(4, 4))
+    assert [len(group) for group in groups_of(made)] == [2 * COUNT]
+    assert groups_of(made, 100) == []  # the products would wait for each other

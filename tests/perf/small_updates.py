@@ -2,7 +2,7 @@
 
     python tests/perf/small_updates.py --json small-updates.json
 
-Sizes from 64 to 4096, from a fixed seed: ``p * 0.99 - 0.01 * g * sigmoid(p)`` in fp32. Wall clock
+The program of suite ``elementwise``. Wall clock
 around a synchronised call, and a replay of the call as a CUDA graph; interleaved rounds, medians.
 
 Prediction, written before the first run: one launch; 20 us in a CUDA graph against 459; without
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import time
@@ -23,19 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.suites.elementwise import updates
 from tests.perf.convolutions import graphed, rounds
 
-SEED, COUNT, ROUNDS = 0, 400, 25
-SIZES = (64, 128, 256, 512, 777, 1024, 2048, 4096)
-
-
-def update(parameters: list[Tensor], gradients: list[Tensor]) -> list[Tensor]:
-    """New tensors, each from one of each list."""
-    pairs = zip(parameters, gradients, strict=True)
-    return [p * 0.99 - 0.01 * g * torch.sigmoid(p) for p, g in pairs]
+ROUNDS = 25
 
 
 def wall(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -66,9 +58,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    draw = random.Random(SEED)
-    sizes = [draw.choice(SIZES) for _ in range(COUNT)]
-    lists = [[torch.randn(size, device="cuda") for size in sizes] for _ in range(2)]
+    update, lists = updates("cuda")
     calls: dict[str, Callable[[], Any]] = {}
     seconds = {}
     with torch.no_grad():
@@ -96,7 +86,6 @@ def main() -> None:
             "date": datetime.now(UTC).date().isoformat(),
             "hardware": hardware("cuda"),
             "versions": versions(),
-            "seed": SEED,
             **found,
         }
         given.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import gated, host, linear, plain, sync, training
+from fusepass.bench.suites import conv, elementwise, gated, host, linear, plain, sync, training
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
@@ -15,6 +15,8 @@ SUITES: dict[str, Programs] = {
     "sync": sync.programs,
     "linear": linear.programs,
     "gated": gated.programs,
+    "conv": conv.programs,
+    "elementwise": elementwise.programs,
     "training": training.programs,
     "plain": plain.programs,
     "host": host.programs,
@@ -23,6 +25,8 @@ COMPILE_SUITES: dict[str, Programs] = {
     "sync": sync.compile_programs,
     "linear": linear.compile_programs,
     "gated": gated.programs,
+    "conv": conv.programs,
+    "elementwise": elementwise.programs,
     "training": training.compile_programs,
     "plain": plain.programs,
     "host": host.programs,
