@@ -80,6 +80,12 @@ class Options:
         """Whether the rule of that name may act."""
         return self.rules.get(name, True)
 
+    def inductor_value(self, key: str) -> Any:
+        """What Inductor will be told for one of its settings: the user's option, or its config."""
+        from fusepass import torch_private  # here, because `import fusepass` needs no torch
+
+        return self.inductor.get(key, torch_private.inductor_config_value(key))
+
     def fingerprint(self) -> str:
         """A stable text of what can change generated code (used in cache keys).
 

@@ -42,10 +42,9 @@ def reuse_layers(gm: fx.GraphModule, options: Options) -> list[Decision]:
 def _wanted(gm: fx.GraphModule, options: Options) -> bool:
     if options.codegen != "inductor" or not options.reuse_regions:
         return False
-    wrapper = options.inductor.get(
-        "cpp_wrapper", torch_private.inductor_config_value("cpp_wrapper")
-    )
-    return not wrapper  # Inductor 2.11 and 2.13 cannot call a subgraph from its C++ wrapper
+    return not options.inductor_value(
+        "cpp_wrapper"
+    )  # Inductor 2.11 and 2.13 cannot call a subgraph from its C++ wrapper
 
 
 def _outline(gm: fx.GraphModule, layers: Sequence[Layer], name: str) -> None:

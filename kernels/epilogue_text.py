@@ -88,12 +88,22 @@ _RECIPROCAL = """tl.inline_asm_elementwise(
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
     )"""
 
-EXPRESSIONS = {
+PLAIN = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
     "neg": "-{0}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+}
+"""What is written alike in Python and in C++."""
+
+EXPRESSIONS = PLAIN | {
     "abs": "tl.abs({0})",
     "exp": "tl.exp2({0} * 1.4426950408889634)",
     "expm1": "_expm1({0})",
@@ -109,12 +119,6 @@ EXPRESSIONS = {
     "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "where": "tl.where({0}, {1}, {2})",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
     "logical_not": "{0} == 0",
     "logical_and": "{0} & {1}",
     "logical_or": "{0} | {1}",

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from fusepass.graph.epilogue import Argument, Epilogue
+from fusepass.kernels.epilogue_text import PLAIN
 
 NAME = "fusepass_horizontal"
 THREADS, VECTOR, ROUNDS = 256, 8, 2
@@ -78,12 +79,7 @@ __device__ __forceinline__ void write(const T* from, u64 to, u32 i, u32 n) {
 }
 """
 
-_EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
-    "neg": "-{0}",
+_EXPRESSIONS = PLAIN | {
     "abs": "fabsf({0})",
     "exp": "expf({0})",
     "expm1": "expm1f({0})",
@@ -99,12 +95,6 @@ _EXPRESSIONS = {
     "maximum": "larger({0}, {1})",
     "minimum": "smaller({0}, {1})",
     "where": "{0} ? {1} : {2}",
-    "eq": "{0} == {1}",
-    "ne": "{0} != {1}",
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
     "logical_not": "!{0}",
     "logical_and": "{0} && {1}",
     "logical_or": "{0} || {1}",

@@ -29,8 +29,9 @@ from fusepass.graph.epilogue_of_aten import calls_of
 from fusepass.graph.region import Region
 from fusepass.kernels.gemm_unfused import behind, complete
 from fusepass.patterns import gemm_region
+from fusepass.report.decision import Reason
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, RESHAPE, ChannelWriter
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import Candidate
 
@@ -61,6 +62,10 @@ def _lies_last(value: Tensor) -> bool:
 
 
 # --- the matrix form ------------------------------------------------------------------------------
+
+
+class _OtherStrides(Exception):
+    """Images made of the matrices would not lie in memory as the site's do."""
 
 
 @dataclass
@@ -138,16 +143,27 @@ def _write(trial: _Trial) -> fx.Node:
                     if made.meta["val"].dtype is value.dtype:
                         trial.matrix[node] = made
         node = following
-    batch, _, height, width = images.shape
     for node, matrix in trial.matrix.items():
         users = [one for one in node.users if one not in trial.matrix]
         if users:
             behind_both = (matrix if node is last else node).next
             with graph.inserting_before(behind_both):
-                whole = write.call(RESHAPE, matrix, [batch, height, width, columns])
-                trial.back[node] = write.call(_PERMUTE, whole, _TO_SECOND)
-            _instead(node, trial.back[node], users)
+                image = _image(write, matrix, node.meta["val"])
+            if image.meta["val"].stride() != node.meta["val"].stride():
+                raise _OtherStrides
+            trial.back[node] = image
+            _instead(node, image, users)
     return product
+
+
+def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
+    """A matrix as images, which lie channels last; those of one pixel lie so in two ways."""
+    batch, columns, height, width = like.shape
+    if like.is_contiguous() and like.stride()[2:] == (1, 1):
+        return write.call(RESHAPE, matrix, [*like.shape])
+    return write.call(
+        _PERMUTE, write.call(RESHAPE, matrix, [batch, height, width, columns]), _TO_SECOND
+    )
 
 
 def _instead(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:
@@ -183,6 +199,8 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
 
 def _check(site: Site) -> Accept | Reject:
     conv, graph = site.anchor, site.gm.graph
+    if written_before(site, scaled_at(conv)[1].next):
+        return Reject(Reason.FLAVOUR, "something is written in front of it", conv)
     before = set(graph.nodes)
     args: Any = conv.args
     trial = _Trial(conv)
@@ -192,6 +210,8 @@ def _check(site: Site) -> Accept | Reject:
     try:
         inner = Site(site.gm, _write(trial), site.options, site.fake_mode, site.nested)
         verdict = gemm_region.check(inner, False, library)
+    except _OtherStrides:
+        return Reject(Reason.STRIDE_MISMATCH, "its images would lie otherwise", conv)
     finally:
         if not isinstance(verdict, Accept):
             trial.take_back(before)

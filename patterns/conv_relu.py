@@ -35,7 +35,7 @@ from fusepass.kernels import conv_relu as kernel
 from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
 from fusepass.tune.known_peaks import peaks_of
@@ -60,15 +60,15 @@ def candidates(problem: ConvProblem, scaled: int) -> tuple[Candidate, ...]:
 
 
 def _epilogue(problem: ConvProblem) -> str:
+    """``relu(%0 + bias)`` or ``relu(%0 + bias + residual)``, where %0 is the convolution."""
     dtype = str(problem.dtype).removeprefix("torch.")
-    given = [Operand("row", dtype)] + [Operand("full", dtype)] * problem.residual
-    sums = [
-        Step("add", (f"%{2 * i}" if i == 0 else f"%{len(given) + i}", f"%{i + 1}"))
-        for i in range(len(given))
-    ]
-    last = f"%{len(given) + len(sums)}"
-    steps = (*sums, Step("relu", (last,)))
-    return Epilogue(1, tuple(given), steps, (Output(f"%{len(given) + len(steps)}", dtype),)).text()
+    bias, residual = Operand("row", dtype), Operand("full", dtype)
+    if problem.residual:  # operands follow the product, steps follow the operands
+        sums = Step("add", ("%0", "%1")), Step("add", ("%3", "%2"))
+        steps = (*sums, Step("relu", ("%4",)))
+        return Epilogue(1, (bias, residual), steps, (Output("%5", dtype),)).text()
+    last = Step("add", ("%0", "%1")), Step("relu", ("%2",))
+    return Epilogue(1, (bias,), last, (Output("%3", dtype),)).text()
 
 
 def _unfused(
@@ -97,6 +97,10 @@ def _check(site: Site) -> Accept | Reject:
     x, weight, sizes, groups = _given(chain.first)
     if not kernel.able(x, weight) and not forced:
         return Reject(Reason.COST, "cuDNN has no such call there", relu)
+    if options.inductor_value("cpp_wrapper") and not forced:
+        return Reject(Reason.UNSUPPORTED_VERSION, "the call needs Inductor's Python code", relu)
+    if written_before(site, relu):
+        return Reject(Reason.FLAVOUR, "something is written in front of it", relu)
     if any(not isinstance(size, int) for size in (*weight.shape, groups)):
         return Reject(Reason.SIZE, "the sizes of its weight vary", relu)
     if 0 in weight.shape:

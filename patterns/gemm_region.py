@@ -103,8 +103,7 @@ def _asked(
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
     if not forced and not torch_private.kernel_calls_tested():
         return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", node)
-    key = "cpp_wrapper"
-    if options.inductor.get(key, torch_private.inductor_config_value(key)) and not forced:
+    if options.inductor_value("cpp_wrapper") and not forced:
         return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
     refused = kernel.refuses(x, weights, operands, region.epilogue)
     if refused is not None and not forced:

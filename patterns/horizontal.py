@@ -51,6 +51,9 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
+    if candidate != REFERENCE and site.options.inductor_value("cpp_wrapper"):
+        text = "our kernels need Inductor's Python code"
+        return Reject(Reason.UNSUPPORTED_VERSION, text, site.anchor)
     if candidate != REFERENCE and not torch_private.kernel_calls_tested():
         return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch")
     if candidate != REFERENCE:

@@ -89,8 +89,8 @@ def time_calls(
     return wall, stream
 
 
-def record(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Record :data:`RECORDED_CALLS` calls in one CUDA graph.
+def record(call: Callable[[], Any], calls: int = RECORDED_CALLS) -> torch.cuda.CUDAGraph:
+    """Record so many calls in one CUDA graph.
 
     Raises:
         RuntimeError: the call does something that cannot be recorded.
@@ -102,7 +102,7 @@ def record(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(RECORDED_CALLS):
+        for _ in range(calls):
             call()
     return graph
 

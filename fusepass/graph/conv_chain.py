@@ -8,7 +8,7 @@ maybe of a tensor of the same shape, or of a second such convolution. So the who
 
 and with the scale folded into the weights, ``conv(x, s * w) = s * conv(x, w)``, it is what cuDNN
 computes in one kernel. Casts between half and single precision in between are looked through: what
-is computed in one kernel is not rounded there.
+is computed in one kernel is not rounded there. The whole has the dtype of its convolutions.
 """
 
 from __future__ import annotations
@@ -143,6 +143,8 @@ def chain_at(relu: fx.Node) -> Chain:
     order = {node: place for place, node in enumerate(relu.graph.nodes)}
     found.sort(key=lambda one: order[one[0].conv], reverse=True)
     nodes.update(*(taken for _, taken in found))
+    if any(tensor_value(one.conv).dtype != tensor_value(relu).dtype for one, _ in found):  # type: ignore[union-attr]
+        raise NoChain("its convolution has another dtype")
     (first, _), *others = found
     if rest and tensor_value(rest[0]).dtype != tensor_value(relu).dtype:  # type: ignore[union-attr]
         bare = _through_casts(rest[0], set())
@@ -177,6 +179,8 @@ def _change(node: fx.Node) -> tuple[Any, Change] | None:
         return None
     left, right = node.args
     if _is_full(left, node) and _changes_channels(right, value):
+        if name == "div" and not isinstance(right, fx.Node) and right == 0:
+            return None
         return left, Change(str(name), right)  # type: ignore[arg-type]
     if _is_full(right, node) and _changes_channels(left, value) and name != "div":
         turned = name == "sub"

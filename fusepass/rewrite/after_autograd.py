@@ -123,8 +123,7 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
 
 def _every_rounding(options: Options) -> bool:
     """Whether the user wants each operation rounded as eager rounds it (Inductor's option)."""
-    key = "emulate_precision_casts"
-    return bool(options.inductor.get(key, torch_private.inductor_config_value(key)))
+    return bool(options.inductor_value("emulate_precision_casts"))
 
 
 def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:

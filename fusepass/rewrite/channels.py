@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from fusepass.graph.epilogue_of_aten import VIEWS, calls_of, is_cast
 
 _aten = torch.ops.aten
 ADD, SUB, MUL, DIV = (getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div"))
+_CALLS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
+_OPERATORS = {name: getattr(operator, name) for name in ("add", "sub", "mul")}
+_OPERATORS["div"] = operator.truediv
 CONVERT = torch.ops.prims.convert_element_type.default
 RESHAPE = _aten.reshape.default
 _RESHAPES = {f"aten.{name}.default" for name in (*VIEWS, "unsqueeze", "squeeze")}
@@ -82,7 +86,9 @@ class ChannelWriter:
             by = self.vector(change.by, channels)
             if change.op in ("mul", "div"):
                 scale = self._computed(change.op, scale, by)
-                shift = self._computed(change.op, shift, by)
+                # What is nothing stays so, even times what is not finite: eager has no such term.
+                if isinstance(shift, fx.Node) or shift != 0.0:
+                    shift = self._computed(change.op, shift, by)
             elif change.turned:
                 scale = self._computed("mul", scale, -1.0)
                 shift = self._computed("sub", by, shift)
@@ -91,21 +97,14 @@ class ChannelWriter:
         return scale, shift
 
     def _computed(self, op: str, left: Any, right: Any) -> Any:
-        """A call, or what it comes to if that is known."""
-        known = not isinstance(left, fx.Node)
-        if known and not isinstance(right, fx.Node):
-            numbers = {"add": left + right, "sub": left - right, "mul": left * right}
-            return left / right if op == "div" else numbers[op]
-        if known and left == 0.0:
-            return {"add": right, "sub": self._negated(right)}.get(op, 0.0)
-        if known and left == 1.0 and op == "mul":
-            return right
-        if known and op == "div":
-            return self._computed("mul", left, self.call(_aten.reciprocal.default, right))
-        if known:
-            other = self._negated(right) if op == "sub" else right
-            return self.call(MUL if op == "mul" else ADD, other, left)
-        return self.call({"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}[op], left, right)
-
-    def _negated(self, value: fx.Node) -> fx.Node:
-        return self.call(MUL, value, -1.0)
+        """A call, or what it comes to where a number is 0 or 1 or both are numbers."""
+        if isinstance(left, fx.Node):
+            return self.call(_CALLS[op], left, right)
+        if not isinstance(right, fx.Node):
+            return _OPERATORS[op](left, right)
+        if op == "div":
+            op, right = "mul", self.call(_aten.reciprocal.default, right)
+        if op == "sub":
+            op, right = "add", self.call(MUL, right, -1.0)
+        nothing = left == (1.0 if op == "mul" else 0.0)
+        return right if nothing else self.call(_CALLS[op], right, left)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import fx
 
+from fusepass.graph.effects import written_nodes
 from fusepass.options import Options
 from fusepass.rewrite.reject import Accept, Reject
 
@@ -41,6 +42,19 @@ class Site:
     nested: bool = False
     shared: dict[str, Any] = field(default_factory=dict, compare=False)
     notes: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+def written_before(site: Site, node: fx.Node) -> bool:
+    """Whether anything in front of a node writes: what is read there could not be read at it.
+
+    The whole graph is looked through once for all sites: after functionalization writes are few,
+    and stand at its end.
+    """
+    if "first write" not in site.shared:
+        writing = (one for one in site.gm.graph.nodes if written_nodes(one))
+        site.shared["first write"] = next(writing, None)
+    first = site.shared["first write"]
+    return first is not None and bool(first < node)
 
 
 @dataclass(frozen=True)

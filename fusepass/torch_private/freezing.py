@@ -34,8 +34,9 @@ def hook_freezing(wanted: Callable[[Any], bool]) -> Callable[[], None]:
     original = builder.is_parameter_freezing
 
     def is_parameter_freezing() -> bool:
-        if original() or torch.is_grad_enabled():
-            return bool(original())
+        asked = bool(original())
+        if asked or torch.is_grad_enabled():
+            return asked
         try:
             translator = InstructionTranslator.current_tx()
         except AttributeError:  # nothing is being traced in this thread

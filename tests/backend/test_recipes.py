@@ -81,6 +81,28 @@ def test_what_lies_channels_last_already_stays() -> None:
     assert decided(nn.Conv2d(8, 16, 1).eval(), x) == []  # one order is the other
 
 
+@pytest.mark.usefixtures("times")
+def test_a_batch_that_varies_stays_one_graph() -> None:
+    """Looking at strides must not guard on sizes."""
+    module = convolution()
+    compiled = torch.compile(module, backend="fusepass", dynamic=True)
+    with torch.no_grad(), torch.compiler.set_stance("default"):
+        for batch in (2, 3, 5):
+            compiled(torch.randn(batch, 8, 9, 9))
+    report = fusepass.last_report(compiled)
+    assert len([one for one in report.decisions if one.rule == recipes.LAYOUT]) == 1
+
+
+def test_slow_convolutions_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(recipes.torch, "conv2d", lambda *given, **how: calls.append(given))
+    kind = recipes._Conv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
+    recipes._timed(kind, 0.0)
+    assert len(calls) == 2
+    recipes._timed(kind, float("inf"))
+    assert len(calls) == 2 + 2 * (1 + recipes._ROUNDS)
+
+
 def test_both_ways_are_really_timed() -> None:
     kind = recipes._Conv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
     recipes._both_ways.cache_clear()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
+from fusepass import tune
+from fusepass.graph.epilogue import evaluate, parse
+from fusepass.options import Options
+from fusepass.patterns import conv_relu
+from fusepass.rewrite.after_autograd import rewrite_aten
 from tests.patterns.conv_programs import AROUND, CHANNELS, OPTIONS, Layer, agrees, applied, plain
 
 LAST = torch.channels_last
@@ -55,7 +63,8 @@ def test_kinds_of_convolutions(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
 def test_batches(batch: int) -> None:
-    agrees(Layer(AROUND["residual"]).eval(), torch.randn(batch, CHANNELS, 5, 5))
+    _, found = agrees(Layer(AROUND["residual"]).eval(), torch.randn(batch, CHANNELS, 5, 5))
+    assert found == (batch > 0)
 
 
 def test_a_batch_size_that_varies() -> None:
@@ -83,6 +92,8 @@ NEAR = {
     "norm of one sample": lambda m, y, x: F.relu(F.instance_norm(y)),
     "transposed": lambda m, y, x: F.relu(F.conv_transpose2d(x, m.shortcut.weight)),
     "one dimension": lambda m, y, x: F.relu(F.conv1d(x[..., 0], m.shortcut.weight[..., 0])),
+    "divided by 0": lambda m, y, x: F.relu(y / 0.0),
+    "a wider result": lambda m, y, x: F.relu(m.norm(y).double()),
     "added twice": lambda m, y, x: F.relu(torch.add(m.norm(y), x, alpha=2)),
 }
 
@@ -92,6 +103,47 @@ def test_what_comes_close(name: str) -> None:
     around: Callable[[Layer, Tensor, Tensor], Tensor] = NEAR[name]  # type: ignore[assignment]
     _, found = agrees(Layer(around).eval(), torch.randn(2, CHANNELS, 7, 5))
     assert found == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other"), [(torch.float16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_a_result_of_another_dtype(dtype: torch.dtype, other: torch.dtype) -> None:
+    def around(layer: Layer, y: Tensor, x: Tensor) -> Tensor:
+        return F.relu(layer.norm(y).to(other))
+
+    _, found = agrees(Layer(around).eval().to(dtype), torch.randn(2, CHANNELS, 7, 5).to(dtype))
+    assert found == 0
+
+
+def _acts(program: Callable[..., Any], **options: Any) -> Counter[str]:
+    """The rules that acted on a program of x, weight and bias whose writes were left as they are."""
+    with FakeTensorMode():
+        shapes = (2, 8, 6, 6), (8, 8, 1, 1), (8, 1, 1)
+        x, weight, bias = (torch.empty(shape, dtype=torch.float16) for shape in shapes)
+        x = x.to(memory_format=LAST)
+        gm = make_fx(program)(x, weight, bias)
+    made = Options(candidate="reference", **options)
+    decisions = rewrite_aten(gm.graph, made, ())
+    return Counter(one.rule for one in decisions if one.outcome == "applied")
+
+
+@pytest.mark.parametrize(("activation", "rule"), [("relu", "conv_relu"), ("silu", "conv_product")])
+def test_what_is_written_in_between(activation: str, rule: str) -> None:
+    act = getattr(F, activation)
+
+    def before(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        scale = bias * 2
+        bias.add_(1)
+        return act(F.conv2d(x, weight) * scale)
+
+    def behind(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        made = act(F.conv2d(x, weight) * (bias * 2))
+        bias.add_(1)
+        return made
+
+    assert rule not in _acts(before)
+    assert _acts(behind)[rule] == 1
 
 
 def test_a_norm_that_takes_statistics() -> None:
@@ -143,7 +195,70 @@ def test_weights_that_change_between_calls() -> None:
 def test_what_is_not_finite(value: float) -> None:
     x = torch.randn(2, CHANNELS, 7, 5)
     x[0, 3, 2, 2] = value
-    agrees(Layer(AROUND["residual"]).eval(), x)
+    _, found = agrees(Layer(AROUND["residual"]).eval(), x)
+    assert found == 1
+
+
+CONSTANTS: dict[str, Callable[[Layer, Tensor, Tensor], Tensor]] = {
+    "times 0": lambda m, y, x: F.relu(y * 0.0 * m.scale + 1),
+    "times 0, a vector with a nan": lambda m, y, x: F.relu(y * 0.0 * (m.scale / 0.0)),
+    "plus 0": lambda m, y, x: F.relu((y + 0.0) * m.scale),
+    "minus a vector, from 0": lambda m, y, x: F.relu(0.0 - y - m.scale),
+    "numbers only": lambda m, y, x: F.relu((3 - y * 2) / 4 + 1),
+    "divided by a vector": lambda m, y, x: F.relu((y - 1) / m.scale),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_numbers_in_the_chain(name: str) -> None:
+    _, found = agrees(Layer(CONSTANTS[name], bias=True).eval(), torch.randn(2, CHANNELS, 7, 5))
+    assert found == 1
+
+
+@pytest.mark.parametrize("wrapper", [False, True])
+def test_a_wrapper_in_cpp(wrapper: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device that is not there: the call has no place in Inductor's C++ code."""
+    cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
+    monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
+
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, weight))
+
+    with FakeTensorMode():
+        given = [torch.empty(2, 8, 6, 6, device="cuda"), torch.empty(8, 8, 3, 3, device="cuda")]
+        gm = make_fx(program)(*given)
+    decisions = rewrite_aten(gm.graph, Options(inductor={"cpp_wrapper": wrapper}), ())
+    (one,) = (one for one in decisions if one.rule == "conv_relu")
+    assert (one.outcome == "applied") == (not wrapper)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_what_is_timed_against_it_is_the_same(residual: bool) -> None:
+    problem = tune.ConvProblem(
+        op="conv_relu",
+        activation="relu",
+        bias=True,
+        dtype=torch.float32,
+        m=0,
+        n=8,
+        k=36,
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=torch.device("cpu"),
+        images=(2, 4, 5, 6),
+        kernel=(8, 4, 3, 3),
+        sizes=((1, 2), (1, 0), (1, 1)),
+        residual=residual,
+    )
+    x, weight, bias, *rest = problem.inputs(torch.Generator().manual_seed(0))
+    epilogue = parse(conv_relu._epilogue(problem))
+    made = torch.conv2d(x, weight, None, *problem.sizes)
+    assert made.shape == problem.result
+    matrices = [one.permute(0, 2, 3, 1).reshape(-1, 8) for one in (made, *rest)]
+    (got,) = evaluate(epilogue, [matrices[0]], [bias, *matrices[1:]])
+    given = x, weight, bias, rest[0] if rest else None, problem.sizes, 1
+    want = conv_relu.kernel.reference(*given).permute(0, 2, 3, 1).reshape(-1, 8)
+    torch.testing.assert_close(got, want)
 
 
 def test_switched_off() -> None:

@@ -32,6 +32,7 @@ from torch.nn import functional as F
 import fusepass
 from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.suites import linear
+from fusepass.bench.timing import record
 from fusepass.tune.timing import time_on_device
 
 SEED, COUNT, AUTOTUNED, SECONDS = 6, 40, 8, 0.1
@@ -109,7 +110,7 @@ def compared(model: Drawn, mode: str) -> dict[str, Any]:
         theirs(x, residual)
         seconds = round(middle - began, 1), round(time.perf_counter() - middle, 1)
         calls = {"inductor": lambda: theirs(x, residual), "fusepass": lambda: ours(x, residual)}
-        graphs = {name: graphed(call) for name, call in calls.items()}
+        graphs = {name: record(call, 1) for name, call in calls.items()}
         samples = time_on_device({n: g.replay for n, g in graphs.items()}, x.device, SECONDS)
         pairs = zip(samples.rounds["inductor"], samples.rounds["fusepass"], strict=True)
         ratio = round(statistics.median(a / b for a, b in pairs), 3)
@@ -118,19 +119,6 @@ def compared(model: Drawn, mode: str) -> dict[str, Any]:
         if ratio < LOOKED_AT:
             found["kernels"] = {name: kernels(call) for name, call in calls.items()}
     return {**found, "compile_seconds": seconds}
-
-
-def graphed(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """One call as a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph
 
 
 def kernels(call: Callable[[], Any]) -> list[str]:
