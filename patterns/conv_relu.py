@@ -55,8 +55,9 @@ def candidates(problem: ConvProblem, scaled: int) -> tuple[Candidate, ...]:
     """
     besides = 2e6 * scaled / peaks_of(problem.device).bandwidth if scaled else 0.0
     how = partial(_unfused, problem=problem, epilogue=_epilogue(problem))
+    traced = partial(_traced, problem=problem)
     fused = partial(_fused, problem=problem)
-    return Candidate(INDUCTOR, how), Candidate(CUDNN, fused, besides=besides)
+    return Candidate(INDUCTOR, how, traced=traced), Candidate(CUDNN, fused, besides=besides)
 
 
 def _epilogue(problem: ConvProblem) -> str:
@@ -79,6 +80,14 @@ def _unfused(
     return behind(matrices[:1], [bias, *matrices[1:]], epilogue)
 
 
+def _traced(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem) -> Tensor:
+    made: Tensor = _aten.convolution.default(
+        x, weight, None, *map(list, problem.sizes), False, [0, 0], problem.groups
+    )
+    made = made + bias[:, None, None]
+    return (made + rest[0] if rest else made).relu()
+
+
 def _fused(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem) -> Tensor:
     residual = rest[0] if rest else None
     return kernel.library(x, weight, bias, residual, problem.sizes, problem.groups)
@@ -97,6 +106,8 @@ def _check(site: Site) -> Accept | Reject:
     x, weight, sizes, groups = _given(chain.first)
     if not kernel.able(x, weight) and not forced:
         return Reject(Reason.COST, "cuDNN has no such call there", relu)
+    if groups == weight.shape[0] > 1 and not forced:
+        return Reject(Reason.COST, "cuDNN's fused kernel is slow for depthwise convolutions", relu)
     if options.inductor_value("cpp_wrapper") and not forced:
         return Reject(Reason.UNSUPPORTED_VERSION, "the call needs Inductor's Python code", relu)
     if written_before(site, relu):

@@ -26,8 +26,7 @@ runs them, against one kernel.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +34,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass import torch_private
-from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
@@ -45,6 +44,7 @@ from fusepass.patterns import gemm_candidates
 from fusepass.patterns.gemm_candidates import candidates
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.region_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import (
     INDUCTOR,
@@ -58,8 +58,6 @@ from fusepass.tune import (
 from fusepass.tune.region_problem import digest
 
 GEMM_EPILOGUE = "gemm_epilogue"
-_REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}
-_CONVERT = torch.ops.prims.convert_element_type.default
 _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
 
 
@@ -75,7 +73,7 @@ class _Asked:
 
     Attributes:
         region: as it was found.
-        sizes: of what has to be reshaped, see :func:`_sizes`.
+        sizes: of what has to be reshaped, see :func:`sizes_of`.
         problem: for the tuner.
         candidates: likewise; the first is Inductor.
     """
@@ -93,11 +91,11 @@ def _asked(
     few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
     try:
         region = _region(node, pairs=pairs, few=few, scales=library is None)
-        sizes_of = _sizes(region)
+        shaped = sizes_of(region)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
-    x, weights = _x(region), [part.value for part in region.weights]
-    operands = [_reshaped(part.value, shape) for part, shape in _operands(region)]
+    x, weights = x_of(region), [part.value for part in region.weights]
+    operands = [reshaped(part.value, shape) for part, shape in operands_of(region)]
     forced = options.candidate == REFERENCE
     if x.device.type != "cuda" and not forced:
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
@@ -149,9 +147,7 @@ def _asked(
         known=None if entry is None else entry.candidate,
         scaled=region.scaled,
     )
-    return _Asked(
-        region, sizes_of, problem, found if library is None else (*found, library(region))
-    )
+    return _Asked(region, shaped, problem, found if library is None else (*found, library(region)))
 
 
 def choice_at(
@@ -262,110 +258,14 @@ def _apart(region: Region) -> int | None:
     return int(rest[0] - first) if packed else None
 
 
-def _reshaped(value: Tensor, shape: tuple[Any, ...] | None) -> Tensor:
-    return value if shape is None else value.reshape(shape)
-
-
-def _x(region: Region) -> Tensor:
-    """The operand of the products as the kernel reads it."""
-    value: Tensor = region.x.meta["val"]
-    return value.reshape(-1, value.shape[-1]) if region.scaled and value.dim() != 2 else value
-
-
-def _operands(region: Region) -> Iterator[tuple[Part, tuple[Any, ...] | None]]:
-    return zip(region.operands, region.shapes, strict=True)
+def _call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tuple[Any, ...]:
+    return torch.ops.fusepass.gemm_region.default, x, weights, operands, epilogue, tile
 
 
 def replace(site: Site) -> None:
     """Write the call that computes the region in the site's notes."""
-    region: Region = site.notes["region"]
-    graph = site.gm.graph
     kernel.install_lowering()
-
-    def call(target: Any, *args: Any) -> fx.Node:
-        node = graph.call_function(target, args)
-        values = fx.map_arg(args, lambda one: one.meta["val"])
-        node.meta["val"] = target(*values)
-        for key in ("stack_trace", "nn_module_stack", "original_aten"):
-            if key in region.nodes[0].meta:
-                node.meta[key] = region.nodes[0].meta[key]
-        return node
-
-    def taken(part: Part) -> fx.Node:
-        if part.width is None:
-            return part.node
-        last = part.node.meta["val"].dim() - 1
-        where = last, part.start, part.stop, part.step
-        return call(torch.ops.aten.slice.Tensor, part.node, *where)
-
-    shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
-
-    with graph.inserting_before(region.before):
-        weights = [taken(part) for part in region.weights]
-        operands = [
-            call(torch.ops.aten.reshape.default, taken(part), shaped[part.node])
-            if part.node in shaped
-            else taken(part)
-            for part in region.operands
-        ]
-        text, tile = region.epilogue.text(), site.notes["tile"]
-        x = region.x
-        if _x(region) is not x.meta["val"]:
-            x = call(torch.ops.aten.reshape.default, x, [-1, x.meta["val"].shape[-1]])
-        fused = call(torch.ops.fusepass.gemm_region.default, x, weights, operands, text, tile)
-        for position, nodes in enumerate(region.outputs):
-            item = call(operator.getitem, fused, position)
-            output = region.epilogue.outputs[position]
-            if output.over:
-                item = call(_REDUCING[output.by], item, [0])
-            for node in nodes:
-                made = item
-                if output.over and node.meta["val"].dtype is not torch.float32:
-                    made = call(_CONVERT, made, node.meta["val"].dtype)
-                if node in shaped:
-                    made = call(torch.ops.aten.reshape.default, made, shaped[node])
-                node.replace_all_uses_with(
-                    made, delete_user_cb=lambda user: user not in region.nodes
-                )
-    for node in region.moved:
-        region.before.prepend(node)
-    for node in (*reversed(region.nodes), *reversed(region.pulled)):
-        if not node.users:
-            graph.erase_node(node)
-
-
-def _sizes(region: Region) -> dict[fx.Node, list[Any]]:
-    """The sizes of operands and outputs that have to be reshaped, as arguments of a call.
-
-    Raises:
-        NoRegion: one is symbolic, and no node in front of the kernel holds it.
-    """
-    wanted = {part.node: shape for part, shape in _operands(region) if shape is not None}
-    for output, nodes in zip(region.epilogue.outputs, region.outputs, strict=True):
-        shapes = {node: tuple(node.meta["val"].shape) for node in nodes}
-        dims = 1 if output.over else 2
-        wanted |= {node: shape for node, shape in shapes.items() if len(shape) != dims}
-    held: dict[Any, fx.Node] = {}
-    if any(not isinstance(size, int) for shape in wanted.values() for size in shape):
-        for node in region.before.graph.nodes:
-            if node is region.before:
-                break
-            value = node.meta.get("val")
-            if node in region.moved or node in region.nodes:
-                continue  # it will stand behind the kernel, or nowhere
-            if isinstance(value, torch.SymInt):
-                held.setdefault(value.node.expr, node)
-    return {node: _sized(shape, held) for node, shape in wanted.items()}
-
-
-def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
-    symbolic = [size for size in shape if not isinstance(size, int)]
-    if len(symbolic) == 1 and 0 not in shape:
-        return [size if isinstance(size, int) else -1 for size in shape]
-    missing = [size for size in symbolic if size.node.expr not in held]
-    if missing:
-        raise NoRegion(f"no node of the graph holds its size {missing[0]}")
-    return [size if isinstance(size, int) else held[size.node.expr] for size in shape]
+    write_call(site, _call)
 
 
 def _check_pair(site: Site) -> Accept | Reject:

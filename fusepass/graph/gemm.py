@@ -27,9 +27,9 @@ def is_gemm(node: fx.Node) -> bool:
 
 
 def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:
-    """Bias, x and weight of a GEMM."""
+    """Bias, x and weight of a GEMM, or of another product whose first arguments they are."""
     args: Any = gemm.args
-    return args if len(args) == 3 else (None, *args)
+    return args if len(args) == 3 else (None, *args[:2])
 
 
 def scales_of(gemm: fx.Node) -> tuple[Any, Any]:

@@ -56,15 +56,16 @@ def grown(
     columns = gemms[0].meta["val"].shape[-1]
     width = columns // 2 if halves else columns
     of_x = x.meta["val"]
-    growth = Growth(math.prod(of_x.shape[:-1]), width, of_x.device, of_x.dtype)
+    rows = math.prod(gemms[0].meta["val"].shape[:-1])
+    growth = Growth(rows, width, of_x.device, of_x.dtype)
     inside: list[fx.Node] = []
     parts: list[Part] = []
     products: list[tuple[fx.Node, fx.Node, Value, Part | None]] = []
     scaled = row_scale(x) if scales and of_x.dim() == 2 else None
     if scaled is not None:
         x, growth.spared = scaled.source, scaled.spared
-        rows = (growth.m, 1) if len(scaled.column.meta["val"].shape) != 2 else None
-        growth.operands.append((Part(scaled.column), Operand("column", "float32"), rows))
+        shape = (growth.m, 1) if len(scaled.column.meta["val"].shape) != 2 else None
+        growth.operands.append((Part(scaled.column), Operand("column", "float32"), shape))
     for gemm in gemms:
         bias, _, weight = operands_of(gemm)
         for root, part in _roots(gemm, halves, width):

@@ -20,7 +20,7 @@ _CALLS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
 _OPERATORS = {name: getattr(operator, name) for name in ("add", "sub", "mul")}
 _OPERATORS["div"] = operator.truediv
 CONVERT = torch.ops.prims.convert_element_type.default
-RESHAPE = _aten.reshape.default
+RESHAPE, PERMUTE = _aten.reshape.default, _aten.permute.default
 _RESHAPES = {f"aten.{name}.default" for name in (*VIEWS, "unsqueeze", "squeeze")}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fusepass.tune.conv_problem import ConvProblem
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
+from fusepass.tune.depthwise_problem import DepthwiseProblem
 from fusepass.tune.maintain import import_choices, prune
 from fusepass.tune.model import Rates
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
@@ -21,6 +22,7 @@ __all__ = [
     "Candidate",
     "Choice",
     "ConvProblem",
+    "DepthwiseProblem",
     "Entry",
     "Problem",
     "Rates",

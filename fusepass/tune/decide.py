@@ -6,6 +6,8 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +28,7 @@ SECONDS_PER_PROBLEM_AUTOTUNED = 0.5
 _SMALLEST_ESTIMATED_GAIN = 1.03
 _QUIET = 0.03  # noise of a good measurement; of a busy device's it is several times that
 _ATTEMPTS = 3
+_COMPILED_AT_ONCE = 4
 
 
 @dataclass
@@ -142,6 +145,8 @@ def measure(
     plain = torch.autocast("cuda", enabled=False)
     with torch_private.real_tensors(), plain, torch.cuda.device(problem.device):
         inputs = timing.make_inputs(problem)
+        if not mode.startswith("max-autotune"):
+            _compiled_side_by_side(candidates, inputs, problem.device)
         calls = {}
         what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: compiling"
         for one in shown(candidates, what, wanted=mode.startswith("max-autotune")):
@@ -163,6 +168,26 @@ def measure(
             if attempts[-1].disturbance() <= _QUIET:
                 break
         return min(attempts, key=timing.Samples.disturbance)
+
+
+def _compiled_side_by_side(
+    candidates: Sequence[Candidate],
+    inputs: tuple[torch.Tensor | None, ...],
+    device: torch.device,
+) -> None:
+    """Call each once, in threads: compilers let go of the interpreter while they work.
+
+    What fails here fails again, and is reported, when it is called for itself.
+    """
+    torch.cuda.synchronize(device)  # threads launch on streams of their own
+
+    def called(one: Candidate) -> None:
+        with torch.cuda.device(device), torch.no_grad():
+            one.run(*inputs)
+            torch.cuda.synchronize(device)
+
+    with ThreadPoolExecutor(_COMPILED_AT_ONCE) as pool:
+        wait([pool.submit(copy_context().run, called, one) for one in candidates])
 
 
 def _call(

@@ -60,11 +60,6 @@ class RegionProblem(Problem):
         """Random x, weights (K, N) and operands, on the device and with the problem's strides."""
         m, n, k = self.m, self.n, self.k
 
-        def noise(*shape: int, scale: float = 1.0, dtype: torch.dtype = self.dtype) -> Tensor:
-            data = torch.empty(*shape, dtype=torch.float32, device=self.device)
-            data.normal_(0.0, scale, generator=generator)
-            return data > 0 if dtype is torch.bool else data.to(dtype)
-
         batches = self.batches or 1
         scale = 1 / math.sqrt(max(k, 1))
         products = self.epilogue.products
@@ -75,7 +70,9 @@ class RegionProblem(Problem):
             if self.batches is not None:
                 sizes, strides = (batches, *sizes), (apart, *strides)
             extent = max(_extent(sizes, strides) + max(starts), 0)
-            whole = noise(extent, scale=scale if sizes[-2:] == (k, n) else 1.0)
+            whole = torch.empty(extent, dtype=torch.float32, device=self.device)
+            whole.normal_(0.0, scale if sizes[-2:] == (k, n) else 1.0, generator=generator)
+            whole = whole.to(self.dtype)
             return [whole.as_strided(sizes, strides, start) for start in starts]
 
         of_x, of_weights = self.batch_strides
@@ -83,12 +80,7 @@ class RegionProblem(Problem):
         starts = [(0,)] * products if self.apart is None else [(0, self.apart)]
         given = (k, n), self.weight_strides, of_weights
         weights = [weight for of in starts for weight in matrices(*given, *of)]
-        m *= batches
-        shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
-        operands = [
-            noise(*shapes[one.kind], dtype=getattr(torch, one.dtype))
-            for one in self.epilogue.operands
-        ]
+        operands = random_operands(self.epilogue, m * batches, n, self.device, generator)
         return (x, *weights, *operands)
 
     def _lying(self) -> str:
@@ -108,6 +100,19 @@ class RegionProblem(Problem):
         results = products + full + len(self.epilogue.outputs)
         each = self.m * self.k + products * self.k * self.n + results * self.m * self.n
         return 6 * (self.batches or 1) * each
+
+
+def random_operands(
+    epilogue: Epilogue, m: int, n: int, device: torch.device, generator: torch.Generator
+) -> list[Tensor]:
+    """What an epilogue of an (m, n) product reads besides, from a normal distribution."""
+    shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
+    operands = []
+    for one in epilogue.operands:
+        data = torch.empty(shapes[one.kind], dtype=torch.float32, device=device)
+        data.normal_(generator=generator)
+        operands.append(data > 0 if one.dtype == "bool" else data.to(getattr(torch, one.dtype)))
+    return operands
 
 
 def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:

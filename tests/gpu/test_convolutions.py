@@ -14,10 +14,11 @@ from torch.nn import functional as F
 import fusepass
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
-from fusepass.patterns import conv_relu, gemm_region, horizontal
+from fusepass.patterns import conv_relu, depthwise, gemm_region, horizontal
 from fusepass.tune import INDUCTOR, Candidate, Choice, Problem
 from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, agrees, applied
 from tests.patterns.test_conv_product import TAKEN
+from tests.patterns.test_depthwise import TAKEN as DEPTHWISE
 
 pytestmark = pytest.mark.gpu
 LAST = torch.channels_last
@@ -35,6 +36,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what is ours wherever it can be had."""
     monkeypatch.setattr(conv_relu, "choose", ours)
     monkeypatch.setattr(gemm_region, "choose", ours)
+    monkeypatch.setattr(depthwise, "choose", ours)
 
 
 @pytest.mark.usefixtures("taken")
@@ -58,7 +60,6 @@ def test_cudnn(name: str, dtype: torch.dtype, last: bool, monkeypatch: pytest.Mo
         {"stride": 2},
         {"dilation": 2, "padding": 2},
         {"groups": 4},
-        {"groups": CHANNELS},
         {"width": 1},
         {"padding_mode": "reflect"},
         {"bias": True},
@@ -85,6 +86,48 @@ def test_products(name: str, dtype: torch.dtype) -> None:
     with torch.no_grad():
         compiled(x)
     assert applied(compiled, "conv_product") >= 1
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("name", DEPTHWISE)
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+def test_depthwise(name: str, dtype: torch.dtype) -> None:
+    module = Layer(DEPTHWISE[name], groups=CHANNELS, width=5, stride=1).eval()
+    module = module.to("cuda", dtype).to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(3, CHANNELS, 12, 13, device="cuda").to(dtype).to(memory_format=LAST)
+    agrees(module, x, options={})
+    compiled = torch.compile(module, backend="fusepass")
+    with torch.no_grad():
+        compiled(x)
+    assert applied(compiled, "depthwise") == 1
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_training_depthwise(mode: str) -> None:
+    module = Layer(DEPTHWISE["silu"], groups=CHANNELS).cuda().half().to(memory_format=LAST)  # type: ignore[call-overload]
+    module = module.eval()
+    x = torch.randn(3, CHANNELS, 12, 13, device="cuda").half().to(memory_format=LAST)
+    for _ in range(3):
+        torch.compiler.cudagraph_mark_step_begin()
+        agrees(module, x, train=True, options={"mode": mode})
+
+
+@pytest.mark.parametrize("name", ["plain", "silu"])
+def test_searching_widely(name: str) -> None:
+    """Inductor's own candidates are really compiled; whichever is taken, nothing changes."""
+    around = AROUND[name] if name in AROUND else DEPTHWISE[name]
+    module = Layer(around, groups=1 if name in AROUND else CHANNELS).eval()
+    module = module.to("cuda", torch.float16).to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(16, CHANNELS, 40, 40, device="cuda").half().to(memory_format=LAST)
+    options = {"mode": "max-autotune-no-cudagraphs"}
+    agrees(module, x, options=options)
+    compiled = torch.compile(module, backend="fusepass", options=options)
+    with torch.no_grad():
+        compiled(x)
+    rule = "conv_relu" if name in AROUND else "depthwise"
+    (one,) = (d for d in fusepass.last_report(compiled).decisions if d.rule == rule)
+    assert "inductor took" in one.reason, one.reason
 
 
 def _wider(module: Layer) -> Layer:

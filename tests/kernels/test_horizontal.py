@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
 from fusepass.graph.horizontal import Program, parse
 from fusepass.kernels import horizontal as kernel
 from fusepass.kernels.horizontal_source import NAME, source
+from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 
 DTYPES = ("float32", "float16", "bfloat16")
 TRUTHS = ("logical_not", "logical_and", "logical_or")
@@ -155,30 +154,14 @@ def test_parameters_fit() -> None:
     assert ctypes.sizeof(kernel._table(*kernel._LARGE)) <= 32764
 
 
-def _nvrtc() -> Path | None:
-    found = importlib.util.find_spec("nvidia")
-    places = [] if found is None else list(found.submodule_search_locations or [])
-    for place in places:
-        for library in sorted(Path(place).glob("*/lib/libnvrtc.so*")):
-            return library
-    return None
-
-
-@pytest.mark.skipif(_nvrtc() is None, reason="needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)")
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_it_compiles_for(architecture: str) -> None:
-    library = ctypes.CDLL(str(_nvrtc()))
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
     for places in (kernel._SMALL, kernel._LARGE):
         text = source(bodies, *places)
         assert NAME in text
-        program = ctypes.c_void_p()
-        library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"x.cu", 0, None, None)
-        option = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-        failed = library.nvrtcCompileProgram(program, 1, option)
-        log = ctypes.create_string_buffer(1 << 16)
-        library.nvrtcGetProgramLog(program, log)
-        assert not failed, log.value.decode()
+        assert compile_error(text, architecture) is None
 
 
 @pytest.mark.gpu

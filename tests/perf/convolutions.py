@@ -68,7 +68,18 @@ def rounds(calls: Mapping[str, Callable[[], None]]) -> dict[str, list[float]]:
     return times
 
 
-def compared(name: str, batch: int, contiguous: bool, freezing: bool) -> dict[str, Any]:
+def kernels(call: Callable[[], Any]) -> dict[str, tuple[int, float]]:
+    """How often each kernel of one call runs, and for how many microseconds, longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    averages = sorted(profile.key_averages(), key=lambda one: -one.device_time_total)
+    return {one.key[:90]: (one.count, round(one.device_time_total, 1)) for one in averages[:40]}
+
+
+def compared(
+    name: str, batch: int, contiguous: bool, freezing: bool, looked: Path | None
+) -> dict[str, Any]:
     """Times, ratios to fusepass, errors and decisions of one network at one batch size."""
     torch.manual_seed(0)
     model = network(name)
@@ -76,17 +87,17 @@ def compared(name: str, batch: int, contiguous: bool, freezing: bool) -> dict[st
     x = x if contiguous else x.to(memory_format=LAST)
     ways: dict[str, dict[str, Any]] = {"inductor": {"backend": "inductor"}}
     if freezing:
-        ways["inductor frozen"] = {"backend": "inductor"}
+        ways["inductor frozen"] = {"options": {"freezing": True}}
         ways["fusepass frozen"] = {"backend": "fusepass", "options": {"frozen": True}}
     ways["fusepass"] = {"backend": "fusepass"}
     calls: dict[str, Callable[[], Tensor]] = {}
     seconds, compiled = {}, None
+    torch._dynamo.reset()  # once: it would take the code of those before away
     with torch.no_grad():
         for way, given in ways.items():
-            torch._dynamo.reset()
             compiled = torch.compile(model, **given)
             began = time.perf_counter()
-            # Dynamo asks the global config: as an option of torch.compile it freezes nothing.
+            # Dynamo asks the global config: the option alone freezes nothing.
             with inductor_config.patch(freezing=way == "inductor frozen"):
                 compiled(x)
             seconds[way] = round(time.perf_counter() - began, 1)
@@ -95,6 +106,11 @@ def compared(name: str, batch: int, contiguous: bool, freezing: bool) -> dict[st
         measured = rounds({way: record(call, 1).replay for way, call in calls.items()})
         results = {way: call().clone() for way, call in calls.items()}
         results["eager"] = model(x)
+        if looked:
+            reasons = Counter(f"{one.rule} {one.outcome} {one.reason}" for one in decisions)
+            seen = {"kernels": {way: kernels(call) for way, call in calls.items()}}
+            record_of = looked / f"{name}-{batch}.json"
+            record_of.write_text(json.dumps({**seen, "decisions": dict(reasons)}, indent=1))
         exact = model.double()(x.double())
     pairs = {way: zip(measured[way], measured["fusepass"], strict=True) for way in ways}
     return {
@@ -119,6 +135,7 @@ def main() -> None:
     parser.add_argument("--contiguous", action="store_true")
     parser.add_argument("--freezing", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--kernels", type=Path, help="folder for kernels and reasons of each row")
     given = parser.parse_args()
     record: dict[str, Any] = {
         "what": __doc__,
@@ -129,7 +146,7 @@ def main() -> None:
     }
     for name in given.networks:
         for batch in given.batch:
-            row = compared(name, batch, given.contiguous, given.freezing)
+            row = compared(name, batch, given.contiguous, given.freezing, given.kernels)
             record["rows"].append(row)
             sys.stdout.write(f"{json.dumps(row)}\n")
             sys.stdout.flush()

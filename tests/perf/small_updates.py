@@ -62,9 +62,9 @@ def main() -> None:
     update, lists = updates("cuda")
     calls: dict[str, Callable[[], Any]] = {}
     seconds = {}
+    torch._dynamo.reset()
     with torch.no_grad():
         for name in ("inductor", "fusepass"):
-            torch._dynamo.reset()
             compiled = torch.compile(update, backend=name)
             began = time.perf_counter()
             for one, other in zip(compiled(*lists), update(*lists), strict=True):

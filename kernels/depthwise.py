@@ -1,0 +1,290 @@
+"""A depthwise convolution with everything element-wise around its result as one operation.
+
+    ``fusepass::depthwise(x, weight, operands, epilogue, stride, padding, dilation, patch)``
+
+Each channel is convolved with a kernel of its own. ``epilogue`` is the text of a
+:class:`fusepass.graph.epilogue.Epilogue` of that result as a matrix, one row for each pixel.
+Shapes: ``x`` (B, C, H, W), channels last; ``weight`` (C, 1, h, w); operands broadcastable to
+(M, C), where M are the pixels of the result's images; outputs (M, C), contiguous. ``x`` and
+``weight`` are bf16, fp16 or fp32; sums are in fp32.
+
+The operator computes its reference on any device but CUDA's, where it launches the kernel of
+``depthwise_source.py``. For graphs after autograd: no backward formula.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue, Output, evaluate, parse
+from fusepass.kernels.depthwise_source import (
+    NAME,
+    Patch,
+    Shape,
+    depthwise_source,
+    lanes,
+    patches,
+    rows,
+)
+from fusepass.torch_private import nvrtc
+
+Pair = Sequence[int]
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: Epilogue,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+) -> list[Tensor]:
+    """The outputs in plain PyTorch: summed in fp32 (fp64 stays), rounded once, at the end."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    made = torch.ops.aten.convolution.default(
+        x.to(wide),
+        weight.to(wide),
+        None,
+        list(stride),
+        list(padding),
+        list(dilation),
+        False,
+        [0, 0],
+        weight.shape[0],
+    )
+    return evaluate(epilogue, [made.permute(0, 2, 3, 1).reshape(-1, weight.shape[0])], operands)
+
+
+# --- what it can compute --------------------------------------------------------------------------
+
+_MOST_TAPS = 121
+_WIDTHS = (14, 8, 7, 4)
+# Fastest somewhere on an H200, for kernels of 3 to 7 pixels: channels, pixels down, and whether
+# patches are as long as they may be, half of that, or short; those most often so come first.
+_PATCHES = ((4, 1, 0), (2, 1, 0), (4, 1, 2), (4, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 2), (2, 1, 2))
+_PATCHES_OF_STRIDES = ((4, 2, 2), (4, 1, 2), (4, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2))
+
+
+def choices(shape: Shape) -> tuple[Patch, ...]:
+    """The patches worth timing: few pixels beyond the edge, and channels as there are."""
+    if shape.kernel[0] * shape.kernel[1] > _MOST_TAPS:
+        return ()
+    width = shape.result[1]
+
+    def waste(across: int) -> tuple[int, int]:
+        return -(-width // across) * across, -across
+
+    long = min((w for w in _WIDTHS if w < 2 * width or w == 4), key=waste)
+    half = min((w for w in _WIDTHS if w < long or w == 4), key=waste)
+    across = (long, half, 4)
+    made = [
+        Patch(vector, across[kind], down)
+        for vector, down, kind in (_PATCHES if shape.stride[1] == 1 else _PATCHES_OF_STRIDES)
+        if shape.channels % vector == 0 and down <= shape.result[0]
+    ]
+    plain = [Patch(1, across[0], 1)] * (shape.channels % 2)
+    return tuple(dict.fromkeys([*made, *plain]))
+
+
+def shape_of(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Shape:
+    """What a call with these arguments computes; takes fake tensors of known sizes, too."""
+    image, kernel = x.shape[2:], weight.shape[2:]
+    sides = zip(image, kernel, stride, padding, dilation, strict=True)
+    result = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
+
+    def pair(sizes: Pair) -> tuple[int, int]:
+        height, width = map(int, sizes)
+        return height, width
+
+    return Shape(
+        channels=int(x.shape[1]),
+        image=pair(image),
+        result=pair(result),
+        kernel=pair(kernel),
+        stride=pair(stride),
+        padding=pair(padding),
+        dilation=pair(dilation),
+        dtype=str(x.dtype).removeprefix("torch."),
+    )
+
+
+# --- kernel ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is launched for one kind of call.
+
+    Attributes:
+        kernel: the driver's.
+        table: type of its parameter.
+        patches: in one image.
+        rows: patches that a block computes at once.
+        groups: of channels, each of which needs blocks of its own.
+        threads: in a block.
+        most: blocks that are worth while for one group.
+    """
+
+    kernel: Any
+    table: type[ctypes.Structure]
+    patches: int
+    rows: int
+    groups: int
+    threads: int
+    most: int
+
+
+_WAVES = 4  # of blocks for each multiprocessor; each reads its weights anew
+
+
+@functools.lru_cache(maxsize=512)
+def _plan(shape: Shape, text: str, patch: Patch, device: int) -> _Plan:
+    epilogue = parse(text)
+    numbers = max(len(epilogue.operands) + len(epilogue.outputs), 1)
+    fields = [("x", ctypes.c_uint64), ("w", ctypes.c_uint64)]
+    fields += [("p", ctypes.c_uint64 * numbers), ("batch", ctypes.c_uint32)]  # type: ignore[list-item]
+    table = type("Table", (ctypes.Structure,), {"_fields_": fields})
+    wide, high = lanes(shape, patch), rows(shape, patch)
+    with torch.cuda.device(device):
+        kernel = nvrtc.compiled(depthwise_source(shape, epilogue, patch), NAME)
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    down, across = patches(shape, patch)
+    groups = shape.channels // (wide * patch.vector)
+    most = max(_WAVES * processors // groups, 1)
+    return _Plan(kernel, table, down * across, high, groups, wide * high, most)
+
+
+def prepare(shape: Shape, epilogue: Epilogue, patch: Patch, device: torch.device) -> None:
+    """Compile what calls of this kind will launch.
+
+    Raises:
+        Exception: there is no NVRTC, or it refuses.
+    """
+    _plan(shape, epilogue.text(), patch, device.index or 0)
+
+
+def launch(
+    x: Tensor,
+    weight: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: str,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    patch: str,
+) -> list[Tensor]:
+    """The outputs, by one launch."""
+    shape = shape_of(x, weight, stride, padding, dilation)
+    wanted = _named(patch)
+    given = [x, weight, *operands]
+    parsed = _parsed(epilogue)
+    full = [
+        x,
+        *(o for o, kind in zip(operands, parsed.operands, strict=True) if kind.kind == "full"),
+    ]
+    if any(one.data_ptr() % (one.element_size() * wanted.vector) for one in full):
+        wanted = Patch(1, wanted.across, wanted.down)  # a view that starts between two vectors
+    device = x.device.index
+    plan = _plan(shape, epilogue, wanted, device)
+    pixels = x.shape[0] * shape.result[0] * shape.result[1]
+    results = [
+        torch.empty((pixels, shape.channels), dtype=getattr(torch, out.dtype), device=x.device)
+        for out in parsed.outputs
+    ]
+    strips = x.shape[0] * plan.patches
+    if strips and pixels:
+        table: Any = plan.table()
+        table.x, table.w, *rest = [one.data_ptr() for one in given]
+        table.p[: len(rest) + len(results)] = [*rest, *(one.data_ptr() for one in results)]
+        table.batch = x.shape[0]
+        blocks = plan.groups * min(-(-strips // plan.rows), plan.most)
+        with torch.cuda.device(device):
+            nvrtc.launch(plan.kernel, blocks, plan.threads, table, device)
+    return results
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Epilogue:
+    return parse(text)
+
+
+@functools.lru_cache(maxsize=64)
+def _named(name: str) -> Patch:
+    return Patch(*map(int, name.removeprefix("cuda ").split("x")))
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+_library = torch.library.Library("fusepass", "FRAGMENT")
+_library.define(
+    "depthwise(Tensor x, Tensor weight, Tensor[] operands, str epilogue, int[] stride, "
+    "int[] padding, int[] dilation, str patch) -> Tensor[]",
+    tags=(torch.Tag.needs_exact_strides,),
+)
+_library.define(
+    "depthwise_product(Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation) "
+    "-> Tensor"
+)
+
+
+def _on_any_device(
+    x: Tensor,
+    weight: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: str,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    patch: str,
+) -> list[Tensor]:
+    return reference(x, weight, operands, parse(epilogue), stride, padding, dilation)
+
+
+def _fake(
+    x: Tensor,
+    weight: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: str,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    patch: str,
+) -> list[Tensor]:
+    shape = shape_of(x, weight, stride, padding, dilation)
+    pixels = x.shape[0] * shape.result[0] * shape.result[1]
+    return [
+        x.new_empty((pixels, shape.channels), dtype=getattr(torch, out.dtype))
+        for out in parse(epilogue).outputs
+    ]
+
+
+def _product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """The result alone, in x's dtype; stands in a graph while a site is looked at, never longer."""
+    (made,) = reference(x, weight, [], ALONE, stride, padding, dilation)
+    return made.to(x.dtype)
+
+
+def _fake_product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    height, width = shape_of(x, weight, stride, padding, dilation).result
+    return x.new_empty((x.shape[0] * height * width, x.shape[1]))
+
+
+_library.impl("depthwise", _on_any_device, "CompositeExplicitAutograd")
+_library.impl("depthwise", launch, "CUDA")
+torch.library.register_fake("fusepass::depthwise", _fake, lib=_library)
+_library.impl("depthwise_product", _product, "CompositeExplicitAutograd")
+torch.library.register_fake("fusepass::depthwise_product", _fake_product, lib=_library)
+OPERATOR = torch.ops.fusepass.depthwise.default
+PRODUCT = torch.ops.fusepass.depthwise_product.default

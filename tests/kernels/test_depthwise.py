@@ -1,0 +1,204 @@
+"""The depthwise kernel: its operator against torch, its text compiled, its launches on a device."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels import depthwise as kernel
+from fusepass.kernels.depthwise_source import Patch, Shape, depthwise_source
+from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
+from tests.kernels.test_horizontal import every_operation
+
+DTYPES = ["float16", "bfloat16", "float32"]
+
+
+def everything(dtype: str) -> Epilogue:
+    """Operands of every kind, and two results."""
+    operands = [Operand(kind, dtype) for kind in ("row", "column", "full", "scalar")]
+    operands.append(Operand("full", "bool"))
+    steps = (
+        Step("mul", ("%0", "%1")),
+        Step("add", ("%6", "%2")),
+        Step("sigmoid", ("%7",)),
+        Step("where", ("%5", "%8", "%3")),
+        Step("mul", ("%9", "%4")),
+        Step("sub", ("%10", 0.25)),
+    )
+    return Epilogue(1, tuple(operands), steps, (Output("%11", dtype), Output("%7", "float32")))
+
+
+def drawn(draw: random.Random) -> dict[str, Any]:
+    """A convolution that makes at least one pixel."""
+    while True:
+        given: dict[str, Any] = {
+            "channels": draw.choice([1, 2, 3, 6, 8, 12, 24, 40, 66, 134]),
+            "batch": draw.choice([1, 2, 5]),
+            "image": (draw.randint(1, 20), draw.randint(1, 20)),
+            "kernel": (draw.randint(1, 7), draw.randint(1, 7)),
+            "stride": (draw.randint(1, 3), draw.randint(1, 3)),
+            "padding": (draw.randint(0, 4), draw.randint(0, 4)),
+            "dilation": (draw.randint(1, 2), draw.randint(1, 3)),
+        }
+        if min(shape_of(given, "float32").result) > 0:
+            return given
+
+
+def shape_of(given: dict[str, Any], dtype: str) -> Shape:
+    x = torch.empty(given["batch"], given["channels"], *given["image"], device="meta")
+    weight = torch.empty(given["channels"], 1, *given["kernel"], device="meta")
+    sizes = given["stride"], given["padding"], given["dilation"]
+    return kernel.shape_of(x.to(getattr(torch, dtype)), weight, *sizes)
+
+
+def tensors(given: dict[str, Any], dtype: str, device: str) -> tuple[Tensor, Tensor]:
+    batch, channels = given["batch"], given["channels"]
+    x = torch.randn(batch, *given["image"], channels).permute(0, 3, 1, 2)
+    weight = torch.randn(channels, 1, *given["kernel"]) * 0.3
+    return tuple(one.to(device, getattr(torch, dtype)) for one in (x, weight))  # type: ignore[return-value]
+
+
+def operands_of(epilogue: Epilogue, pixels: int, channels: int, device: str) -> list[Tensor]:
+    shapes = {
+        "row": (channels,),
+        "column": (pixels, 1),
+        "full": (pixels, channels),
+        "scalar": (),
+    }
+    made = [(torch.randn(shapes[one.kind]), one.dtype) for one in epilogue.operands]
+    return [
+        (data > 0 if kind == "bool" else data.to(getattr(torch, kind))).to(device)
+        for data, kind in made
+    ]
+
+
+def agree(got: list[Tensor], want: list[Tensor]) -> None:
+    for one, other in zip(got, want, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        assert one.is_contiguous()
+        exact = other.double()
+        bound = error_bound(half_ulp(one.dtype, rms(exact)), 0.0, None)
+        assert passes(rms_error(one, exact), max(bound, 1e-5 * rms(exact)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_reference_is_the_convolution(seed: int) -> None:
+    given = drawn(random.Random(seed))
+    x, weight = tensors(given, "float32", "cpu")
+    sizes = given["stride"], given["padding"], given["dilation"]
+    (got,) = torch.ops.fusepass.depthwise(x, weight, [], kernel.ALONE.text(), *sizes, "cuda 1x4x1")
+    want = F.conv2d(x, weight, None, *sizes, groups=given["channels"])
+    torch.testing.assert_close(got, want.permute(0, 2, 3, 1).reshape(-1, given["channels"]))
+    assert torch.equal(got, torch.ops.fusepass.depthwise_product(x, weight, *sizes))
+
+
+def test_the_operator() -> None:
+    given = drawn(random.Random(3))
+    x, weight = tensors(given, "float16", "cpu")
+    epilogue, sizes = everything("float16"), (given["stride"], given["padding"], given["dilation"])
+    height, width = shape_of(given, "float16").result
+    operands = operands_of(epilogue, given["batch"] * height * width, given["channels"], "cpu")
+    args = x, weight, operands, epilogue.text(), *map(list, sizes), "cuda 2x4x1"
+    torch.library.opcheck(kernel.OPERATOR, args, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 96, 130, 1152])
+@pytest.mark.parametrize("width", [1, 5, 14, 56])
+def test_patches_fit(channels: int, width: int) -> None:
+    square = (width, width)
+    shape = Shape(channels, square, square, (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    found = kernel.choices(shape)
+    assert found
+    assert len(set(found)) == len(found)
+    for patch in found:
+        assert channels % patch.vector == 0
+        assert patch.down <= width
+        assert kernel._named(patch.name) == patch
+
+
+def test_huge_kernels_are_left_alone() -> None:
+    shape = Shape(8, (64, 64), (64, 64), (31, 31), (1, 1), (15, 15), (1, 1), "float16")
+    assert kernel.choices(shape) == ()
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_compiles_for(architecture: str, dtype: str) -> None:
+    for seed in range(3):
+        shape = shape_of(drawn(random.Random(seed)), dtype)
+        for patch in kernel.choices(shape)[:2]:
+            text = depthwise_source(shape, everything(dtype), patch)
+            assert compile_error(text, architecture) is None
+    shape = Shape(96, (14, 14), (14, 14), (7, 7), (1, 1), (3, 3), (1, 1), dtype)
+    for patch in kernel.choices(shape):
+        text = depthwise_source(shape, kernel.ALONE, patch)
+        assert compile_error(text, architecture) is None
+
+
+@needs_nvrtc
+def test_every_operation_compiles() -> None:
+    shape = Shape(8, (4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    for body in every_operation():
+        kinds = [
+            Operand("row" if one.kind == "column" else one.kind, one.dtype) for one in body.operands
+        ]
+        moved = tuple(Step(step.op, tuple(_moved(arg) for arg in step.args)) for step in body.steps)
+        outputs = tuple(Output(str(_moved(out.value)), out.dtype) for out in body.outputs)
+        text = depthwise_source(shape, Epilogue(1, tuple(kinds), moved, outputs), Patch(2, 4, 1))
+        assert compile_error(text, "sm_90") is None
+
+
+def _moved(arg: Any) -> Any:
+    """A value's place behind one product."""
+    return f"%{int(arg[1:]) + 1}" if isinstance(arg, str) else arg
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("seed", range(12))
+def test_on_a_device(dtype: str, seed: int) -> None:
+    draw = random.Random(seed)
+    given = drawn(draw)
+    shape = shape_of(given, dtype)
+    x, weight = tensors(given, dtype, "cuda")
+    sizes = given["stride"], given["padding"], given["dilation"]
+    pixels = given["batch"] * shape.result[0] * shape.result[1]
+    for epilogue in (kernel.ALONE, everything(dtype)):
+        operands = operands_of(epilogue, pixels, given["channels"], "cuda")
+        want = kernel.reference(x.double(), weight.double(), operands, epilogue, *sizes)
+        for patch in draw.sample(kernel.choices(shape), k=1):
+            args = x, weight, operands, epilogue.text(), *sizes, patch.name
+            agree(torch.ops.fusepass.depthwise(*args), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_an_image_that_starts_between_vectors(at: int) -> None:
+    channels, size = 8, (2, 6, 5, 8)
+    whole = torch.randn(at + 2 * 6 * 5 * channels, device="cuda").half()
+    x = whole[at:].view(size).permute(0, 3, 1, 2)
+    weight = torch.randn(channels, 1, 3, 3, device="cuda").half()
+    args = [1, 1], [1, 1], [1, 1]
+    want = kernel.reference(x.double(), weight.double(), [], kernel.ALONE, *args)
+    agree(kernel.launch(x, weight, [], kernel.ALONE.text(), *args, "cuda 4x4x1"), want)
+
+
+@pytest.mark.gpu
+def test_what_is_not_finite_on_a_device() -> None:
+    x = torch.randn(2, 6, 5, 8, device="cuda").half()
+    x[0, 1, 2, 3], x[1, 5, 4, 0], x[1, 0, 0, 7] = float("nan"), float("inf"), -float("inf")
+    x = x.permute(0, 3, 1, 2)
+    weight = torch.randn(8, 1, 3, 3, device="cuda").half()
+    args = [1, 1], [1, 1], [1, 1]
+    (got,) = kernel.launch(x, weight, [], kernel.ALONE.text(), *args, "cuda 4x4x2")
+    want = F.conv2d(x, weight, None, *args, groups=8).permute(0, 2, 3, 1).reshape(-1, 8).float()
+    assert torch.equal(got.isnan(), want.isnan())
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3, equal_nan=True)
