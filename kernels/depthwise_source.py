@@ -21,7 +21,7 @@ NAME = "fusepass_depthwise"
 _MOST_THREADS = 256
 _MOST_LANES = 32  # a block reads the weights of all of them first
 _MOST_BYTES = 24 << 10  # of shared memory
-_UNROLLED = 25  # taps; of more, the rows of a kernel are a loop
+_UNROLLED = 9  # taps; of more, the rows of a kernel are a loop
 
 
 @dataclass(frozen=True)

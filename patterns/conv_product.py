@@ -36,6 +36,7 @@ from fusepass.rewrite.matrix_form import (
     OtherStrides,
     Trial,
     as_matrix,
+    has_known_images,
     lies_last,
     write_trial,
 )
@@ -55,8 +56,7 @@ def is_pointwise_conv(node: fx.Node) -> bool:
     if any(one is None or one.dtype not in _HALF for one in values):
         return False
     x, weight, made = (one for one in values if one is not None)
-    sizes = *x.shape, *weight.shape
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not has_known_images(x) or not has_known_images(weight):
         return False
     plain = list(args[3]) == [1, 1] and list(args[4]) == [0, 0] and args[8] == 1
     return plain and list(weight.shape[2:]) == [1, 1] and lies_last(x) and lies_last(made)
@@ -68,17 +68,16 @@ def is_pointwise_conv(node: fx.Node) -> bool:
 def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
     """The convolution as a product of its pixels and its weight."""
     args: Any = conv.args
-    images, columns = args[0].meta["val"], args[1].meta["val"].shape[0]
-    pixels = as_matrix(write, args[0], images.numel() // images.shape[1])
-    weight = write.call(RESHAPE, args[1], [columns, -1])
+    pixels = as_matrix(write, args[0])
+    weight = write.call(RESHAPE, args[1], [args[1].meta["val"].shape[0], -1])
     return write.call(torch.ops.aten.mm.default, pixels, write.call(PERMUTE, weight, [1, 0]))
 
 
 def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
     """What Inductor does with the site as it is."""
     text = region.epilogue.text()
-    batch, channels, height, width = images.shape
-    shape = batch, height, width, channels
+    _, channels, height, width = images.shape
+    shape = -1, height, width, channels
 
     def run(x: Tensor, weight_t: Tensor, *operands: Tensor) -> Any:
         y = torch.ops.aten.convolution.default(

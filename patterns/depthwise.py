@@ -34,7 +34,13 @@ from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
 from fusepass.rewrite.channels import ChannelWriter
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.matrix_form import OtherStrides, Trial, lies_last, write_trial
+from fusepass.rewrite.matrix_form import (
+    OtherStrides,
+    Trial,
+    has_known_images,
+    lies_last,
+    write_trial,
+)
 from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, DepthwiseProblem, choose
@@ -52,8 +58,10 @@ def is_depthwise(node: fx.Node) -> bool:
     if any(one is None or one.dtype not in kernel.DTYPES for one in values):
         return False
     x, weight, made = (one for one in values if one is not None)
-    sizes = *x.shape, *weight.shape, *args[3], *args[4], *args[5]
-    if not all(isinstance(size, int) for size in sizes) or 0 in (*x.shape, *made.shape):
+    sizes = *weight.shape, *args[3], *args[4], *args[5]
+    if not has_known_images(x) or not has_known_images(made):
+        return False
+    if not all(isinstance(size, int) for size in sizes):
         return False
     one_each = args[8] == x.shape[1] == weight.shape[0] > 1 and weight.shape[1] == 1
     return bool(one_each and _in_order(weight) and lies_last(x) and lies_last(made))
@@ -171,6 +179,10 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     x, weight = region.x.meta["val"], region.weights[0].value
     stride, padding, dilation = _arguments(conv)
     shape = kernel.shape_of(x, weight, stride, padding, dilation)
+    batch = torch_private.size_hint(x.shape[0])
+    if batch is None:
+        return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)
+    images = batch, shape.channels, *shape.image
     problem = DepthwiseProblem(
         op="depthwise",
         activation=digest(region.epilogue),
@@ -182,7 +194,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
         x_strides=(0, 0),
         weight_strides=(0, 0),
         device=x.device,
-        images=tuple(x.shape),
+        images=images,
         kernel=tuple(weight.shape),  # type: ignore[arg-type]
         sizes=(tuple(stride), tuple(padding), tuple(dilation)),
         groups=shape.channels,

@@ -12,6 +12,7 @@ from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, every_likely, likely
 from fusepass.kernels.gemm_unfused import complete, unfused
 from fusepass.tune import INDUCTOR, Candidate
+from fusepass.tune.model import region_microseconds
 
 
 def candidates(
@@ -41,6 +42,7 @@ def candidates(
         INDUCTOR,
         partial(_unfused, epilogue=theirs.text(), products=epilogue.products, without=without),
         traced=partial(_in_torch, epilogue=theirs, without=without),
+        estimate=partial(region_microseconds, fused=False),
     )
     names = every_likely(named, m) if every else likely(named, epilogue.products, m, n)
     best = (known or "").removeprefix("triton ")
@@ -49,7 +51,11 @@ def candidates(
     return (
         plain,
         *(
-            Candidate(f"triton {name}", partial(_fused, epilogue=text, tile=named[name]))
+            Candidate(
+                f"triton {name}",
+                partial(_fused, epilogue=text, tile=named[name]),
+                estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
+            )
             for name in names
         ),
     )

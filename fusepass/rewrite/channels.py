@@ -64,10 +64,11 @@ class ChannelWriter:
             return value
         inner = value.args[0] if value.args else None
         if torch_private.operator_name(value.target) and isinstance(inner, fx.Node):
-            same = inner.meta["val"].numel() == channels
+            same = torch_private.known_equal(inner.meta["val"].numel(), channels)
             if same and (is_cast(value) or str(value.target) in _RESHAPES):
                 return self.vector(inner, channels)
-            whole = calls_of(value) is not None and value.meta["val"].numel() == channels
+            count = value.meta["val"].numel()
+            whole = calls_of(value) is not None and torch_private.known_equal(count, channels)
             if whole and not value.kwargs:
                 return self.call(value.target, *(self.vector(one, channels) for one in value.args))
         return self.single(self.call(RESHAPE, value, [channels, *self.behind]))

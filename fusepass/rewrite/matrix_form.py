@@ -7,12 +7,13 @@ for regions behind products finds one there. If nothing comes of it, the graph i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
 
+from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.conv_chain import scaled_at
 from fusepass.graph.epilogue_of_aten import calls_of
@@ -49,13 +50,32 @@ class Trial:
 
 
 def lies_last(value: Tensor) -> bool:
-    """Whether images lie channels last, without gaps."""
-    return value.permute(TO_LAST).is_contiguous()
+    """Whether images lie channels last, without gaps, whatever the size of a batch that varies."""
+    known, extent = torch_private.known_equal, 1
+    for dim in reversed(TO_LAST):
+        if not known(value.shape[dim], 1) and not known(value.stride(dim), extent):
+            return False
+        extent *= value.shape[dim]
+    return True
 
 
-def as_matrix(write: ChannelWriter, node: fx.Node, rows: int) -> fx.Node:
+def has_known_images(value: Tensor) -> bool:
+    """Whether a value is a batch of images whose size does not vary, and which are not empty."""
+    sizes: Sequence[Any] = value.shape  # a batch that varies is no int, and never empty
+    batch, *image = sizes
+    filled = not isinstance(batch, int) or batch > 0
+    return filled and all(isinstance(size, int) and size > 0 for size in image)
+
+
+def as_matrix(write: ChannelWriter, node: fx.Node) -> fx.Node:
     """Images as a matrix with a row for each pixel."""
-    return write.call(RESHAPE, write.call(PERMUTE, node, TO_LAST), [rows, -1])
+    channels = node.meta["val"].shape[1]
+    return write.call(RESHAPE, write.call(PERMUTE, node, TO_LAST), [-1, channels])
+
+
+def _same_shape(value: Tensor, other: Tensor) -> bool:
+    pairs = zip(value.shape, other.shape, strict=False)
+    return value.dim() == other.dim() and all(torch_private.known_equal(*pair) for pair in pairs)
 
 
 def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.Node]) -> fx.Node:
@@ -74,7 +94,7 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
     conv = trial.conv
     graph, write = conv.graph, ChannelWriter(conv.graph)
     images: Any = conv.meta["val"]
-    columns, rows = images.shape[1], images.numel() // images.shape[1]
+    columns = images.shape[1]
     scaled, last = scaled_at(conv)
     with graph.inserting_before(last.next):
         product = multiply(write, conv)
@@ -95,17 +115,18 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
             return arg
         if arg in trial.matrix:
             return trial.matrix[arg]
-        if value.shape == images.shape and lies_last(value):
-            return as_matrix(write, arg, rows)
+        if _same_shape(value, images) and lies_last(value):
+            return as_matrix(write, arg)
         shape = [1] * (images.dim() - value.dim()) + list(value.shape)
-        return write.call(RESHAPE, arg, [columns]) if shape == [1, columns, 1, 1] else None
+        by_channel = all(map(torch_private.known_equal, shape, [1, columns, 1, 1]))
+        return write.call(RESHAPE, arg, [columns]) if by_channel else None
 
     node = last.next
     while node.op != "output":
         following = node.next
         value = tensor_value(node)
         reads = any(one in trial.matrix for one in node.all_input_nodes)
-        if reads and value is not None and value.shape == images.shape and calls_of(node):
+        if reads and value is not None and _same_shape(value, images) and calls_of(node):
             with graph.inserting_before(node):
                 given = [argument(arg) for arg in node.args]
                 if None not in given:
@@ -128,12 +149,11 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
 
 def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
     """A matrix as images, which lie channels last; those of one pixel lie so in two ways."""
-    batch, columns, height, width = like.shape
-    if like.is_contiguous() and like.stride()[2:] == (1, 1):
-        return write.call(RESHAPE, matrix, [*like.shape])
-    return write.call(
-        PERMUTE, write.call(RESHAPE, matrix, [batch, height, width, columns]), TO_SECOND
-    )
+    _, columns, height, width = like.shape
+    if height * width == 1 and like.stride()[2:] == (1, 1):
+        return write.call(RESHAPE, matrix, [-1, columns, 1, 1])
+    whole = write.call(RESHAPE, matrix, [-1, height, width, columns])
+    return write.call(PERMUTE, whole, TO_SECOND)
 
 
 def _instead(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:

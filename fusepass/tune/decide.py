@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -239,7 +240,8 @@ def _timed(
         return choice
     if noise > _QUIET and best == INDUCTOR:
         obstacle = f"timings were disturbed by {noise:.0%}"
-        choice = _estimated(problem, [one for one in able if one.name in medians], obstacle)
+        hopeful = [one for one in able if medians.get(one.name, math.inf) <= medians[INDUCTOR]]
+        choice = _estimated(problem, hopeful, obstacle)
     _state.passing[key] = choice  # not written down: it may come out otherwise another day
     return choice
 
@@ -255,7 +257,8 @@ def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) 
     rates = model.RATES.get(torch.cuda.get_device_name(problem.device))
     if rates is None or not model.applies_to(problem):
         return _left(f"nothing is known about this device, and nothing was timed: {why_not_timed}")
-    times = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
+    asked = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
+    times = {name: time for name, time in asked.items() if time is not None}
     best = min(times, key=times.__getitem__, default=INDUCTOR)
     if times.get(INDUCTOR, 0.0) < _SMALLEST_ESTIMATED_GAIN * times.get(best, 0.0):
         best = INDUCTOR

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fusepass.tune.problem import Problem
+from fusepass.tune.region_problem import RegionProblem
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -45,6 +46,32 @@ def pointwise_microseconds(problem: Problem, rates: Rates) -> float:
     """A kernel that reads and writes an (m, n) matrix once."""
     moved = 2 * problem.m * problem.n * problem.dtype.itemsize
     return moved / rates.bandwidth + rates.launch
+
+
+_FEWEST_ELEMENTS = 6 << 20
+_SLOWER = 1.4  # what a kernel of ours may be below the roofline and still be believed to win
+
+
+def region_microseconds(problem: RegionProblem, rates: Rates, *, fused: bool) -> float | None:
+    """One or two products and what follows them: in one kernel of ours, or as Inductor runs them.
+
+    Ours is taken for slower than it was ever measured, so that it is believed to win only where
+    the pass over memory that it saves is most of the work: products of few columns, as those of
+    convolutions. None for small results, whose times are latencies.
+    """
+    m, n, k = problem.m * (problem.batches or 1), problem.n, problem.k
+    if m * n < _FEWEST_ELEMENTS:
+        return None
+    size, products = problem.dtype.itemsize, problem.epilogue.products
+    full = sum(one.kind == "full" for one in problem.epilogue.operands)
+    results = full + len(problem.epilogue.stored)
+    multiplied = 2 * m * n * k / rates.half_flops
+    if fused:
+        moved = (m * k + products * k * n + results * m * n) * size / rates.bandwidth
+        return _SLOWER * max(products * multiplied, moved) + rates.launch
+    moved = (m * k + k * n + m * n) * size / rates.bandwidth
+    behind = (products + results) * m * n * size / rates.bandwidth
+    return products * (max(multiplied, moved) + rates.launch) + behind + rates.launch
 
 
 def applies_to(problem: Problem) -> bool:

@@ -85,13 +85,14 @@ class Candidate:
             ``run`` can be traced itself.
         besides: microseconds of work elsewhere without which it cannot be had; not in ``run``.
         refuses: why it cannot do a problem, or None.
-        estimate: microseconds it should take on a device of those rates; None if nobody knows.
+        estimate: microseconds it should take on a device of those rates; None, or a function that
+            gives None, if nobody knows.
     """
 
     name: str
     run: Callable[..., Any]
     refuses: Callable[[Problem], str | None] = lambda problem: None
-    estimate: Callable[[Problem, Any], float] | None = None
+    estimate: Callable[[Any, Any], float | None] | None = None
     traced: Callable[..., Any] | None = None
     besides: float = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from tests.patterns.conv_programs import CHANNELS, OPTIONS, Layer, agrees, applied
+from tests.patterns.conv_programs import CHANNELS, OPTIONS, Layer, agrees, applied, check
 
 LAST = torch.channels_last
 RULE = "depthwise"
@@ -108,6 +109,19 @@ def test_one_channel() -> None:
 def test_images_that_do_not_lie_channels_last() -> None:
     module = Layer(TAKEN["silu"], groups=CHANNELS).eval().bfloat16()
     assert found_in(module, torch.randn(3, CHANNELS, 9, 8).bfloat16()) == 0
+
+
+@pytest.mark.parametrize("name", ["silu", "residual", "two results"])
+def test_a_batch_size_that_varies(name: str) -> None:
+    module = layer(TAKEN[name])
+    wide = copy.deepcopy(module).double()
+    compiled = torch.compile(module, backend="fusepass", options=ONLY)
+    for batch in (2, 5, 3):
+        x = images(batch, CHANNELS, 6, 7)
+        torch._dynamo.mark_dynamic(x, 0)
+        with torch.no_grad():
+            check(compiled(x), module(x), wide(x.double()))
+    assert applied(compiled, RULE) == 1  # in one compile
 
 
 def test_a_batch_of_nothing() -> None:

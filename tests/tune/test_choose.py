@@ -275,6 +275,17 @@ def test_disturbed_timings_are_no_choice_for_ever(
     assert (choose().candidate, choose().source) == ("inductor", "table")
 
 
+def test_a_model_does_not_overrule_what_was_seen_in_noise(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_device(monkeypatch)
+    clock.times = {
+        "inductor": [20.0, 22.0, 31.0, 25.0, 16.0, 40.0, 21.0],
+        "library": [25.0, 33.0, 27.0, 24.0, 35.0, 26.0, 29.0],
+    }
+    assert choose().candidate == "inductor"
+
+
 def test_a_clear_gain_in_noise_counts_but_is_not_written_down(clock: Clock) -> None:
     clock.times = {
         "inductor": [40.0, 44.0, 36.0, 50.0, 38.0, 40.0, 42.0],
