@@ -1,11 +1,11 @@
-"""Two dozen models of timm, torchvision and transformers, in inference: never slower than Inductor.
+"""The models of suite ``models``, each in a minute: never slower than Inductor.
 
     python tests/perf/zoo.py --json zoo.json            # goes on where the file ends
     python tests/perf/zoo.py --json zoo.json --only bert gpt2 --mode reduce-overhead
 
-Random weights, half precision, images channels last. Each model is compiled by Inductor and by
-fusepass in one mode and called in interleaved rounds: by the wall around synchronised calls, and as
-a replay of one CUDA graph where the call can be recorded. Results are held to eager's in fp64.
+Each model is compiled by Inductor and by fusepass in one mode and called in interleaved rounds: by
+the wall around synchronised calls, and as a replay of one CUDA graph where the call can be recorded.
+Errors are against fp64. (``python -m fusepass bench --suite models`` takes a process for each.)
 Bars: no model below 0.98 of Inductor's speed; the geometric mean is stated.
 
 Prediction, written before the first run: convolution networks 1.05 to 1.4, transformers with GELU
@@ -26,79 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 import fusepass
 from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.programs import Program
+from fusepass.bench.suites import models, select
 from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
 
-Made = tuple[nn.Module, tuple[Tensor, ...]]
-ROUNDS, CALLS, LAST = 9, 4, torch.channels_last
-TIMM = (
-    "convnext_tiny densenet121 efficientnet_b0 mixer_b16_224 mobilenetv3_large_100 regnety_016 "
-    "swin_tiny_patch4_window7_224 vit_small_patch16_224"
-).split()
-TORCHVISION = (
-    "alexnet googlenet mnasnet1_0 mobilenet_v2 resnet18 resnet50 shufflenet_v2_x1_0 squeezenet1_1 "
-    "vgg16"
-).split()
-_WIDE = {"hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12}
-_LLAMA = {**_WIDE, "intermediate_size": 2048, "num_key_value_heads": 4, "vocab_size": 8192}
-TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "albert": ("AlbertModel", {**_WIDE, "intermediate_size": 3072}),
-    "bert": ("BertModel", _WIDE),
-    "distilbert": ("DistilBertModel", {"n_layers": 6}),
-    "electra": ("ElectraModel", _WIDE),
-    "gemma": ("GemmaModel", {**_LLAMA, "head_dim": 64}),
-    "gpt2": ("GPT2Model", {"n_layer": 6}),
-    "llama": ("LlamaModel", _LLAMA),
-    "opt": ("OPTModel", {"hidden_size": 768, "num_hidden_layers": 6, "ffn_dim": 3072}),
-    "qwen2": ("Qwen2Model", _LLAMA),
-    "roberta": ("RobertaModel", _WIDE),
-    "t5 encoder": ("T5EncoderModel", {"num_layers": 6}),
-}
-NAMES = (*TIMM, *TORCHVISION, *TRANSFORMERS)
-
-
-def made(name: str, device: str, batch: int, size: int) -> Made:
-    """A model in half precision and its inputs.
-
-    Args:
-        name: one of :data:`NAMES`.
-        device: for both.
-        batch: images or texts.
-        size: pixels of an image's side, or tokens of a text.
-    """
-    torch.manual_seed(0)
-    if name in TRANSFORMERS:
-        import transformers
-
-        kind, sizes = TRANSFORMERS[name]
-        of = getattr(transformers, kind)
-        text: nn.Module = of(of.config_class(**sizes)).eval().to(device, torch.bfloat16)
-        return text, (torch.randint(0, 1000, (batch, size), device=device),)
-    if name in TIMM:
-        import timm
-
-        model: nn.Module = timm.create_model(name)
-    else:
-        import torchvision
-
-        how = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
-        model = getattr(torchvision.models, name)(**how)
-    for norm in model.modules():  # as if they had been trained
-        if isinstance(norm, nn.BatchNorm2d):
-            nn.init.uniform_(norm.running_var, 0.5, 2.0)  # type: ignore[arg-type]
-            nn.init.normal_(norm.bias, 0.0, 0.1)
-    model = model.eval().to(device, torch.float16).to(memory_format=LAST)  # type: ignore[call-overload]
-    x = torch.randn(batch, 3, size, size, device=device).half().to(memory_format=LAST)
-    return model, (x,)
-
-
-def first(result: Any) -> Tensor:
-    """The tensor that matters of what a model returns."""
-    return result if isinstance(result, Tensor) else result[0]
+ROUNDS, CALLS = 9, 4
 
 
 def in_turns(
@@ -129,9 +65,10 @@ def figures(times: Mapping[str, list[float]]) -> dict[str, Any]:
     return {**found, "ratio": round(statistics.median(a / b for a, b in pairs), 3)}
 
 
-def compared(name: str, mode: str, batch: int) -> dict[str, Any]:
+def compared(program: Program, mode: str) -> dict[str, Any]:
     """Times, ratios, errors and decisions of one model."""
-    model, inputs = made(name, "cuda", batch, 128 if name in TRANSFORMERS else 224)
+    torch.manual_seed(0)
+    model, inputs = program.build()
     torch._dynamo.reset()
     calls: dict[str, Callable[[], Any]] = {}
     seconds: dict[str, float] = {}
@@ -149,17 +86,17 @@ def compared(name: str, mode: str, batch: int) -> dict[str, Any]:
             for _ in range(3):
                 calls[way]()
         decisions = fusepass.last_report(compiled).decisions
-        row: dict[str, Any] = {"model": name, "mode": mode, "batch": batch}
+        row: dict[str, Any] = {"model": program.name, "mode": mode}
         row["wall"] = figures(in_turns(calls, wall))
-        results = {way: first(call()).clone() for way, call in calls.items()}
-        results["eager"] = first(model(*inputs))
+        results = {way: call().clone() for way, call in calls.items()}
+        results["eager"] = model(*inputs)
         try:
             graphs = {way: record(call, 1).replay for way, call in calls.items()}
             row["replay"] = figures(in_turns(graphs, wall))
         except RuntimeError as error:
             row["replay"] = str(error)[:80]
         wide = [one.double() if one.is_floating_point() else one for one in inputs]
-        exact = first(model.double()(*wide))
+        exact = model.double()(*wide)
     row["error"] = {way: f"{rms_error(one, exact):.2e}" for way, one in results.items()}
     row["compile_seconds"] = seconds
     applied = Counter(one.rule for one in decisions if one.outcome == "applied")
@@ -171,9 +108,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="MODEL")
+    parser.add_argument("--only", nargs="+", default=[], metavar="MODEL")
     parser.add_argument("--mode", default="default")
-    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     kept: dict[str, Any] = {
@@ -185,11 +121,11 @@ def main() -> None:
     }
     if given.json.exists():
         kept = json.loads(given.json.read_text())
-    have = {(row["model"], row["mode"], row["batch"]) for row in kept["rows"]}
-    for name in given.only:
-        if (name, given.mode, given.batch) in have:
+    have = {(row["model"], row["mode"]) for row in kept["rows"]}
+    for program in select(models.programs("cuda"), given.only):
+        if (program.name, given.mode) in have:
             continue
-        row = compared(name, given.mode, given.batch)
+        row = compared(program, given.mode)
         kept["rows"].append(row)
         sys.stdout.write(f"{json.dumps(row)}\n")
         sys.stdout.flush()

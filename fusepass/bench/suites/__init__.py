@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fusepass.bench.programs import Program
-from fusepass.bench.suites import conv, elementwise, gated, host, linear, plain, sync, training
+from fusepass.bench.suites import (
+    conv,
+    elementwise,
+    gated,
+    host,
+    linear,
+    models,
+    plain,
+    sync,
+    training,
+)
 from fusepass.errors import BenchError
 
 Programs = Callable[[str], tuple[Program, ...]]
@@ -17,6 +27,7 @@ SUITES: dict[str, Programs] = {
     "gated": gated.programs,
     "conv": conv.programs,
     "elementwise": elementwise.programs,
+    "models": models.programs,
     "training": training.programs,
     "plain": plain.programs,
     "host": host.programs,
@@ -27,6 +38,7 @@ COMPILE_SUITES: dict[str, Programs] = {
     "gated": gated.programs,
     "conv": conv.programs,
     "elementwise": elementwise.programs,
+    "models": models.programs,
     "training": training.compile_programs,
     "plain": plain.programs,
     "host": host.programs,

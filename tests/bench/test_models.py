@@ -1,0 +1,36 @@
+"""Suite ``models``: which models there are, and that they give numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from fusepass.bench.suites import models, suite_programs
+
+
+def test_there_are_two_dozen() -> None:
+    names = [*models.TIMM, *models.TORCHVISION, *models.TRANSFORMERS]
+    assert len(set(names)) == len(names) >= 24
+
+
+def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert suite_programs("models", "cpu") == ()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "timm" or None)
+    assert [one.name for one in suite_programs("models", "cuda")] == list(models.TIMM)
+
+
+PROGRAMS = {one.name: one for one in suite_programs("models", "cpu")}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_they_give_numbers(name: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = PROGRAMS[name].build()
+    with torch.no_grad():
+        out = model(*inputs)
+    assert out.isfinite().all()
+    assert out.std() > 0
+    assert not model.training
