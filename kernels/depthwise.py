@@ -166,13 +166,13 @@ def _plan(shape: Shape, text: str, patch: Patch, device: int) -> _Plan:
     return _Plan(kernel, table, down * across, high, groups, wide * high, most)
 
 
-def prepare(shape: Shape, epilogue: Epilogue, patch: Patch, device: torch.device) -> None:
+def prepare(shape: Shape, epilogue: Epilogue, patch: str, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _plan(shape, epilogue.text(), patch, device.index or 0)
+    _plan(shape, epilogue.text(), _named(patch), device.index or 0)
 
 
 def launch(
@@ -185,7 +185,9 @@ def launch(
     dilation: Pair,
     patch: str,
 ) -> list[Tensor]:
-    """The outputs, by one launch."""
+    """The outputs, by one launch; by the reference if that is what ``patch`` names."""
+    if patch == "reference":
+        return reference(x, weight, operands, parse(epilogue), stride, padding, dilation)
     shape = shape_of(x, weight, stride, padding, dilation)
     wanted = _named(patch)
     given = [x, weight, *operands]

@@ -42,6 +42,7 @@ from fusepass.rewrite.matrix_form import (
 )
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import Candidate
+from fusepass.tune.model import region_microseconds
 
 CONVOLUTION = "convolution"
 _HALF = (torch.float16, torch.bfloat16)
@@ -94,7 +95,7 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
         product = y.permute(TO_LAST).reshape(-1, y.shape[1])
         return complete(parse(text), behind([product], operands, text))
 
-    return Candidate(CONVOLUTION, run)
+    return Candidate(CONVOLUTION, run, estimate=partial(region_microseconds, fused=False))
 
 
 # --- the rule -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ them, against one kernel.
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass import torch_private
+from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.conv_chain import is_conv, scaled_at
 from fusepass.graph.epilogue import evaluate, parse
@@ -205,9 +207,24 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", conv, choice.microseconds)
+    if choice.candidate != REFERENCE:
+        obstacle = _obstacle(shape, region, choice.candidate)
+        if obstacle is not None:
+            return Reject(Reason.INTERNAL, f"its kernel cannot be made: {obstacle}", conv)
     site.notes.update(region=region, sizes=sizes_of(region), tile=choice.candidate, conv=conv)
     code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
     return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def _obstacle(shape: Shape, region: Region, patch: str) -> str | None:
+    """Why a kernel cannot be compiled, which a table does not know; None if it can."""
+    try:
+        kernel.prepare(shape, region.epilogue, patch, region.x.meta["val"].device)
+    except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
+        problem = f"{type(error).__name__}: {error}"
+        warnings.warn(CandidateFailed("depthwise", problem), stacklevel=2)
+        return problem
+    return None
 
 
 def _region(product: fx.Node) -> Region:

@@ -154,7 +154,8 @@ def _check(match: Match, activation: str) -> Accept | Reject:
         same = replace(library, refuses=lambda region: None, estimate=None)
         bias = "bias" in match.values
         choice = choice_at(_product(match), match.output_nodes[0], bias, match.options, same)
-        if choice is not None and choice.microseconds:
+        # Of what was not timed, more is known about the library's kernel by itself.
+        if choice is not None and choice.microseconds and choice.source != "model":
             return _verdict(choice, node)
     return _verdict(choose(problem, match.options, found), node)
 

@@ -83,8 +83,9 @@ def is_conv(node: Any) -> bool:
     """Whether a node is a convolution over two dimensions of images, of a dtype we know."""
     if not isinstance(node, fx.Node) or op_name(node) != "convolution":
         return False
-    value, args = tensor_value(node), node.args
+    value, args = tensor_value(node), list[Any](node.args)
     plain = len(args) == 9 and args[6] is False
+    plain = plain and all(len(args[k]) == _DIMS - 2 for k in (3, 4, 5))  # one number is for both
     return plain and value is not None and value.dim() == _DIMS and value.dtype in DTYPES
 
 

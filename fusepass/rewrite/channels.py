@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.conv_chain import Scaled
-from fusepass.graph.epilogue_of_aten import VIEWS, calls_of, is_cast
+from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, calls_of, is_cast
 
 _aten = torch.ops.aten
 ADD, SUB, MUL, DIV = (getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div"))
@@ -26,7 +25,7 @@ _RESHAPES = {f"aten.{name}.default" for name in (*VIEWS, "unsqueeze", "squeeze")
 
 @dataclass
 class ChannelWriter:
-    """Writes calls where the graph inserts at the moment, each one once.
+    """Writes calls where the graph inserts at the moment.
 
     Attributes:
         graph: written to.
@@ -38,21 +37,24 @@ class ChannelWriter:
     behind: tuple[int, ...] = ()
     seen: dict[Any, fx.Node] = field(default_factory=dict)
 
-    def call(self, target: Any, *args: Any, given: Mapping[str, Any] | None = None) -> fx.Node:
-        """A call, with the fake result that it has."""
-        key = (target, str(args), str(given))
+    def call(self, target: Any, *args: Any) -> fx.Node:
+        """A call, with the fake result that it has; what was written before where it is equal."""
+        key = (target, str(args))
         if key not in self.seen:
-            keywords = dict(given or {})
-            node = self.graph.call_function(target, args, keywords)
-            fakes = fx.map_arg((args, keywords), lambda one: one.meta["val"])
-            node.meta["val"] = target(*fakes[0], **fakes[1])
-            self.seen[key] = node
+            self.seen[key] = self.another(target, *args)
         return self.seen[key]
 
+    def another(self, target: Any, *args: Any, **given: Any) -> fx.Node:
+        """A call of its own: two equal results of a program are two tensors."""
+        node = self.graph.call_function(target, args, given)
+        fakes = fx.map_arg((args, given), lambda one: one.meta["val"])
+        node.meta["val"] = target(*fakes[0], **fakes[1])
+        return node
+
     def single(self, node: fx.Node) -> fx.Node:
-        """A tensor in single precision, or in double if it is."""
-        wide = node.meta["val"].dtype in (torch.float32, torch.float64)
-        return node if wide else self.call(CONVERT, node, torch.float32)
+        """A tensor in single precision, or in double if it is; truth values as they are."""
+        kept = node.meta["val"].dtype in (torch.float32, torch.float64, torch.bool)
+        return node if kept else self.call(CONVERT, node, torch.float32)
 
     def vector(self, value: Any, channels: int) -> Any:
         """A number, or what has one per channel, in single precision.
@@ -62,14 +64,16 @@ class ChannelWriter:
         """
         if not isinstance(value, fx.Node):
             return value
+        if _count_is(value, 1):
+            return self.single(self.call(RESHAPE, value, [1, *(1 for _ in self.behind)]))
         inner = value.args[0] if value.args else None
         if torch_private.operator_name(value.target) and isinstance(inner, fx.Node):
-            same = torch_private.known_equal(inner.meta["val"].numel(), channels)
+            same = _count_is(inner, channels)
             if same and (is_cast(value) or str(value.target) in _RESHAPES):
                 return self.vector(inner, channels)
-            count = value.meta["val"].numel()
-            whole = calls_of(value) is not None and torch_private.known_equal(count, channels)
-            if whole and not value.kwargs:
+            given = [one for one in value.args if isinstance(one, fx.Node)]
+            whole = calls_of(value) is not None and _count_is(value, channels)
+            if whole and not value.kwargs and all(_is_vector(one, channels) for one in given):
                 return self.call(value.target, *(self.vector(one, channels) for one in value.args))
         return self.single(self.call(RESHAPE, value, [channels, *self.behind]))
 
@@ -109,3 +113,15 @@ class ChannelWriter:
             op, right = "add", self.call(MUL, right, -1.0)
         nothing = left == (1.0 if op == "mul" else 0.0)
         return right if nothing else self.call(_CALLS[op], right, left)
+
+
+def _count_is(node: fx.Node, count: int) -> bool:
+    return torch_private.known_equal(node.meta["val"].numel(), count)
+
+
+def _is_vector(node: fx.Node, channels: int) -> bool:
+    """Whether a node can be an operand of what is written anew: one number per channel, or one."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.dtype not in (*FLOATS, torch.float64, torch.bool):
+        return False
+    return _count_is(node, channels) or _count_is(node, 1)

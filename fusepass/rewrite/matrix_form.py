@@ -130,7 +130,7 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
             with graph.inserting_before(node):
                 given = [argument(arg) for arg in node.args]
                 if None not in given:
-                    made = write.call(node.target, *given, given=node.kwargs)
+                    made = write.another(node.target, *given, **node.kwargs)
                     if made.meta["val"].dtype is value.dtype:
                         trial.matrix[node] = made
         node = following
@@ -151,9 +151,9 @@ def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
     """A matrix as images, which lie channels last; those of one pixel lie so in two ways."""
     _, columns, height, width = like.shape
     if height * width == 1 and like.stride()[2:] == (1, 1):
-        return write.call(RESHAPE, matrix, [-1, columns, 1, 1])
-    whole = write.call(RESHAPE, matrix, [-1, height, width, columns])
-    return write.call(PERMUTE, whole, TO_SECOND)
+        return write.another(RESHAPE, matrix, [-1, columns, 1, 1])
+    whole = write.another(RESHAPE, matrix, [-1, height, width, columns])
+    return write.another(PERMUTE, whole, TO_SECOND)
 
 
 def _instead(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:

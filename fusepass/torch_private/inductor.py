@@ -102,6 +102,7 @@ def compile_decomposed_eager(
 ) -> Callable[..., Any]:
     """Hand a graph to AOTAutograd with Inductor's decompositions; ``compiler`` gets the results."""
     from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor import lowering  # noqa: F401 - a decomposition of pooling names it
     from torch._inductor.decomposition import select_decomp_table
 
     compiled = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_INVALID_CONTEXT = 201
+
 
 def compiled(source: str, name: str) -> Any:
     """A kernel of the current device's context, compiled for that device.
@@ -19,8 +21,9 @@ def compiled(source: str, name: str) -> Any:
     Raises:
         RuntimeError: NVRTC refuses the source, or is not there.
     """
-    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+    from torch.cuda._utils import _cuda_load_module, _get_gpu_runtime_library, _nvrtc_compile
 
+    _ensure_context(_get_gpu_runtime_library(), torch.cuda.current_device())
     text, mangled = _nvrtc_compile(source, name, None, None, None)
     return _cuda_load_module(text, [mangled])[mangled].func  # type: ignore[index]
 
@@ -36,7 +39,27 @@ def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, devi
     given = (ctypes.c_void_p * 1)(ctypes.addressof(table))
     stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
     driver = _get_gpu_runtime_library()
-    _check_cuda(driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None))
+    sizes = blocks, 1, 1, threads, 1, 1, 0
+    result = driver.cuLaunchKernel(kernel, *sizes, stream, given, None)
+    if result == _INVALID_CONTEXT:
+        _ensure_context(driver, device)
+        result = driver.cuLaunchKernel(kernel, *sizes, stream, given, None)
+    _check_cuda(result)
+
+
+def _ensure_context(driver: Any, device: int) -> None:
+    """Give this thread the context that torch uses; a new thread has none before it needs one.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    from torch.cuda._utils import _check_cuda
+
+    context = ctypes.c_void_p()
+    _check_cuda(driver.cuCtxGetCurrent(ctypes.byref(context)))
+    if context.value is None:
+        _check_cuda(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        _check_cuda(driver.cuCtxSetCurrent(context))
 
 
 def empty_on_cuda(

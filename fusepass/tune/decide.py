@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 
@@ -180,15 +180,19 @@ def _compiled_side_by_side(
 
     What fails here fails again, and is reported, when it is called for itself.
     """
-    torch.cuda.synchronize(device)  # threads launch on streams of their own
+    torch.cuda.synchronize(device)  # the stream of this thread is not that of the others
 
     def called(one: Candidate) -> None:
         with torch.cuda.device(device), torch.no_grad():
+            torch.cuda.synchronize(device)  # a thread has no context before it asks for something
             one.run(*inputs)
             torch.cuda.synchronize(device)
 
     with ThreadPoolExecutor(_COMPILED_AT_ONCE) as pool:
-        wait([pool.submit(copy_context().run, called, one) for one in candidates])
+        waiting = [pool.submit(copy_context().run, called, one) for one in candidates]
+    for one, done in zip(candidates, waiting, strict=True):
+        if done.exception() is not None:
+            logger.debug("fusepass: %s, called in a thread: %r", one.name, done.exception())
 
 
 def _call(

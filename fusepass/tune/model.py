@@ -63,15 +63,17 @@ def region_microseconds(problem: RegionProblem, rates: Rates, *, fused: bool) ->
     if m * n < _FEWEST_ELEMENTS:
         return None
     size, products = problem.dtype.itemsize, problem.epilogue.products
+    gemms = 1 if problem.apart is not None else products
     full = sum(one.kind == "full" for one in problem.epilogue.operands)
     results = full + len(problem.epilogue.stored)
+    weights = products * k * n * (problem.batches or 1)
     multiplied = 2 * m * n * k / rates.half_flops
     if fused:
-        moved = (m * k + products * k * n + results * m * n) * size / rates.bandwidth
+        moved = (m * k + weights + results * m * n) * size / rates.bandwidth
         return _SLOWER * max(products * multiplied, moved) + rates.launch
-    moved = (m * k + k * n + m * n) * size / rates.bandwidth
+    moved = (m * k * gemms + weights + products * m * n) * size / rates.bandwidth
     behind = (products + results) * m * n * size / rates.bandwidth
-    return products * (max(multiplied, moved) + rates.launch) + behind + rates.launch
+    return max(products * multiplied, moved) + gemms * rates.launch + behind + rates.launch
 
 
 def applies_to(problem: Problem) -> bool:

@@ -102,6 +102,19 @@ def test_depthwise(name: str, dtype: torch.dtype) -> None:
     assert applied(compiled, "depthwise") == 1
 
 
+@pytest.mark.parametrize("rule", ["conv_relu", "depthwise", "conv_product"])
+def test_the_reference_on_a_device(rule: str) -> None:
+    around = {"conv_relu": AROUND["plain"], "depthwise": DEPTHWISE["silu"]}.get(rule, TAKEN["silu"])
+    how = {"depthwise": {"groups": CHANNELS}, "conv_product": {"width": 1}}.get(rule, {})
+    module = Layer(around, **how).eval().to("cuda", torch.float16).to(memory_format=LAST)  # type: ignore[call-overload]
+    x = torch.randn(3, CHANNELS, 12, 13, device="cuda").half().to(memory_format=LAST)
+    agrees(module, x, options={"candidate": "reference"})
+    compiled = torch.compile(module, backend="fusepass", options={"candidate": "reference"})
+    with torch.no_grad():
+        compiled(x)
+    assert applied(compiled, rule) == 1
+
+
 @pytest.mark.usefixtures("taken")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_training_depthwise(mode: str) -> None:

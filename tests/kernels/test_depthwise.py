@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -189,6 +190,23 @@ def test_an_image_that_starts_between_vectors(at: int) -> None:
     args = [1, 1], [1, 1], [1, 1]
     want = kernel.reference(x.double(), weight.double(), [], kernel.ALONE, *args)
     agree(kernel.launch(x, weight, [], kernel.ALONE.text(), *args, "cuda 4x4x1"), want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled_before", [False, True])
+def test_in_a_thread_that_has_done_nothing_yet(compiled_before: bool) -> None:
+    """It has no context of the device until something makes one."""
+    channels = 8 if compiled_before else 16
+    x = torch.randn(2, 6, 5, channels, device="cuda").half().permute(0, 3, 1, 2)
+    weight = torch.randn(channels, 1, 3, 3, device="cuda").half()
+    given = x, weight, [], kernel.ALONE.text(), [1, 1], [1, 1], [1, 1], "cuda 4x4x1"
+    if compiled_before:
+        kernel.launch(*given)
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(kernel.launch, *given).result()
+    torch.cuda.synchronize()
+    agree(got, kernel.reference(x.double(), weight.double(), [], kernel.ALONE, *given[4:7]))
 
 
 @pytest.mark.gpu

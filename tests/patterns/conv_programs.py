@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.options import Options
+from fusepass.rewrite.after_autograd import rewrite_aten
 
 OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
 CHANNELS = 12
@@ -103,6 +108,19 @@ AROUND: dict[str, Callable[[Layer, Tensor, Tensor], Tensor]] = {
         shared_norm,
     )
 }
+
+
+def aten_graph(module: nn.Module, x: Tensor, *rules: str) -> str:
+    """The graph of a module after autograd, as some rules for convolutions leave it."""
+    given = dict(module.named_parameters()) | dict(module.named_buffers())
+    call = partial(torch.func.functional_call, module)
+    with torch.no_grad():
+        gm = make_fx(call, select_decomp_table(), tracing_mode="fake")(given, (x,))
+    names = ("conv_relu", "depthwise", "conv_product", "horizontal")
+    options = Options(candidate="reference", rules={name: name in rules for name in names})
+    rewrite_aten(gm.graph, options, ())
+    gm.graph.lint()
+    return str(gm.graph)
 
 
 def applied(compiled: Any, rule: str = "conv_relu") -> int:

@@ -12,17 +12,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fusepass
-from tests.patterns.conv_programs import CHANNELS, OPTIONS, Layer, agrees, applied, check
+from fusepass import tune
+from fusepass.patterns import gemm_region
+from tests.patterns.conv_programs import (
+    CHANNELS,
+    OPTIONS,
+    Layer,
+    agrees,
+    applied,
+    aten_graph,
+    check,
+)
 
 LAST = torch.channels_last
 RULE = "conv_product"
+Around = Callable[[Layer, Tensor, Tensor], Tensor]
 
 
 def images(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape).to(dtype).to(memory_format=LAST)
 
 
-def layer(around: Callable[[Layer, Tensor, Tensor], Tensor], **given: Any) -> Layer:
+def layer(around: Around, **given: Any) -> Layer:
     made = Layer(around, width=1, **given).eval().bfloat16()
     return made.to(memory_format=LAST)  # type: ignore[call-overload,no-any-return]
 
@@ -35,7 +46,7 @@ def found_in(module: Layer, x: Tensor) -> int:
     return applied(compiled, RULE)
 
 
-TAKEN: dict[str, Callable[[Layer, Tensor, Tensor], Tensor]] = {
+TAKEN: dict[str, Around] = {
     "silu": lambda m, y, x: F.silu(m.norm(y)),
     "hardswish": lambda m, y, x: F.hardswish(m.norm(y)),
     "gelu": lambda m, y, x: F.gelu(y),
@@ -64,7 +75,7 @@ def test_other_channels(bias: bool) -> None:
     assert found_in(module, images(2, 5, 9, 8)) == 1
 
 
-CLOSE: dict[str, tuple[dict[str, Any], Callable[[Layer, Tensor, Tensor], Tensor]]] = {
+CLOSE: dict[str, tuple[dict[str, Any], Around]] = {
     "strides": ({"stride": 2}, TAKEN["silu"]),
     "padding": ({"padding": 1}, TAKEN["silu"]),
     "groups": ({"groups": 2}, TAKEN["silu"]),
@@ -129,14 +140,47 @@ def test_gradients(name: str) -> None:
     assert applied(compiled, RULE) == 1
 
 
-def test_a_trial_that_is_taken_back_leaves_the_graph_alone() -> None:
-    module, x = layer(TAKEN["silu"]), images(3, CHANNELS, 9, 7)
-    options = {"codegen": "eager-decomposed"}  # on the CPU no kernel is faster
-    compiled = torch.compile(module, backend="fusepass", options=options)
-    off = torch.compile(module, backend="fusepass", options={**options, "rules": {RULE: False}})
+@pytest.mark.parametrize("name", ["silu", "relu"])
+def test_equal_results_are_tensors_of_their_own(name: str) -> None:
+    def twice(m: Layer, y: Tensor, x: Tensor) -> Any:
+        return getattr(F, name)(y), getattr(F, name)(y)
+
+    module, x = layer(twice), images(2, CHANNELS, 6, 7)
+    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
     with torch.no_grad():
-        assert torch.equal(compiled(x), off(x))
-    assert applied(compiled, RULE) == 0
+        one, other = compiled(x)
+        want = other.clone()
+        one.zero_()
+    assert torch.equal(other, want)
+    assert want.any()
+
+
+BY_CHANNEL: dict[str, Around] = {
+    "times a number in a tensor": lambda m, y, x: F.silu(y * (m.scale * m.scale[:1] * 2)),
+    "where": lambda m, y, x: F.silu(y * torch.where(m.scale > 0, m.scale, 0.1)),
+    "masked": lambda m, y, x: F.silu(
+        y + torch.where(m.scale > m.scale.mean(), m.scale, m.scale * 2)
+    ),
+    "of integers": lambda m, y, x: F.silu(y * (torch.arange(CHANNELS)[:, None, None] * 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANNEL)
+def test_what_is_computed_by_channel(name: str) -> None:
+    assert found_in(layer(BY_CHANNEL[name]), images(2, CHANNELS, 6, 7)) == 1
+
+
+@pytest.mark.parametrize("name", ["silu", "residual", "two results", "equal calls", "norm alone"])
+def test_a_trial_that_is_taken_back_leaves_the_graph_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tune.Choice(tune.INDUCTOR, {}, "measured", "a test says so")
+    asked: list[Any] = []
+    monkeypatch.setattr(gemm_region, "choose", lambda *given: asked.append(given) or left)
+    twice: Around = lambda m, y, x: F.silu(y) * 2 + F.silu(y)  # noqa: E731
+    module, x = layer(twice if name == "equal calls" else TAKEN[name]), images(3, CHANNELS, 9, 7)
+    assert aten_graph(module, x, RULE) == aten_graph(module, x)
+    assert asked
 
 
 def test_through_inductor() -> None:

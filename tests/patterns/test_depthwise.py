@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from tests.patterns.conv_programs import CHANNELS, OPTIONS, Layer, agrees, applied, check
+from fusepass import tune
+from fusepass.patterns import depthwise
+from tests.patterns.conv_programs import (
+    CHANNELS,
+    OPTIONS,
+    Layer,
+    agrees,
+    applied,
+    aten_graph,
+    check,
+)
 
 LAST = torch.channels_last
 RULE = "depthwise"
@@ -76,13 +86,15 @@ KINDS: list[dict[str, Any]] = [
     {"padding_mode": "reflect"},
     {"bias": True},
     {"bias": True, "stride": 3, "padding": 0},
+    {"padding": (1,)},
 ]
 
 
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("name", ["silu", "nothing"])
 def test_kinds_of_convolutions(given: dict[str, Any], name: str) -> None:
-    assert found_in(layer(TAKEN[name], **given), images(2, CHANNELS, 11, 13)) == 1
+    found = found_in(layer(TAKEN[name], **given), images(2, CHANNELS, 11, 13))
+    assert found == (given != {"padding": (1,)})  # one number for both sides is not looked at
 
 
 CLOSE: dict[str, dict[str, Any]] = {
@@ -181,14 +193,47 @@ def test_strides_of_few_pixels(sizes: tuple[int, int, int]) -> None:
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
 
 
-def test_a_trial_that_is_taken_back_leaves_the_graph_alone() -> None:
-    module, x = layer(TAKEN["silu"]), images(3, CHANNELS, 9, 7)
-    options = {"codegen": "eager-decomposed"}  # on the CPU no kernel is faster
-    compiled = torch.compile(module, backend="fusepass", options=options)
-    off = torch.compile(module, backend="fusepass", options={**options, "rules": {RULE: False}})
+@pytest.mark.parametrize("name", ["silu", "relu"])
+def test_equal_results_are_tensors_of_their_own(name: str) -> None:
+    def twice(m: Layer, y: Tensor, x: Tensor) -> Any:
+        return getattr(F, name)(y), getattr(F, name)(y)
+
+    module, x = layer(twice), images(2, CHANNELS, 6, 7)
+    compiled = torch.compile(module, backend="fusepass", options=ONLY)
     with torch.no_grad():
-        assert torch.equal(compiled(x), off(x))
-    assert applied(compiled, RULE) == 0
+        one, other = compiled(x)
+        want = other.clone()
+        one.zero_()
+    assert torch.equal(other, want)
+    assert want.any()
+
+
+BY_CHANNEL: dict[str, Callable[[Layer, Tensor, Tensor], Tensor]] = {
+    "times a number in a tensor": lambda m, y, x: F.silu(y * (m.scale * m.scale[:1] * 2)),
+    "where": lambda m, y, x: F.silu(y * torch.where(m.scale > 0, m.scale, 0.1)),
+    "masked": lambda m, y, x: F.silu(
+        y + torch.where(m.scale > m.scale.mean(), m.scale, m.scale * 2)
+    ),
+    "of integers": lambda m, y, x: F.silu(y * (torch.arange(CHANNELS)[:, None, None] * 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANNEL)
+def test_what_is_computed_by_channel(name: str) -> None:
+    assert found_in(layer(BY_CHANNEL[name]), images(2, CHANNELS, 6, 7)) == 1
+
+
+@pytest.mark.parametrize("name", ["silu", "residual", "two results", "equal calls", "norm alone"])
+def test_a_trial_that_is_taken_back_leaves_the_graph_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tune.Choice(tune.INDUCTOR, {}, "measured", "a test says so")
+    asked: list[Any] = []
+    monkeypatch.setattr(depthwise, "choose", lambda *given: asked.append(given) or left)
+    twice: Around = lambda m, y, x: F.silu(y) * 2 + F.silu(y)  # noqa: E731
+    module, x = layer(twice if name == "equal calls" else TAKEN[name]), images(3, CHANNELS, 9, 7)
+    assert aten_graph(module, x, RULE) == aten_graph(module, x)
+    assert asked
 
 
 @pytest.mark.parametrize("name", ["silu", "before a norm", "before a mean", "two results"])
