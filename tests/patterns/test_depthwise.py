@@ -93,8 +93,12 @@ KINDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("name", ["silu", "nothing"])
 def test_kinds_of_convolutions(given: dict[str, Any], name: str) -> None:
-    found = found_in(layer(TAKEN[name], **given), images(2, CHANNELS, 11, 13))
-    assert found == (given != {"padding": (1,)})  # one number for both sides is not looked at
+    x = images(2, CHANNELS, 11, 13)
+    found = found_in(layer(TAKEN[name], **given), x)
+    taken = given != {"padding": (1,)}  # one number for both sides is not looked at
+    if "padding_mode" in given:  # torch 2.11 gives images in the other order
+        taken = F.pad(x, (1, 1, 1, 1), given["padding_mode"]).is_contiguous(memory_format=LAST)
+    assert found == taken
 
 
 CLOSE: dict[str, dict[str, Any]] = {
