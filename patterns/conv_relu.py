@@ -36,6 +36,7 @@ from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
 from fusepass.tune.known_peaks import peaks_of
@@ -212,9 +213,7 @@ def _replace(site: Site) -> None:
             *args[3:6],
             args[8],
         )
-    for key in ("stack_trace", "nn_module_stack", "original_aten"):
-        if key in relu.meta:
-            fused.meta[key] = relu.meta[key]
+    inherit(fused, relu)
     fused.meta["val"] = value
     relu.replace_all_uses_with(fused)
     site.gm.graph.eliminate_dead_code()

@@ -27,6 +27,7 @@ from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE
 from fusepass.tune.known_peaks import memory_of_device
@@ -90,9 +91,7 @@ def _together(graph: fx.Graph, group: list[Member]) -> None:
     with graph.inserting_before(group[-1].root):
         call = graph.call_function(_OPERATOR, (operands, program))
         call.meta["val"] = _OPERATOR(fakes, program)
-        for key in ("stack_trace", "nn_module_stack", "original_aten"):
-            if key in group[-1].root.meta:
-                call.meta[key] = group[-1].root.meta[key]
+        inherit(call, group[-1].root)
         for position, one in enumerate(group):
             item = graph.call_function(operator.getitem, (call, position))
             item.meta["val"] = call.meta["val"][position]

@@ -18,6 +18,7 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.graph.conv_chain import scaled_at
 from fusepass.graph.epilogue_of_aten import calls_of
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, PERMUTE, RESHAPE, ChannelWriter
+from fusepass.rewrite.provenance import inherit
 
 TO_LAST, TO_SECOND = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -106,6 +107,8 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
             made = write.call(ADD, write.single(made), shift)
         if made.meta["val"].dtype is not last.meta["val"].dtype:
             made = write.call(CONVERT, made, last.meta["val"].dtype)
+    for one in (product, made):
+        inherit(one, last)
     trial.matrix[last] = made
 
     def argument(arg: Any) -> Any:
@@ -131,6 +134,7 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
                 given = [argument(arg) for arg in node.args]
                 if None not in given:
                     made = write.another(node.target, *given, **node.kwargs)
+                    inherit(made, node)
                     if made.meta["val"].dtype is value.dtype:
                         trial.matrix[node] = made
         node = following

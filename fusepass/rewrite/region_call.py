@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from fusepass.graph.epilogue_of_aten import NoRegion
 from fusepass.graph.region import Part, Region
 from fusepass.rewrite.graph_rule import Site
+from fusepass.rewrite.provenance import inherit
 
 Fused = Callable[..., tuple[Any, ...]]
 _REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}
@@ -83,9 +84,7 @@ def write_call(site: Site, fused: Fused) -> None:
         node = graph.call_function(target, args)
         values = fx.map_arg(args, lambda one: one.meta["val"])
         node.meta["val"] = target(*values)
-        for key in ("stack_trace", "nn_module_stack", "original_aten"):
-            if key in region.nodes[0].meta:
-                node.meta[key] = region.nodes[0].meta[key]
+        inherit(node, region.nodes[0])
         return node
 
     def taken(part: Part) -> fx.Node:
