@@ -98,7 +98,7 @@ def candidates(problem: DepthwiseProblem, shape: Shape, every: bool) -> tuple[Ca
     text = problem.epilogue.text()
     found = kernel.choices(shape)
     made = [
-        Candidate(one.name, partial(_ours, text=text, problem=problem, patch=one))
+        Candidate(one.name, partial(_ours, text=text, problem=problem, patch=one), compiles=True)
         for one in (found if every else found[:_TIMED])
     ]
     unfused = partial(_unfused, text=text, problem=problem)

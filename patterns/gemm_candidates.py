@@ -55,6 +55,7 @@ def candidates(
                 f"triton {name}",
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
+                compiles=True,
             )
             for name in names
         ),

@@ -176,10 +176,13 @@ def _compiled_side_by_side(
     inputs: tuple[torch.Tensor | None, ...],
     device: torch.device,
 ) -> None:
-    """Call each once, in threads: compilers let go of the interpreter while they work.
+    """Call those that compile once, in threads: compilers let go of the interpreter meanwhile.
 
     What fails here fails again, and is reported, when it is called for itself.
     """
+    waiting = [one for one in candidates if one.compiles]
+    if len(waiting) < 2:
+        return
     torch.cuda.synchronize(device)  # the stream of this thread is not that of the others
 
     def called(one: Candidate) -> None:
@@ -189,8 +192,8 @@ def _compiled_side_by_side(
             torch.cuda.synchronize(device)
 
     with ThreadPoolExecutor(_COMPILED_AT_ONCE) as pool:
-        waiting = [pool.submit(copy_context().run, called, one) for one in candidates]
-    for one, done in zip(candidates, waiting, strict=True):
+        calls = [pool.submit(copy_context().run, called, one) for one in waiting]
+    for one, done in zip(waiting, calls, strict=True):
         if done.exception() is not None:
             logger.debug("fusepass: %s, called in a thread: %r", one.name, done.exception())
 

@@ -83,6 +83,8 @@ class Candidate:
             ``run(x, *weights, *operands)``.
         traced: computes the same in torch, for Inductor to compile under max-autotune; None if
             ``run`` can be traced itself.
+        compiles: whether its first call compiles a kernel of ours, which a thread may do. Libraries
+            would keep a workspace for each thread.
         besides: microseconds of work elsewhere without which it cannot be had; not in ``run``.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None, or a function that
@@ -95,6 +97,7 @@ class Candidate:
     estimate: Callable[[Any, Any], float | None] | None = None
     traced: Callable[..., Any] | None = None
     besides: float = 0.0
+    compiles: bool = False
 
 
 @dataclass(frozen=True)
