@@ -125,45 +125,79 @@ def shape_of(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: P
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is launched for one kind of call.
+    """What is launched for one kind of call; calls are to be quick for the host.
 
     Attributes:
         kernel: the driver's.
         table: type of its parameter.
-        patches: in one image.
-        rows: patches that a block computes at once.
-        groups: of channels, each of which needs blocks of its own.
-        threads: in a block.
-        most: blocks that are worth while for one group.
+        blocks, threads: of the launch; no blocks where nothing is to be computed.
+        pixels, channels: of the result.
+        dtypes: of the outputs.
+        aligned: for those operands that are read in vectors, where their address must have no
+            bits.
     """
 
     kernel: Any
     table: type[ctypes.Structure]
-    patches: int
-    rows: int
-    groups: int
+    blocks: int
     threads: int
-    most: int
+    pixels: int
+    channels: int
+    dtypes: tuple[torch.dtype, ...]
+    aligned: tuple[tuple[int, int], ...]
 
 
 _WAVES = 4  # of blocks for each multiprocessor; each reads its weights anew
 
 
 @functools.lru_cache(maxsize=512)
-def _plan(shape: Shape, text: str, patch: Patch, device: int) -> _Plan:
+def _compiled(shape: Shape, text: str, patch: Patch, device: int) -> Any:
+    """The kernel and the type of its parameter; the batch is none of its constants."""
     epilogue = parse(text)
     numbers = max(len(epilogue.operands) + len(epilogue.outputs), 1)
     fields = [("x", ctypes.c_uint64), ("w", ctypes.c_uint64)]
     fields += [("p", ctypes.c_uint64 * numbers), ("batch", ctypes.c_uint32)]  # type: ignore[list-item]
     table = type("Table", (ctypes.Structure,), {"_fields_": fields})
-    wide, high = lanes(shape, patch), rows(shape, patch)
     with torch.cuda.device(device):
-        kernel = nvrtc.compiled(depthwise_source(shape, epilogue, patch), NAME)
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        return nvrtc.compiled(depthwise_source(shape, epilogue, patch), NAME), table
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    sizes: tuple[int, ...],
+    dtype: torch.dtype,
+    kernel: tuple[int, ...],
+    steps: tuple[tuple[int, int], ...],
+    text: str,
+    patch: Patch,
+    device: int,
+) -> _Plan:
+    """How to compute a call with an x and a weight of these sizes, on a device of this number."""
+    meta = torch.device("meta")
+    x, weight = torch.empty(sizes, dtype=dtype, device=meta), torch.empty(kernel, device=meta)
+    shape, epilogue = shape_of(x, weight, *steps), parse(text)
+    made, table = _compiled(shape, text, patch, device)
+    wide, high = lanes(shape, patch), rows(shape, patch)
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
     down, across = patches(shape, patch)
     groups = shape.channels // (wide * patch.vector)
     most = max(_WAVES * processors // groups, 1)
-    return _Plan(kernel, table, down * across, high, groups, wide * high, most)
+    pixels = sizes[0] * shape.result[0] * shape.result[1]
+    blocks = groups * min(-(-sizes[0] * down * across // high), most) if pixels > 0 else 0
+    vectors = [(0, dtype.itemsize)]  # x, then the operands, behind the weight
+    for place, one in enumerate(epilogue.operands, start=2):
+        if one.kind == "full":
+            vectors.append((place, getattr(torch, one.dtype).itemsize))
+    return _Plan(
+        made,
+        table,
+        blocks,
+        wide * high,
+        max(pixels, 0),
+        shape.channels,
+        tuple(getattr(torch, out.dtype) for out in epilogue.outputs),
+        tuple((place, size * patch.vector - 1) for place, size in vectors if patch.vector > 1),
+    )
 
 
 def prepare(shape: Shape, epilogue: Epilogue, patch: str, device: torch.device) -> None:
@@ -172,7 +206,7 @@ def prepare(shape: Shape, epilogue: Epilogue, patch: str, device: torch.device) 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _plan(shape, epilogue.text(), _named(patch), device.index or 0)
+    _compiled(shape, epilogue.text(), _named(patch), device.index or 0)
 
 
 def launch(
@@ -188,38 +222,25 @@ def launch(
     """The outputs, by one launch; by the reference if that is what ``patch`` names."""
     if patch == "reference":
         return reference(x, weight, operands, parse(epilogue), stride, padding, dilation)
-    shape = shape_of(x, weight, stride, padding, dilation)
-    wanted = _named(patch)
-    given = [x, weight, *operands]
-    parsed = _parsed(epilogue)
-    full = [
-        x,
-        *(o for o, kind in zip(operands, parsed.operands, strict=True) if kind.kind == "full"),
-    ]
-    if any(one.data_ptr() % (one.element_size() * wanted.vector) for one in full):
-        wanted = Patch(1, wanted.across, wanted.down)  # a view that starts between two vectors
     device = x.device.index
-    plan = _plan(shape, epilogue, wanted, device)
-    pixels = x.shape[0] * shape.result[0] * shape.result[1]
-    results = [
-        torch.empty((pixels, shape.channels), dtype=getattr(torch, out.dtype), device=x.device)
-        for out in parsed.outputs
-    ]
-    strips = x.shape[0] * plan.patches
-    if strips and pixels:
-        table: Any = plan.table()
-        table.x, table.w, *rest = [one.data_ptr() for one in given]
-        table.p[: len(rest) + len(results)] = [*rest, *(one.data_ptr() for one in results)]
-        table.batch = x.shape[0]
-        blocks = plan.groups * min(-(-strips // plan.rows), plan.most)
+    if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            nvrtc.launch(plan.kernel, blocks, plan.threads, table, device)
+            return launch(x, weight, operands, epilogue, stride, padding, dilation, patch)
+    wanted = _named(patch)
+    steps: Any = (tuple(stride), tuple(padding), tuple(dilation))
+    plan = _plan(x.shape, x.dtype, weight.shape, steps, epilogue, wanted, device)
+    given = [x.data_ptr(), weight.data_ptr(), *(one.data_ptr() for one in operands)]
+    if any(given[place] & bits for place, bits in plan.aligned):  # it starts between two vectors
+        wanted = Patch(1, wanted.across, wanted.down)
+        plan = _plan(x.shape, x.dtype, weight.shape, steps, epilogue, wanted, device)
+    results = [nvrtc.empty_matrix(plan.pixels, plan.channels, dtype) for dtype in plan.dtypes]
+    if plan.blocks:
+        table: Any = plan.table(given[0], given[1])
+        rest = given[2:] + [one.data_ptr() for one in results]
+        table.p[: len(rest)] = rest
+        table.batch = x.shape[0]
+        nvrtc.launch(plan.kernel, plan.blocks, plan.threads, table, device)
     return results
-
-
-@functools.lru_cache(maxsize=256)
-def _parsed(text: str) -> Epilogue:
-    return parse(text)
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ Run on 2.11; from 2.13 on only imported, since no device with it was at hand.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 _INVALID_CONTEXT = 201
+_Parameter = ctypes.c_void_p * 1
 
 
 def compiled(source: str, name: str) -> Any:
@@ -21,9 +23,9 @@ def compiled(source: str, name: str) -> Any:
     Raises:
         RuntimeError: NVRTC refuses the source, or is not there.
     """
-    from torch.cuda._utils import _cuda_load_module, _get_gpu_runtime_library, _nvrtc_compile
+    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
 
-    _ensure_context(_get_gpu_runtime_library(), torch.cuda.current_device())
+    _ensure_context(_driver(), torch.cuda.current_device())
     text, mangled = _nvrtc_compile(source, name, None, None, None)
     return _cuda_load_module(text, [mangled])[mangled].func  # type: ignore[index]
 
@@ -34,16 +36,28 @@ def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, devi
     Raises:
         RuntimeError: the driver refuses.
     """
-    from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library
-
-    given = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+    given = _Parameter(ctypes.addressof(table))
     stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
-    driver = _get_gpu_runtime_library()
-    sizes = blocks, 1, 1, threads, 1, 1, 0
-    result = driver.cuLaunchKernel(kernel, *sizes, stream, given, None)
+    driver = _driver()
+    result = driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None)
     if result == _INVALID_CONTEXT:
         _ensure_context(driver, device)
-        result = driver.cuLaunchKernel(kernel, *sizes, stream, given, None)
+        result = driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None)
+    if result:
+        _check(result)
+
+
+@functools.cache
+def _driver() -> Any:
+    """The driver's library; torch opens it anew each time it is asked."""
+    from torch.cuda._utils import _get_gpu_runtime_library
+
+    return _get_gpu_runtime_library()
+
+
+def _check(result: int) -> None:
+    from torch.cuda._utils import _check_cuda
+
     _check_cuda(result)
 
 
@@ -53,13 +67,18 @@ def _ensure_context(driver: Any, device: int) -> None:
     Raises:
         RuntimeError: the driver refuses.
     """
-    from torch.cuda._utils import _check_cuda
-
     context = ctypes.c_void_p()
-    _check_cuda(driver.cuCtxGetCurrent(ctypes.byref(context)))
+    _check(driver.cuCtxGetCurrent(ctypes.byref(context)))
     if context.value is None:
-        _check_cuda(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        _check_cuda(driver.cuCtxSetCurrent(context))
+        _check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        _check(driver.cuCtxSetCurrent(context))
+
+
+def empty_matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Memory of a contiguous matrix on the current device."""
+    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+    made: Tensor = empty((rows, columns), (columns, 1), dtype)
+    return made
 
 
 def empty_on_cuda(

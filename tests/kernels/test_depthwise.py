@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import types
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -160,6 +163,73 @@ def test_every_operation_compiles() -> None:
 def _moved(arg: Any) -> Any:
     """A value's place behind one product."""
     return f"%{int(arg[1:]) + 1}" if isinstance(arg, str) else arg
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, int, Any]]]:
+    """Launches on a device that is not there: text, blocks, threads, parameter."""
+    found: list[tuple[Any, int, int, Any]] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    properties = types.SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(kernel.nvrtc, "compiled", lambda text, name: text)
+    monkeypatch.setattr(
+        kernel.nvrtc, "empty_matrix", lambda m, n, dtype: torch.empty(m, n, dtype=dtype)
+    )
+    monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
+    for cached in (kernel._plan, kernel._compiled):
+        cached.cache_clear()
+    yield found
+    for cached in (kernel._plan, kernel._compiled):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("batch", [0, 1, 7, 500])
+def test_what_is_launched(batch: int, launched: list[tuple[Any, int, int, Any]]) -> None:
+    x = torch.randn(batch, 9, 11, 24).half().permute(0, 3, 1, 2)
+    weight = torch.randn(24, 1, 3, 3).half()
+    epilogue = everything("float16")
+    operands = operands_of(epilogue, batch * 9 * 11, 24, "cpu")
+    args = x, weight, operands, epilogue.text(), [1, 1], [1, 1], [1, 1]
+    for _ in range(2):
+        results = kernel.launch(*args, "cuda 4x8x1")
+        assert [(one.shape, one.dtype) for one in results] == [
+            ((batch * 99, 24), torch.float16),
+            ((batch * 99, 24), torch.float32),
+        ]
+        if not batch:
+            assert not launched
+            return
+        text, blocks, threads, table = launched.pop()
+        assert "V = 4, ACROSS = 8, DOWN = 1" in text
+        assert threads == 6 * 42  # six vectors of four channels; as many rows as 256 threads hold
+        assert blocks == min(-(-batch * 9 * 2 // 42), 4 * 132)
+        addresses = [one.data_ptr() for one in (*operands, *results)]
+        assert [table.x, table.w, *table.p] == [x.data_ptr(), weight.data_ptr(), *addresses]
+        assert table.batch == batch
+
+
+@pytest.mark.parametrize("place", [None, 0, 2])
+def test_vectors_need_their_addresses(
+    place: int | None, launched: list[tuple[Any, int, int, Any]]
+) -> None:
+    """Of x and of matrices; what is read by itself may start anywhere."""
+
+    def starting(numbers: Tensor, moved: bool) -> Tensor:
+        whole = torch.zeros(numbers.numel() + 8, dtype=numbers.dtype)
+        at = -whole.data_ptr() // whole.element_size() % 8 + moved
+        return whole[at : at + numbers.numel()].view(numbers.shape)
+
+    x = starting(torch.randn(2, 4, 4, 8).half(), place == 0).permute(0, 3, 1, 2)
+    weight = torch.randn(8, 1, 3, 3).half()
+    operands = operands_of(everything("float16"), 32, 8, "cpu")
+    operands[2] = starting(operands[2], place == 2)
+    operands[0] = starting(operands[0], moved=True)
+    steps = [1, 1], [1, 1], [1, 1]
+    kernel.launch(x, weight, operands, everything("float16").text(), *steps, "cuda 4x4x1")
+    ((text, *_),) = launched
+    assert f"V = {1 if place is not None else 4}, ACROSS = 4" in text
 
 
 @pytest.mark.gpu
