@@ -42,9 +42,8 @@ def reuse_layers(gm: fx.GraphModule, options: Options) -> list[Decision]:
 def _wanted(gm: fx.GraphModule, options: Options) -> bool:
     if options.codegen != "inductor" or not options.reuse_regions:
         return False
-    return not options.inductor_value(
-        "cpp_wrapper"
-    )  # Inductor 2.11 and 2.13 cannot call a subgraph from its C++ wrapper
+    # Inductor 2.11 and 2.13 cannot call a subgraph from its C++ wrapper.
+    return not options.inductor_value("cpp_wrapper")
 
 
 def _outline(gm: fx.GraphModule, layers: Sequence[Layer], name: str) -> None:

@@ -98,10 +98,16 @@ def choices(shape: Shape) -> tuple[Patch, ...]:
     return tuple(dict.fromkeys([*made, *plain]))
 
 
-def shape_of(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Shape:
-    """What a call with these arguments computes; takes fake tensors of known sizes, too."""
-    image, kernel = x.shape[2:], weight.shape[2:]
-    sides = zip(image, kernel, stride, padding, dilation, strict=True)
+def shape_of(
+    image: Sequence[int],
+    weight: Sequence[int],
+    dtype: torch.dtype,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+) -> Shape:
+    """What a call with an x of the sizes ``image`` computes; only its batch may vary."""
+    sides = zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
     result = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
 
     def pair(sizes: Pair) -> tuple[int, int]:
@@ -109,14 +115,14 @@ def shape_of(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: P
         return height, width
 
     return Shape(
-        channels=int(x.shape[1]),
-        image=pair(image),
+        channels=int(image[1]),
+        image=pair(image[2:]),
         result=pair(result),
-        kernel=pair(kernel),
+        kernel=pair(weight[2:]),
         stride=pair(stride),
         padding=pair(padding),
         dilation=pair(dilation),
-        dtype=str(x.dtype).removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 
@@ -173,9 +179,7 @@ def _plan(
     device: int,
 ) -> _Plan:
     """How to compute a call with an x and a weight of these sizes, on a device of this number."""
-    meta = torch.device("meta")
-    x, weight = torch.empty(sizes, dtype=dtype, device=meta), torch.empty(kernel, device=meta)
-    shape, epilogue = shape_of(x, weight, *steps), parse(text)
+    shape, epilogue = shape_of(sizes, kernel, dtype, *steps), parse(text)
     made, table = _compiled(shape, text, patch, device)
     wide, high = lanes(shape, patch), rows(shape, patch)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -263,34 +267,23 @@ _library.define(
 
 
 def _on_any_device(
-    x: Tensor,
-    weight: Tensor,
-    operands: Sequence[Tensor],
-    epilogue: str,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    patch: str,
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *rest: Any
 ) -> list[Tensor]:
-    return reference(x, weight, operands, parse(epilogue), stride, padding, dilation)
+    return reference(x, weight, operands, parse(epilogue), *rest[:3])
 
 
 def _fake(
-    x: Tensor,
-    weight: Tensor,
-    operands: Sequence[Tensor],
-    epilogue: str,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
-    patch: str,
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *rest: Any
 ) -> list[Tensor]:
-    shape = shape_of(x, weight, stride, padding, dilation)
-    pixels = x.shape[0] * shape.result[0] * shape.result[1]
-    return [
-        x.new_empty((pixels, shape.channels), dtype=getattr(torch, out.dtype))
-        for out in parse(epilogue).outputs
-    ]
+    sizes = _result(x, weight, *rest[:3])
+    outputs = parse(epilogue).outputs
+    return [x.new_empty(sizes, dtype=getattr(torch, out.dtype)) for out in outputs]
+
+
+def _result(x: Tensor, weight: Tensor, *steps: Pair) -> tuple[int, int]:
+    """Rows and columns of the outputs."""
+    height, width = shape_of(x.shape, weight.shape, x.dtype, *steps).result
+    return x.shape[0] * height * width, x.shape[1]
 
 
 def _product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
@@ -300,8 +293,7 @@ def _product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: P
 
 
 def _fake_product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    height, width = shape_of(x, weight, stride, padding, dilation).result
-    return x.new_empty((x.shape[0] * height * width, x.shape[1]))
+    return x.new_empty(_result(x, weight, stride, padding, dilation))
 
 
 _library.impl("depthwise", _on_any_device, "CompositeExplicitAutograd")

@@ -34,6 +34,7 @@ from fusepass.kernels import depthwise as kernel
 from fusepass.kernels.depthwise_source import Patch, Shape
 from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ChannelWriter
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.matrix_form import (
@@ -48,7 +49,7 @@ from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, DepthwiseProblem, choose
 from fusepass.tune.region_problem import digest
 
-_TIMED = 3  # patches that are timed outside max-autotune
+TIMED = 3  # patches that are timed outside max-autotune
 
 
 def is_depthwise(node: fx.Node) -> bool:
@@ -99,7 +100,7 @@ def candidates(problem: DepthwiseProblem, shape: Shape, every: bool) -> tuple[Ca
     found = kernel.choices(shape)
     made = [
         Candidate(one.name, partial(_ours, text=text, problem=problem, patch=one), compiles=True)
-        for one in (found if every else found[:_TIMED])
+        for one in (found if every else found[:TIMED])
     ]
     unfused = partial(_unfused, text=text, problem=problem)
     traced = partial(_traced, text=text, problem=problem)
@@ -137,28 +138,18 @@ def _traced(
 
 
 def _check(site: Site) -> Accept | Reject:
-    conv, options = site.anchor, site.options
-    forced = options.candidate == REFERENCE
-    x: Tensor = conv.args[0].meta["val"]  # type: ignore[union-attr]
-    if x.device.type != "cuda" and not forced:
-        return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", conv)
-    if not forced and not torch_private.kernel_calls_tested():
-        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", conv)
-    if options.inductor_value("cpp_wrapper") and not forced:
-        return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", conv)
+    conv = site.anchor
+    nowhere = own_kernels.refused(conv.meta["val"].device, site.options, conv)
+    if nowhere is not None:
+        return nowhere
     if written_before(site, scaled_at(conv)[1].next):
         return Reject(Reason.FLAVOUR, "something is written in front of it", conv)
     before = set(site.gm.graph.nodes)
     trial = Trial(conv)
     verdict: Accept | Reject | None = None
     try:
-        inner = Site(
-            site.gm,
-            write_trial(trial, _multiply),
-            options,
-            site.fake_mode,
-            site.nested,
-        )
+        product = write_trial(trial, _multiply)
+        inner = Site(site.gm, product, site.options, site.fake_mode, site.nested)
         verdict = _asked(inner, conv)
     except (OtherStrides, NoRegion) as why:
         return Reject(Reason.FLAVOUR, str(why) or "its images would lie otherwise", conv)
@@ -180,7 +171,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     region = _region(site.anchor)
     x, weight = region.x.meta["val"], region.weights[0].value
     stride, padding, dilation = _arguments(conv)
-    shape = kernel.shape_of(x, weight, stride, padding, dilation)
+    shape = kernel.shape_of(x.shape, weight.shape, x.dtype, stride, padding, dilation)
     batch = torch_private.size_hint(x.shape[0])
     if batch is None:
         return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)

@@ -43,6 +43,7 @@ from fusepass.options import Options
 from fusepass.patterns import gemm_candidates
 from fusepass.patterns.gemm_candidates import candidates
 from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.region_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.rewrite.reject import Accept, Reject
@@ -97,12 +98,9 @@ def _asked(
     x, weights = x_of(region), [part.value for part in region.weights]
     operands = [reshaped(part.value, shape) for part, shape in operands_of(region)]
     forced = options.candidate == REFERENCE
-    if x.device.type != "cuda" and not forced:
-        return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
-    if not forced and not torch_private.kernel_calls_tested():
-        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", node)
-    if options.inductor_value("cpp_wrapper") and not forced:
-        return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
+    nowhere = own_kernels.refused(x.device, options, node)
+    if nowhere is not None:
+        return nowhere
     refused = kernel.refuses(x, weights, operands, region.epilogue)
     if refused is not None and not forced:
         return Reject(Reason.STRIDE_MISMATCH, refused, node)

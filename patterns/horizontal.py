@@ -20,12 +20,12 @@ import warnings
 
 from torch import Tensor, fx
 
-from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.graph.members import Member, groups_of, program_of
 from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
 from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
@@ -52,11 +52,10 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
-    if candidate != REFERENCE and site.options.inductor_value("cpp_wrapper"):
-        text = "our kernels need Inductor's Python code"
-        return Reject(Reason.UNSUPPORTED_VERSION, text, site.anchor)
-    if candidate != REFERENCE and not torch_private.kernel_calls_tested():
-        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch")
+    device = groups[0][0].root.meta["val"].device
+    nowhere = own_kernels.refused(device, site.options, site.anchor)
+    if nowhere is not None:
+        return nowhere
     if candidate != REFERENCE:
         try:
             for group in groups:

@@ -84,9 +84,11 @@ def is_conv(node: Any) -> bool:
     if not isinstance(node, fx.Node) or op_name(node) != "convolution":
         return False
     value, args = tensor_value(node), list[Any](node.args)
-    plain = len(args) == 9 and args[6] is False
-    plain = plain and all(len(args[k]) == _DIMS - 2 for k in (3, 4, 5))  # one number is for both
-    return plain and value is not None and value.dim() == _DIMS and value.dtype in DTYPES
+    if len(args) != 9 or args[6] is not False:
+        return False
+    if any(len(one) != _DIMS - 2 for one in args[3:6]):  # one number for both sides
+        return False
+    return value is not None and value.dim() == _DIMS and value.dtype in DTYPES
 
 
 def is_relu(node: fx.Node) -> bool:

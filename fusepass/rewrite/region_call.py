@@ -108,9 +108,9 @@ def write_call(site: Site, fused: Fused) -> None:
         x = region.x
         if x_of(region) is not x.meta["val"]:
             x = call(torch.ops.aten.reshape.default, x, [-1, x.meta["val"].shape[-1]])
-        made_all = call(*fused(x, weights, operands, text, tile))
+        results = call(*fused(x, weights, operands, text, tile))
         for position, nodes in enumerate(region.outputs):
-            item = call(operator.getitem, made_all, position)
+            item = call(operator.getitem, results, position)
             output = region.epilogue.outputs[position]
             if output.over:
                 item = call(_REDUCING[output.by], item, [0])

@@ -55,9 +55,11 @@ _SLOWER = 1.4  # what a kernel of ours may be below the roofline and still be be
 def region_microseconds(problem: RegionProblem, rates: Rates, *, fused: bool) -> float | None:
     """One or two products and what follows them: in one kernel of ours, or as Inductor runs them.
 
-    Ours is taken for slower than it was ever measured, so that it is believed to win only where
-    the pass over memory that it saves is most of the work: products of few columns, as those of
-    convolutions. None for small results, whose times are latencies.
+    What counts is the ratio: either takes up to two and a half times as long as this says where
+    there are few columns. Ours is taken for slower by :data:`_SLOWER`, so that it is believed to
+    win only where the pass over memory that it saves is most of the work: products of few columns,
+    as those of convolutions, where it won by about what this says, or more. None for small results,
+    whose times are latencies.
     """
     m, n, k = problem.m * (problem.batches or 1), problem.n, problem.k
     if m * n < _FEWEST_ELEMENTS:

@@ -56,10 +56,10 @@ def drawn(draw: random.Random) -> dict[str, Any]:
 
 
 def shape_of(given: dict[str, Any], dtype: str) -> Shape:
-    x = torch.empty(given["batch"], given["channels"], *given["image"], device="meta")
-    weight = torch.empty(given["channels"], 1, *given["kernel"], device="meta")
-    sizes = given["stride"], given["padding"], given["dilation"]
-    return kernel.shape_of(x.to(getattr(torch, dtype)), weight, *sizes)
+    image = given["batch"], given["channels"], *given["image"]
+    weight = given["channels"], 1, *given["kernel"]
+    steps = given["stride"], given["padding"], given["dilation"]
+    return kernel.shape_of(image, weight, getattr(torch, dtype), *steps)
 
 
 def tensors(given: dict[str, Any], dtype: str, device: str) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ from torch._inductor import config as inductor_config
 
 import fusepass
 from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.suites.conv import as_if_trained
 from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
 
@@ -43,12 +44,7 @@ def network(name: str) -> nn.Module:
     import timm
 
     model: nn.Module = timm.create_model(name)
-    for norm in model.modules():
-        if isinstance(norm, nn.BatchNorm2d):
-            nn.init.normal_(norm.running_mean, 0.0, 0.1)  # type: ignore[arg-type]
-            nn.init.uniform_(norm.running_var, 0.5, 2.0)  # type: ignore[arg-type]
-            nn.init.uniform_(norm.weight, 0.5, 1.5)
-            nn.init.normal_(norm.bias, 0.0, 0.1)
+    model = as_if_trained(model)
     return model.eval().cuda().half().to(memory_format=LAST)  # type: ignore[call-overload,no-any-return]
 
 

@@ -52,14 +52,22 @@ class Block(nn.Module):
 
 def normed(inputs: int, outputs: int, size: int, stride: int) -> nn.Module:
     """A convolution without bias and a batch norm that is not the identity."""
-    norm = nn.BatchNorm2d(outputs)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    nn.init.normal_(norm.running_mean, 0.0, 0.1)
-    nn.init.uniform_(norm.running_var, 0.5, 2.0)
-    nn.init.uniform_(norm.weight, 0.5, 1.5)
     conv = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
-    return nn.Sequential(conv, norm)
+    return as_if_trained(nn.Sequential(conv, nn.BatchNorm2d(outputs)))
+
+
+def as_if_trained(model: nn.Module) -> nn.Module:
+    """The same model, of whose batch norms none is the identity any more."""
+    for norm in model.modules():
+        if not isinstance(norm, nn.BatchNorm2d):
+            continue
+        if norm.running_mean is not None and norm.running_var is not None:
+            nn.init.normal_(norm.running_mean, 0.0, 0.1)
+            nn.init.uniform_(norm.running_var, 0.5, 2.0)
+        if norm.affine:
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.normal_(norm.bias, 0.0, 0.1)
+    return model
 
 
 class ResNet(nn.Module):

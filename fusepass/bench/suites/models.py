@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fusepass.bench.programs import Program
+from fusepass.bench.suites.conv import as_if_trained
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 TIMM = (
@@ -98,15 +99,11 @@ def image_model(device: str, name: str) -> Made:
 
         how = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
         model = getattr(torchvision.models, name)(**how)
-    for norm in model.modules():  # as if they had been trained
-        if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
-            nn.init.uniform_(norm.running_var, 0.5, 2.0)
-            nn.init.normal_(norm.bias, 0.0, 0.1)
     dtype = torch.float16 if device == "cuda" else torch.float32
     last: Any = torch.channels_last
     side = 224 if name in _FIXED else SIDE[device]
     x = torch.randn(BATCH[device], 3, side, side, device=device, dtype=dtype)
-    model = model.eval().to(device, dtype)
+    model = as_if_trained(model).eval().to(device, dtype)
     return model.to(memory_format=last), (x.to(memory_format=last),)  # type: ignore[call-overload]
 
 
