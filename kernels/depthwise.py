@@ -9,14 +9,15 @@ Shapes: ``x`` (B, C, H, W), channels last; ``weight`` (C, 1, h, w); operands bro
 ``weight`` are bf16, fp16 or fp32; sums are in fp32.
 
 The operator computes its reference on any device but CUDA's, where it launches the kernel of
-``depthwise_source.py``. For graphs after autograd: no backward formula.
+``depthwise_source.py``. Under Inductor it becomes a call of what :func:`filler` gives, with outputs
+in memory that Inductor plans. For graphs after autograd: no backward formula.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,8 @@ from fusepass.kernels.depthwise_source import (
     rows,
 )
 from fusepass.torch_private import nvrtc
+from fusepass.torch_private.host_call import HostCall, lower_to_host_call
+from fusepass.torch_private.kernel_call import kernel_calls_tested
 
 Pair = Sequence[int]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -153,6 +156,7 @@ class _Plan:
     aligned: tuple[tuple[int, int], ...]
 
 
+_MOST_PLANS = 64  # of one function, for batches that vary
 _WAVES = 4  # of blocks for each multiprocessor; each reads its weights anew
 
 
@@ -171,7 +175,7 @@ def _compiled(shape: Shape, text: str, patch: Patch, device: int) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _plan(
     sizes: tuple[int, ...],
-    dtype: torch.dtype,
+    dtype: str,
     kernel: tuple[int, ...],
     steps: tuple[tuple[int, int], ...],
     text: str,
@@ -179,7 +183,8 @@ def _plan(
     device: int,
 ) -> _Plan:
     """How to compute a call with an x and a weight of these sizes, on a device of this number."""
-    shape, epilogue = shape_of(sizes, kernel, dtype, *steps), parse(text)
+    known: torch.dtype = getattr(torch, dtype)
+    shape, epilogue = shape_of(sizes, kernel, known, *steps), parse(text)
     made, table = _compiled(shape, text, patch, device)
     wide, high = lanes(shape, patch), rows(shape, patch)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -188,7 +193,7 @@ def _plan(
     most = max(_WAVES * processors // groups, 1)
     pixels = sizes[0] * shape.result[0] * shape.result[1]
     blocks = groups * min(-(-sizes[0] * down * across // high), most) if pixels > 0 else 0
-    vectors = [(0, dtype.itemsize)]  # x, then the operands, behind the weight
+    vectors = [(0, known.itemsize)]  # x, then the operands, behind the weight
     for place, one in enumerate(epilogue.operands, start=2):
         if one.kind == "full":
             vectors.append((place, getattr(torch, one.dtype).itemsize))
@@ -230,21 +235,64 @@ def launch(
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return launch(x, weight, operands, epilogue, stride, padding, dilation, patch)
-    wanted = _named(patch)
     steps: Any = (tuple(stride), tuple(padding), tuple(dilation))
-    plan = _plan(x.shape, x.dtype, weight.shape, steps, epilogue, wanted, device)
-    given = [x.data_ptr(), weight.data_ptr(), *(one.data_ptr() for one in operands)]
-    if any(given[place] & bits for place, bits in plan.aligned):  # it starts between two vectors
-        wanted = Patch(1, wanted.across, wanted.down)
-        plan = _plan(x.shape, x.dtype, weight.shape, steps, epilogue, wanted, device)
-    results = [nvrtc.empty_matrix(plan.pixels, plan.channels, dtype) for dtype in plan.dtypes]
-    if plan.blocks:
-        table: Any = plan.table(given[0], given[1])
-        rest = given[2:] + [one.data_ptr() for one in results]
-        table.p[: len(rest)] = rest
-        table.batch = x.shape[0]
-        nvrtc.launch(plan.kernel, plan.blocks, plan.threads, table, device)
+    sizes, dtype = tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")
+    plan = _plan(x.shape, dtype, weight.shape, steps, epilogue, _named(patch), device)
+    results = [nvrtc.empty_matrix(plan.pixels, plan.channels, out) for out in plan.dtypes]
+    fill = filler(sizes, dtype, tuple(weight.shape), steps, epilogue, patch, device)
+    fill(x.shape[0], x, weight, *operands, *results)
     return results
+
+
+@functools.lru_cache(maxsize=512)
+def filler(
+    sizes: tuple[int, ...],
+    dtype: str,
+    kernel: tuple[int, ...],
+    steps: tuple[tuple[int, int], ...],
+    epilogue: str,
+    patch: str,
+    device: int,
+) -> Callable[..., None]:
+    """What computes a call, with ``device`` the current one.
+
+    It is called with the batch of x, with x, weight and operands, and with outputs to be filled;
+    only the addresses of these tensors are asked for.
+
+    Args:
+        sizes: of x, without the batch.
+        dtype: of x; torch's name.
+        kernel: the sizes of the weight.
+        steps: stride, padding and dilation.
+        epilogue: its text.
+        patch: its name.
+        device: its number.
+    """
+    wanted = _named(patch)
+    narrow = Patch(1, wanted.across, wanted.down)
+    plans: dict[tuple[int, bool], _Plan] = {}
+
+    def planned(batch: int, aligned: bool) -> _Plan:
+        if len(plans) > _MOST_PLANS:
+            plans.clear()
+        used = wanted if aligned else narrow
+        made = _plan((batch, *sizes), dtype, kernel, steps, epilogue, used, device)
+        return plans.setdefault((batch, aligned), made)
+
+    def fill(batch: int, *tensors: Tensor) -> None:
+        given = tuple(map(Tensor.data_ptr, tensors))
+        plan = plans.get((batch, True)) or planned(batch, True)
+        for place, bits in plan.aligned:
+            if given[place] & bits:  # it starts between two vectors
+                plan = plans.get((batch, False)) or planned(batch, False)
+                break
+        if plan.blocks:
+            table: Any = plan.table(given[0], given[1])
+            table.p[: len(given) - 2] = given[2:]
+            table.batch = batch
+            nvrtc.launch(plan.kernel, plan.blocks, plan.threads, table, device)
+
+    return fill
 
 
 @functools.lru_cache(maxsize=64)
@@ -303,3 +351,27 @@ _library.impl("depthwise_product", _product, "CompositeExplicitAutograd")
 torch.library.register_fake("fusepass::depthwise_product", _fake_product, lib=_library)
 OPERATOR = torch.ops.fusepass.depthwise.default
 PRODUCT = torch.ops.fusepass.depthwise_product.default
+
+
+def _call(
+    x: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *rest: Any
+) -> HostCall | None:
+    """What generated code calls, for fake operands; None for the operator itself."""
+    *steps, patch = rest
+    sizes = tuple(x.shape[1:])
+    known = all(isinstance(size, int) for size in (*sizes, *weight.shape))
+    if x.device.type != "cuda" or patch == "reference" or not kernel_calls_tested() or not known:
+        return None
+    rows, channels = _result(x, weight, *steps)
+    outputs = [
+        (getattr(torch, out.dtype), (rows, channels), (channels, 1))
+        for out in parse(epilogue).outputs
+    ]
+    dtype = str(x.dtype).removeprefix("torch.")
+    given = sizes, dtype, tuple(weight.shape), tuple(map(tuple, steps)), epilogue, patch
+    return HostCall(__name__, "filler", (*given, x.device.index or 0), outputs, x.shape[:1])
+
+
+def install_lowering() -> None:
+    """Tell Inductor how to compile ``fusepass::depthwise``, if Inductor is loaded."""
+    lower_to_host_call(OPERATOR, _call)

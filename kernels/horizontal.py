@@ -8,7 +8,8 @@ shape and strides of its first ``full`` operand; all ``full`` operands of a memb
 and order in memory, without gaps. Numbers are fp32, bf16, fp16 or bool, arithmetic is in fp32.
 
 The operator computes its reference on any device but CUDA's, where it launches the kernel of
-``horizontal_source.py``: one launch for up to 512 members.
+``horizontal_source.py``: one launch for up to 512 members. Under Inductor it becomes a call of what
+:func:`filler` gives, with results in memory that Inductor plans.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,8 @@ from fusepass.graph.epilogue import Epilogue, evaluate
 from fusepass.graph.horizontal import Program, parse
 from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
 from fusepass.torch_private import nvrtc
+from fusepass.torch_private.host_call import HostCall, lower_to_host_call
+from fusepass.torch_private.kernel_call import kernel_calls_tested
 
 # --- reference ------------------------------------------------------------------------------------
 
@@ -77,12 +81,22 @@ def _kernel(bodies: tuple[Epilogue, ...], members: int, addresses: int, device: 
 
 @dataclass
 class _Launch:
-    """One launch, all but its addresses filled in: they are new in each call."""
+    """One launch, all but its addresses filled in: they are new in each call.
+
+    Attributes:
+        kernel: the driver's.
+        table: its parameter.
+        blocks: of the launch.
+        picked: gives the addresses of its members, operands and result of one after the other, out
+            of those of all operands and then all results.
+        count: how many these are.
+    """
 
     kernel: Any
     table: ctypes.Structure
     blocks: int
-    members: range
+    picked: Callable[[Sequence[int]], tuple[int, ...]]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,12 @@ def _launches(
             blocks += (size + BLOCK - 1) // BLOCK
         table.count = last - first
         kernel = _kernel(bodies, most, room, device)
-        made.append(_Launch(kernel, table, blocks, range(first, last)))
+        places: list[int] = []
+        for m in range(first, last):
+            places += [*range(starts[m], starts[m + 1]), starts[-1] + m]
+        if blocks:
+            picked = operator.itemgetter(*places)
+            made.append(_Launch(kernel, table, blocks, picked, len(places)))
         first = last
     return made
 
@@ -178,6 +197,27 @@ def _sizes(
     return shapes, tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
 
 
+def filler(
+    text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
+) -> Callable[..., None]:
+    """What computes a program: called with its operands, and then with its results to be filled.
+
+    Only the addresses of these tensors are asked for. Arguments as of :func:`_launches`.
+    """
+    known: list[_Launch] = []  # compiled by the first call
+
+    def fill(*tensors: Tensor) -> None:
+        if not known:
+            known[:] = _launches(text, shapes, columns, device)
+        addresses = tuple(map(Tensor.data_ptr, tensors))
+        for one in known:
+            table: Any = type(one.table).from_buffer_copy(one.table)  # threads may call at once
+            table.address[: one.count] = one.picked(addresses)
+            nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
+
+    return fill
+
+
 def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
     """The results, by as few launches as there can be."""
     plan = _plan(text)
@@ -188,27 +228,8 @@ def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
     with torch.cuda.device(device):
         likes = [operands[i] for i in plan.likes]
         results = nvrtc.empty_on_cuda(likes, shapes, plan.dtypes)
-        for one in _launches(text, shapes, columns, device):
-            if one.blocks:
-                _start(one, operands, results, plan.starts, device)
+        filler(text, shapes, columns, device)(*operands, *results)
     return results
-
-
-def _start(
-    one: _Launch,
-    operands: Sequence[Tensor],
-    results: Sequence[Tensor],
-    starts: Sequence[int],
-    device: int,
-) -> None:
-    address = Tensor.data_ptr
-    addresses: list[int] = []
-    for m in one.members:
-        addresses += map(address, operands[starts[m] : starts[m + 1]])
-        addresses.append(address(results[m]))
-    table: Any = type(one.table).from_buffer_copy(one.table)  # another thread may call at once
-    table.address[: len(addresses)] = addresses
-    nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
 
 
 # --- operator -------------------------------------------------------------------------------------
@@ -236,3 +257,21 @@ _library.impl("horizontal", _on_any_device, "CompositeExplicitAutograd")
 _library.impl("horizontal", launch, "CUDA")
 torch.library.register_fake("fusepass::horizontal", _fake, lib=_library)
 OPERATOR = torch.ops.fusepass.horizontal.default
+
+
+def _call(operands: Sequence[Tensor], program: str) -> HostCall | None:
+    """What generated code calls, for fake operands; None for the operator itself."""
+    plan = _plan(program)
+    shapes, columns = _sizes(operands, plan)
+    device = operands[0].device
+    known = all(isinstance(size, int) for one in (*shapes, columns) for size in one)
+    if device.type != "cuda" or not kernel_calls_tested() or not known:
+        return None
+    strides = [operands[like].stride() for like in plan.likes]
+    outputs = list(zip(plan.dtypes, shapes, strides, strict=True))
+    return HostCall(__name__, "filler", (program, shapes, columns, device.index or 0), outputs)
+
+
+def install_lowering() -> None:
+    """Tell Inductor how to compile ``fusepass::horizontal``, if Inductor is loaded."""
+    lower_to_host_call(OPERATOR, _call)

@@ -160,10 +160,11 @@ def _bytes(weight: Tensor) -> int:
 # --- the rewrite ----------------------------------------------------------------------------------
 
 
-def _folded(write: ChannelWriter, one: Scaled) -> tuple[fx.Node, Any]:
-    """Its weight, scaled, and its bias as (channels, 1, 1, 1), or a number."""
+def _folded(write: ChannelWriter, biases: ChannelWriter, one: Scaled) -> tuple[fx.Node, Any]:
+    """Its weight, scaled, and its bias as (channels), or a number."""
     weight: Any = one.conv.args[1]
-    scale, shift = write.scale_and_shift(one)
+    scale, _ = write.scale_and_shift(one)
+    _, shift = biases.scale_and_shift(one)
     if not isinstance(scale, fx.Node) and scale == 1.0:
         return weight, shift
     dtype = weight.meta["val"].dtype
@@ -176,26 +177,26 @@ def _replace(site: Site) -> None:
     kernel.install_lowering()
     relu, first = chain.relu, chain.first
     value = relu.meta["val"]
-    write = ChannelWriter(site.gm.graph, (1, 1, 1))
+    write, biases = ChannelWriter(site.gm.graph, (1, 1, 1)), ChannelWriter(site.gm.graph)
     with site.gm.graph.inserting_before(relu):
-        weight, shift = _folded(write, first)
+        weight, shift = _folded(write, biases, first)
         residual = chain.residual
         if chain.second is not None:
-            other, more = _folded(write, chain.second)
+            other, more = _folded(write, biases, chain.second)
             args = list(chain.second.conv.args)
             args[1:3] = other, None
             residual = write.call(_aten.convolution.default, *args)
             if not isinstance(shift, fx.Node):
                 shift, more = more, shift
             if isinstance(shift, fx.Node) and more != 0.0:
-                shift = write.call(ADD, shift, more)
+                shift = biases.call(ADD, shift, more)
             elif not isinstance(shift, fx.Node):
                 shift = shift + more
         channels = weight.meta["val"].shape[0]
         if isinstance(shift, fx.Node):
             if shift.meta["val"].dtype is not value.dtype:
-                shift = write.call(CONVERT, shift, value.dtype)
-            bias = write.call(_aten.reshape.default, shift, [channels])
+                shift = biases.call(CONVERT, shift, value.dtype)
+            bias = shift
         else:
             bias = site.gm.graph.call_function(
                 _aten.full.default,

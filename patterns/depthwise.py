@@ -235,6 +235,7 @@ def _region(product: fx.Node) -> Region:
 
 
 def _replace(site: Site) -> None:
+    kernel.install_lowering()
     inner: Site = site.notes["product"]
     arguments = _arguments(inner.notes["conv"])
 

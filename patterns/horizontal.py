@@ -70,6 +70,7 @@ def _check(site: Site) -> Accept | Reject:
 
 
 def _replace(site: Site) -> None:
+    kernel.install_lowering()
     graph = site.gm.graph
     for group in site.notes["groups"]:
         _together(graph, group)

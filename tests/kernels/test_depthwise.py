@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
@@ -178,10 +180,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
         kernel.nvrtc, "empty_matrix", lambda m, n, dtype: torch.empty(m, n, dtype=dtype)
     )
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
-    for cached in (kernel._plan, kernel._compiled):
+    for cached in (kernel._plan, kernel._compiled, kernel.filler):
         cached.cache_clear()
     yield found
-    for cached in (kernel._plan, kernel._compiled):
+    for cached in (kernel._plan, kernel._compiled, kernel.filler):
         cached.cache_clear()
 
 
@@ -248,6 +250,72 @@ def test_on_a_device(dtype: str, seed: int) -> None:
         for patch in draw.sample(kernel.choices(shape), k=1):
             args = x, weight, operands, epilogue.text(), *sizes, patch.name
             agree(torch.ops.fusepass.depthwise(*args), want)
+
+
+@pytest.mark.parametrize("patch", ["cuda 4x8x1", "reference"])
+def test_what_generated_code_calls(
+    patch: str, launched: list[tuple[Any, int, int, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made from its text, it launches what the operator does, whatever the batch."""
+    monkeypatch.setattr(kernel, "kernel_calls_tested", lambda: True)
+    epilogue = everything("float16")
+    rest = epilogue.text(), [1, 1], [1, 1], [1, 1], patch
+    weight = torch.randn(24, 1, 3, 3).half()
+    fill = None
+    for batch in (2, 5, 0):
+        x = torch.randn(batch, 9, 11, 24).half().permute(0, 3, 1, 2)
+        operands = operands_of(epilogue, batch * 99, 24, "cpu")
+        with FakeTensorMode():
+            fakes = [
+                torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cuda:0")
+                for one in (x, weight, *operands)
+            ]
+        call = kernel._call(fakes[0], fakes[1], fakes[2:], *rest)
+        if patch == "reference":
+            assert call is None
+            continue
+        assert call is not None
+        assert (call.module, call.maker) == (kernel.__name__, "filler")
+        fill = fill or kernel.filler(*eval(repr(call.arguments)))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+        results = kernel.launch(x, weight, operands, *rest)
+        said = [(dtype, tuple(shape), strides) for dtype, shape, strides in call.outputs]
+        assert said == [(one.dtype, tuple(one.shape), one.stride()) for one in results]
+        assert tuple(call.numbers) == (batch,)
+        fill(batch, x, weight, *operands, *results)
+        if batch:
+            (_, blocks, threads, table), again = launched
+            assert again[1:3] == (blocks, threads)
+            assert [*again[3].p, again[3].batch] == [*table.p, batch]
+        launched.clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_under_inductor(mode: str, dynamic: bool) -> None:
+    kernel.install_lowering()
+    weight = torch.randn(24, 1, 3, 3, device="cuda").half()
+
+    def program(x: Tensor) -> list[Tensor]:
+        args = kernel.ALONE.text(), [1, 1], [1, 1], [1, 1], "cuda 4x8x1"
+        matrix = x.permute(0, 2, 3, 1).reshape(-1, 24) @ torch.eye(24, device="cuda").half()
+        image = matrix.relu().view(-1, 9, 11, 24).permute(0, 3, 1, 2)  # a view of a matrix
+        (made,) = torch.ops.fusepass.depthwise(image, weight, [], *args)
+        return [made + 1, made]
+
+    compiled = torch.compile(program, mode=mode, dynamic=dynamic)
+    code = ""
+    with torch.no_grad():
+        for batch in (3, 5, 2) if dynamic else (3, 3, 3):
+            x = torch.randn(batch, 9, 11, 24, device="cuda").half().permute(0, 3, 1, 2)
+            results, codes = run_and_get_code(compiled, x)
+            code = codes[0] if codes else code
+            args = [1, 1], [1, 1], [1, 1]
+            (want,) = kernel.reference(x.relu().double(), weight.double(), [], kernel.ALONE, *args)
+            agree([one.clone() for one in results], [want + 1, want])
+    assert ".filler(" in code
+    assert "ops.fusepass.depthwise" not in code.split("def call")[1]
 
 
 @pytest.mark.gpu

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
 from fusepass.graph.horizontal import Program, parse
@@ -162,6 +165,79 @@ def test_it_compiles_for(architecture: str) -> None:
         text = source(bodies, *places)
         assert NAME in text
         assert compile_error(text, architecture) is None
+
+
+@pytest.mark.parametrize("count", [1, 30, 700])
+def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made from its text, it launches each member once, with its own addresses."""
+    operands, program = members("cpu", "float16", count)
+    monkeypatch.setattr(kernel, "kernel_calls_tested", lambda: True)
+    fakes = FakeTensorMode()
+    with fakes:
+        on_device = [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0")
+            for x in operands
+        ]
+    call = kernel._call(on_device, program.text())
+    assert call is not None
+    assert (call.module, call.maker) == (kernel.__name__, "filler")
+    assert kernel._call(operands, program.text()) is None  # not on the CPU
+    want = kernel.reference(operands, program)
+    said = [(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in call.outputs]
+    assert said == [(one.dtype, tuple(one.shape), one.stride()) for one in want]
+
+    launched: list[tuple[int, Any]] = []
+    monkeypatch.setattr(kernel, "_kernel", lambda *given: "kernel")
+    monkeypatch.setattr(
+        kernel.nvrtc, "launch", lambda kernel, blocks, n, table, at: launched.append((at, table))
+    )
+    kernel._launches.cache_clear()
+    fill = kernel.filler(*eval(repr(call.arguments)))
+    for _ in range(2):
+        fill(*operands, *want)
+        got = []
+        for device, table in launched:
+            assert device == 0
+            for i in range(table.count):
+                last = table.at[i + 1] if i + 1 < table.count else None
+                got.append(list(table.address[table.at[i] : last]))
+        starts = program.starts
+        for i, addresses in enumerate(got):
+            given = [x.data_ptr() for x in (*operands[starts[i] : starts[i + 1]], want[i])]
+            assert addresses[: len(given)] == given
+        assert len(got) == count
+        launched.clear()
+    kernel._launches.cache_clear()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_under_inductor(mode: str) -> None:
+    kernel.install_lowering()
+    operands, program = members("cuda", "float16", 40)
+
+    def together(given: list[Tensor]) -> list[Tensor]:
+        made = torch.ops.fusepass.horizontal(
+            [one.neg().neg() for one in given[:1]] + given[1:], text
+        )
+        return [one.clone() if i % 3 else one for i, one in enumerate(made)]
+
+    text = program.text()
+    compiled = torch.compile(together, mode=mode)
+    with torch.no_grad():
+        _, codes = run_and_get_code(compiled, operands)
+        for _ in range(3):
+            for operand in operands:
+                if operand.is_floating_point():
+                    operand.mul_(0.9)
+            agree(
+                [one.clone() for one in compiled(operands)],
+                kernel.reference(operands, program),
+                "float16",
+            )
+    (code,) = codes
+    assert ".filler(" in code
+    assert "ops.fusepass.horizontal" not in code.split("def call")[1]
 
 
 @pytest.mark.gpu

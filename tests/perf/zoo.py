@@ -34,7 +34,7 @@ from fusepass.bench.suites import models, select
 from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
 
-ROUNDS, CALLS = 9, 4
+ROUNDS, CALLS = 41, 4
 
 
 def in_turns(

@@ -1,0 +1,167 @@
+"""Inductor: an operator that is compiled to the call of a Python function, which fills its outputs.
+
+A call of an operator costs the host a walk through the dispatcher, a check of each result's strides
+and, for each operand that is a view, a tensor. Here the generated code calls the function itself,
+with memory that Inductor plans and, in place of views, the tensors they begin with. Run on 2.11,
+2.13 and 2.15.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor
+from torch import fx
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """What to call.
+
+    Attributes:
+        module: where ``maker`` is found, by name.
+        maker: name of a function; called once, before the first call of the generated code, it
+            gives the function that is called with ``numbers``, the operator's tensors and the
+            outputs. Of a tensor that is a view from the beginning of another, the other is given:
+            nothing but its address counts.
+        arguments: of ``maker``; ``eval(repr(arguments))`` has to give them again.
+        outputs: dtype, shape and strides of each.
+        numbers: sizes that may vary from call to call.
+    """
+
+    module: str
+    maker: str
+    arguments: tuple[Any, ...]
+    outputs: Sequence[tuple[torch.dtype, Sequence[Any], Sequence[Any]]]
+    numbers: Sequence[Any] = ()
+
+
+Plan = Callable[..., HostCall | None]
+
+
+def lower_to_host_call(operator: Any, plan: Plan) -> None:
+    """Compile an operator that returns a list of tensors to a call of a Python function.
+
+    Args:
+        operator: an overload.
+        plan: given its arguments, tensors as fake ones, says what to call, or None to leave the
+            call to the operator.
+    """
+    if "torch._inductor.lowering" not in sys.modules:
+        return
+    from torch._inductor import ir, lowering
+    from torch._inductor.virtualized import V
+
+    if getattr(lowering.lowerings.get(operator), "fusepass_plan", None) is plan:
+        return
+    leave = lowering.fallback_handler(operator, add_to_fallback_set=False)
+
+    def lower(*args: Any) -> Any:
+        node = V.graph.current_node
+        fakes = fx.map_arg(node.args, lambda one: one.meta["val"])
+        call = None if V.graph.cpp_wrapper else plan(*fakes)
+        if call is None:
+            return leave(*args)
+        pairs = zip(_leaves(fakes), _leaves(args), strict=True)
+        tensors = [
+            ir.ExternKernel.require_exact_strides(value, [*map(_expression, fake.stride())])
+            for fake, value in pairs
+            if isinstance(fake, torch.Tensor)
+        ]
+        empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
+        outputs = [
+            empty(
+                [*map(_expression, shape)],
+                [*map(_expression, strides)],
+                dtype=dtype,
+                device=tensors[0].get_device(),
+            )
+            for dtype, shape, strides in call.outputs
+        ]
+        _kernel_class()(call, tensors, outputs)
+        return outputs
+
+    lowering.register_lowering(operator, type_promotion_kind=None)(lower)
+    vars(lowering.lowerings[operator])["fusepass_plan"] = plan
+
+
+def _leaves(args: Any) -> Iterator[Any]:
+    for one in args:
+        if isinstance(one, (list, tuple)):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+def _expression(size: Any) -> Any:
+    """A symbolic size as Inductor writes it."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+_CLASSES: list[type] = []
+
+
+def _kernel_class() -> type:
+    """Of the nodes of Inductor's graph that are such calls; made once Inductor is there."""
+    if _CLASSES:
+        return _CLASSES[0]
+    from torch._inductor import ir
+    from torch._inductor.virtualized import V
+    from torch.utils._ordered_set import OrderedSet
+
+    class FilledByHost(ir.ExternKernel):
+        """A call that writes the last of its inputs."""
+
+        def __init__(self, call: HostCall, tensors: Sequence[Any], outputs: Sequence[Any]) -> None:
+            inputs = [
+                self.unwrap_storage_for_input(self.realize_input(one))
+                for one in (*tensors, *outputs)
+            ]
+            self.device = tensors[0].get_device()
+            numbers = tuple(map(_expression, call.numbers))
+            super().__init__(None, ir.NoneLayout(device=self.device), inputs, numbers)
+            self.call = call
+            self.mutation_outputs = [
+                ir.MutationOutput(ir.NoneLayout(device=self.device), one, self) for one in outputs
+            ]
+            V.graph.register_operation(self)
+
+        def codegen(self, wrapper: Any) -> None:
+            call = self.call
+            arguments = ", ".join(map(repr, call.arguments))
+            text = f"__import__('importlib').import_module({call.module!r}).{call.maker}"
+            text = f"{text}({arguments})"
+            name = wrapper.src_to_kernel.get(text)
+            if name is None:
+                name = f"fusepass_{wrapper.next_kernel_suffix()}"
+                wrapper.src_to_kernel[text] = name
+                wrapper.define_kernel(name, text, gpu=False)
+            given = [*self.codegen_const_args(), *map(_reference, self.inputs)]
+            wrapper.writeline(f"{name}({', '.join(given)})")
+
+        def get_outputs(self) -> list[Any]:
+            return list(self.mutation_outputs)
+
+        def get_device(self) -> Any:
+            return self.device
+
+        def should_allocate(self) -> bool:
+            return False
+
+        def get_unbacked_symbol_defs(self) -> Any:
+            return OrderedSet()
+
+    def _reference(value: Any) -> str:
+        """A tensor that begins where an input does."""
+        if isinstance(value, ir.ReinterpretView):
+            base, layout = value.data, value.get_layout()
+            if layout.offset == 0 and layout.dtype == base.get_dtype():
+                return str(base.codegen_reference())
+        return str(value.codegen_reference())
+
+    _CLASSES.append(FilledByHost)
+    return FilledByHost

@@ -1,0 +1,183 @@
+"""An operator becomes a call of a function that fills its outputs; here one that runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.lowering  # the rewrite has imported it when it asks
+from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+
+from fusepass.torch_private.host_call import HostCall, lower_to_host_call
+
+CALLS: list[list[Tensor]] = []
+
+
+def filler(factor: float, device: str) -> Callable[..., None]:
+    """Of two outputs: the first tensor times a factor, and the sum of the others."""
+    assert device == "cpu"
+
+    def fill(rows: int, x: Tensor, *rest: Tensor) -> None:
+        *others, first, second = rest
+        assert rows == first.shape[0]
+        CALLS.append([x, *rest])
+        flat = torch.as_strided(x, first.shape, first.stride())  # x may be what it is a view of
+        first.copy_(flat * factor)
+        second.zero_()
+        for one in others:
+            second += one.flatten()[: second.numel()].view(second.shape)
+
+    return fill
+
+
+def _reference(x: Tensor, others: Sequence[Tensor], factor: float) -> list[Tensor]:
+    total = torch.zeros_like(others[0])
+    for one in others:
+        total += one
+    return [x * factor, total]
+
+
+def _fake(x: Tensor, others: Sequence[Tensor], factor: float) -> list[Tensor]:
+    return [torch.empty_like(x), torch.empty_like(others[0])]
+
+
+def _plan(x: Tensor, others: Sequence[Tensor], factor: float) -> HostCall | None:
+    if factor == 0.0:
+        return None
+    outputs = [(one.dtype, one.shape, one.stride()) for one in (x, others[0])]
+    return HostCall(__name__, "filler", (factor, "cpu"), outputs, x.shape[:1])
+
+
+@pytest.fixture(scope="module")
+def operator() -> Iterator[Any]:
+    library = torch.library.Library("fusepass_test_host_call", "FRAGMENT")
+    library.define(
+        "fill(Tensor x, Tensor[] others, float factor) -> Tensor[]",
+        tags=(torch.Tag.needs_exact_strides,),
+    )
+    library.impl("fill", _reference, "CompositeExplicitAutograd")
+    torch.library.register_fake("fusepass_test_host_call::fill", _fake, lib=library)
+    found = torch.ops.fusepass_test_host_call.fill.default
+    lower_to_host_call(found, _plan)
+    yield found
+    library._destroy()
+
+
+def _compiled(function: Callable[..., Any], *inputs: Tensor, **how: Any) -> tuple[Any, str]:
+    torch._dynamo.reset()
+    CALLS.clear()
+    with torch.no_grad():
+        results, (code,) = run_and_get_code(torch.compile(function, **how), *inputs)
+    for one, expected in zip(results, function(*inputs), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-6, atol=1e-6)
+        assert one.stride() == expected.stride()
+    return results, code
+
+
+def test_a_call_of_the_function_with_memory_of_inductors(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        first, second = operator(x + 1, [y, z], 3.0)
+        return [first.relu(), second * 2]
+
+    x, y, z = torch.randn(5, 7), torch.randn(11), torch.randn(11)
+    _, code = _compiled(program, x, y, z)
+    assert "filler(3.0, 'cpu')" in code
+    assert "fusepass_test_host_call.fill" not in code.split("def call")[1]
+    assert len(CALLS) == 1
+    assert len(CALLS[0]) == 5
+    assert CALLS[0][1] is y
+
+
+def test_a_view_from_the_beginning_is_given_as_what_it_is_of(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return list(operator(x, [y.view(3, 4), y.view(3, 4)], 2.0))
+
+    y = torch.randn(12)
+    _, code = _compiled(program, torch.randn(2, 3), y)
+    assert CALLS[0][1] is y
+    assert CALLS[0][2] is y
+    assert "reinterpret_tensor" not in code.split("def call")[1]
+
+
+def test_a_view_from_elsewhere_is_a_tensor_of_its_own(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return list(operator(x, [y[4:8], y[8:]], 2.0))
+
+    y = torch.randn(12)
+    _compiled(program, torch.randn(2, 3), y)
+    assert [one.data_ptr() - y.data_ptr() for one in CALLS[0][1:3]] == [16, 32]
+
+
+def test_one_function_for_equal_calls_and_another_for_others(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        a, b = operator(x, [y], 2.0)
+        c, d = operator(a, [b], 2.0)
+        return list(operator(c, [d], 5.0))
+
+    _, code = _compiled(program, torch.randn(4), torch.randn(6))
+    assert code.count("filler(2.0, 'cpu')") == 1
+    assert code.count("filler(5.0, 'cpu')") == 1
+    assert len(CALLS) == 3
+
+
+def test_what_the_plan_leaves_stays_the_operators(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return list(operator(x, [y], 0.0))
+
+    _, code = _compiled(program, torch.randn(4), torch.randn(6))
+    assert "fusepass_test_host_call.fill" in code
+    assert not CALLS
+
+
+@pytest.mark.parametrize("as_view", [False, True])
+def test_sizes_that_vary(operator: Any, as_view: bool) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        lines = (x * 2).sin().view(-1, 1, 3) if as_view else x * 2
+        return [one + 1 for one in operator(lines, [y], 2.0)]
+
+    compiled = torch.compile(program, dynamic=True)
+    torch._dynamo.reset()
+    CALLS.clear()
+    with torch.no_grad():
+        for size in (4, 9, 1):
+            x, y = torch.randn(size, 3), torch.randn(size)
+            for one, expected in zip(compiled(x, y), program(x, y), strict=True):
+                torch.testing.assert_close(one, expected)
+    assert len(CALLS) == 3
+
+
+def test_a_transposed_operand_keeps_its_strides(operator: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        return list(operator(x.t() + 1, [y], 2.0))
+
+    _compiled(program, torch.randn(4, 6), torch.randn(6))
+
+
+def test_inside_an_arm_of_a_cond(operator: Any) -> None:
+    def program(flag: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        def calls(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            return tuple(one + 1 for one in operator(x, [y], 2.0))
+
+        def does_not(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            return x.clone(), y.clone()
+
+        return list(torch.cond(flag, calls, does_not, (x, y)))
+
+    for flag in (True, False):
+        _compiled(program, torch.tensor(flag), torch.randn(4), torch.randn(6))
+        assert len(CALLS) == int(flag)
+
+
+def test_memory_is_used_again_only_behind_it(operator: Any) -> None:
+    """A chain in which Inductor can use buffers again: nothing reads what is overwritten."""
+
+    def program(x: Tensor, y: Tensor) -> list[Tensor]:
+        for _ in range(4):
+            x, y = operator(x.sin(), [y.cos(), y], 1.5)
+        return [x + 1, y]
+
+    _compiled(program, torch.randn(8, 8), torch.randn(8, 8))
+    assert len(CALLS) == 4
