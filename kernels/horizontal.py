@@ -18,7 +18,7 @@ import ctypes
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,9 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, evaluate
 from fusepass.graph.horizontal import Program, parse
+from fusepass.graph.library_calls import stays_inside
 from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
+from fusepass.kernels.kept_memory import KeptMemory
 from fusepass.torch_private import nvrtc
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
 from fusepass.torch_private.kernel_call import kernel_calls_tested
@@ -198,24 +200,61 @@ def _sizes(
 
 
 def filler(
-    text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
-) -> Callable[..., None]:
-    """What computes a program: called with its operands, and then with its results to be filled.
+    text: str,
+    shapes: tuple[tuple[int, ...], ...],
+    columns: tuple[int, ...],
+    device: int,
+    own: tuple[tuple[int, str, tuple[int, ...]], ...] = (),
+) -> Callable[..., list[Tensor]]:
+    """What computes a program, with ``device`` the current one.
 
-    Only the addresses of these tensors are asked for. Arguments as of :func:`_launches`.
+    It is called with the operands, and then with those results that are to be filled; it gives
+    those that are its own, in memory that is the same in each call in a thread on a stream. Only
+    the addresses of what it is given are asked for.
+
+    Args:
+        text: of the program.
+        shapes: of the results.
+        columns: how many each has; 1 if it has none.
+        device: its number.
+        own: of the results that it gives: member, dtype, strides.
     """
+    operands, members = _plan(text).starts[-1], range(len(shapes))
+    order = [*(m for m in members if m not in {i for i, *_ in own}), *(i for i, *_ in own)]
+    canonical = operator.itemgetter(
+        *range(operands), *(operands + order.index(member) for member in members)
+    )
+    kinds = [(dtype, shapes[i], strides) for i, dtype, strides in own]
+    memory, where = KeptMemory(), torch.device("cuda", device)
     known: list[_Launch] = []  # compiled by the first call
 
-    def fill(*tensors: Tensor) -> None:
+    def fill(*tensors: Tensor) -> list[Tensor]:
         if not known:
             known[:] = _launches(text, shapes, columns, device)
-        addresses = tuple(map(Tensor.data_ptr, tensors))
-        for one in known:
-            table: Any = type(one.table).from_buffer_copy(one.table)  # threads may call at once
-            table.address[: one.count] = one.picked(addresses)
+        kept = None
+        if kinds and not nvrtc.is_capturing():
+            kept = memory.on(nvrtc.stream(device), kinds, where)
+        results = nvrtc.empty_of(kinds) if kept is None else kept.results
+        addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
+        if kept is None or kept.last != addresses:
+            ordered = canonical(addresses)
+            launches = [(one, _filled(one, ordered)) for one in known]
+            if kept is not None:
+                kept.last, kept.launches = addresses, launches
+        else:
+            launches = kept.launches
+        for one, table in launches:
             nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
+        return results
 
     return fill
+
+
+def _filled(one: _Launch, addresses: Sequence[int]) -> ctypes.Structure:
+    """A launch's parameter of its own: threads may call at once."""
+    table: Any = type(one.table).from_buffer_copy(one.table)
+    table.address[: one.count] = one.picked(addresses)
+    return table  # type: ignore[no-any-return]
 
 
 def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
@@ -259,8 +298,14 @@ torch.library.register_fake("fusepass::horizontal", _fake, lib=_library)
 OPERATOR = torch.ops.fusepass.horizontal.default
 
 
-def _call(operands: Sequence[Tensor], program: str) -> HostCall | None:
-    """What generated code calls, for fake operands; None for the operator itself."""
+def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -> HostCall | None:
+    """What generated code calls, for fake operands; None for the operator itself.
+
+    Args:
+        operands: fakes.
+        program: its text.
+        own: of the members whose results may be the called function's.
+    """
     plan = _plan(program)
     shapes, columns = _sizes(operands, plan)
     device = operands[0].device
@@ -269,9 +314,12 @@ def _call(operands: Sequence[Tensor], program: str) -> HostCall | None:
         return None
     strides = [operands[like].stride() for like in plan.likes]
     outputs = list(zip(plan.dtypes, shapes, strides, strict=True))
-    return HostCall(__name__, "filler", (program, shapes, columns, device.index or 0), outputs)
+    its = [i for i in range(len(outputs)) if i in own]
+    kinds = tuple((i, str(plan.dtypes[i]).removeprefix("torch."), strides[i]) for i in its)
+    given = program, shapes, columns, device.index or 0, kinds
+    return HostCall(__name__, "filler", given, outputs, returned=its)
 
 
 def install_lowering() -> None:
     """Tell Inductor how to compile ``fusepass::horizontal``, if Inductor is loaded."""
-    lower_to_host_call(OPERATOR, _call)
+    lower_to_host_call(OPERATOR, _call, stays_inside)

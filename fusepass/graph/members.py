@@ -27,12 +27,11 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.horizontal import Program
+from fusepass.graph.library_calls import LIBRARY_CALLS, VIEWS
 
 FEWEST = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
 _MOST_STEPS, _MOST_OPERANDS = 32, 8
-_OPAQUE = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
-_VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze permute detach alias".split())
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def _held_longer(one: Member) -> int:
 
 
 def _through_views(node: fx.Node) -> fx.Node:
-    while op_name(node) in _VIEWS:
+    while op_name(node) in VIEWS:
         node = node.all_input_nodes[0]
     return node
 
@@ -234,4 +233,4 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
 def _comes_from_outside(node: fx.Node) -> bool:
     """Whether nothing that Inductor generates computes a node."""
     node = _through_views(node)
-    return node.op in ("placeholder", "get_attr") or op_name(node) in _OPAQUE
+    return node.op in ("placeholder", "get_attr") or op_name(node) in LIBRARY_CALLS

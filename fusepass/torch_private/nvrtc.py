@@ -74,6 +74,22 @@ def _ensure_context(driver: Any, device: int) -> None:
         _check(driver.cuCtxSetCurrent(context))
 
 
+def stream(device: int) -> int:
+    """The device's current stream, as the driver names it."""
+    return int(torch._C._cuda_getCurrentRawStream(device))
+
+
+def is_capturing() -> bool:
+    """Whether the current stream's work becomes a CUDA graph."""
+    return bool(torch._C._cuda_isCurrentStreamCapturing())
+
+
+def empty_of(kinds: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> list[Tensor]:
+    """Memory of tensors of a dtype, a shape and strides, on the current device."""
+    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
+    return [empty(shape, strides, getattr(torch, dtype)) for dtype, shape, strides in kinds]
+
+
 def empty_matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
     """Memory of a contiguous matrix on the current device."""
     empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]

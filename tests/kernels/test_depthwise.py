@@ -300,15 +300,17 @@ def test_under_inductor(mode: str, dynamic: bool) -> None:
     def program(x: Tensor) -> list[Tensor]:
         args = kernel.ALONE.text(), [1, 1], [1, 1], [1, 1], "cuda 4x8x1"
         matrix = x.permute(0, 2, 3, 1).reshape(-1, 24) @ torch.eye(24, device="cuda").half()
-        image = matrix.relu().view(-1, 9, 11, 24).permute(0, 3, 1, 2)  # a view of a matrix
+        image = matrix.relu().view(x.shape[0], 9, 11, 24).permute(0, 3, 1, 2)  # a view of it
         (made,) = torch.ops.fusepass.depthwise(image, weight, [], *args)
         return [made + 1, made]
 
-    compiled = torch.compile(program, mode=mode, dynamic=dynamic)
+    compiled = torch.compile(program, mode=mode)
     code = ""
     with torch.no_grad():
         for batch in (3, 5, 2) if dynamic else (3, 3, 3):
             x = torch.randn(batch, 9, 11, 24, device="cuda").half().permute(0, 3, 1, 2)
+            if dynamic:
+                torch._dynamo.mark_dynamic(x, 0)
             results, codes = run_and_get_code(compiled, x)
             code = codes[0] if codes else code
             args = [1, 1], [1, 1], [1, 1]

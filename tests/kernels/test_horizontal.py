@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
 from fusepass.graph.horizontal import Program, parse
 from fusepass.kernels import horizontal as kernel
+from fusepass.kernels import kept_memory
 from fusepass.kernels.horizontal_source import NAME, source
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 
@@ -208,6 +209,111 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         assert len(got) == count
         launched.clear()
     kernel._launches.cache_clear()
+
+
+def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same memory as long as nothing is captured; a table is filled when something moved."""
+    operands, program = members("cpu", "float16", 12)
+    want = kernel.reference(operands, program)
+    plan, captured = kernel._plan(program.text()), [False]
+    shapes, columns = kernel._sizes(operands, plan)
+    own = tuple((i, str(want[i].dtype)[6:], want[i].stride()) for i in (1, 2, 7, 11))
+    launched: list[list[int]] = []
+    filled: list[int] = []
+    monkeypatch.setattr(kernel, "_kernel", lambda *given: "kernel")
+    for name, function in {
+        "launch": lambda kernel, blocks, n, table, at: launched.append(list(table.address)),
+        "is_capturing": lambda: captured[0],
+        "stream": lambda device: 3,
+        "empty_of": lambda kinds: [
+            torch.empty_strided(s, t, dtype=getattr(torch, d)) for d, s, t in kinds
+        ],
+    }.items():
+        monkeypatch.setattr(kernel.nvrtc, name, function)
+    allocated = kept_memory._allocated
+    monkeypatch.setattr(kept_memory, "_bound", lambda device: 1 << 30)
+    monkeypatch.setattr(
+        kept_memory, "_allocated", lambda kinds, device: allocated(kinds, torch.device("cpu"))
+    )
+    real = kernel._filled
+    monkeypatch.setattr(kernel, "_filled", lambda *given: (filled.append(1), real(*given))[1])
+    kernel._launches.cache_clear()
+    fill = kernel.filler(program.text(), shapes, columns, 0, own)
+    given = [one for i, one in enumerate(want) if i not in (1, 2, 7, 11)]
+
+    def agrees(mine: list[Tensor]) -> None:
+        (addresses,) = launched
+        for i, one in zip((1, 2, 7, 11), mine, strict=True):
+            assert (one.dtype, one.shape) == (want[i].dtype, want[i].shape)
+            assert one.stride() == want[i].stride()
+        results = [*given]
+        for place, one in zip((1, 2, 7, 11), mine, strict=True):
+            results.insert(place, one)
+        expected = []
+        for i, one in enumerate(results):
+            expected += [x.data_ptr() for x in operands[program.starts[i] : program.starts[i + 1]]]
+            expected.append(one.data_ptr())
+        assert addresses[: len(expected)] == expected
+        launched.clear()
+
+    first = fill(*operands, *given)
+    agrees(first)
+    again = fill(*operands, *given)
+    assert [one.data_ptr() for one in again] == [one.data_ptr() for one in first]
+    agrees(again)
+    assert len(filled) == 1
+    operands[0] = operands[0].clone()
+    agrees(fill(*operands, *given))
+    assert len(filled) == 2
+    captured[0] = True
+    fresh = fill(*operands, *given)
+    assert {one.data_ptr() for one in fresh if one.numel()}.isdisjoint(
+        one.data_ptr() for one in first
+    )
+    agrees(fresh)
+    kernel._launches.cache_clear()
+
+
+@pytest.mark.gpu
+def test_weights_that_change_between_calls_and_streams() -> None:
+    """Scaled for products alone, so in memory that is kept; each call has its own numbers."""
+    kernel.install_lowering()
+    count, size = 12, 64
+    scale = Epilogue(
+        0,
+        (Operand("full", "float16"), Operand("column", "float32")),
+        (Step("mul", ("%0", "%1")),),
+        (Output("%2", "float16"),),
+    )
+    text = Program((scale,), (0,) * count).text()
+    weights = [torch.randn(size, size, device="cuda").half() * 0.3 for _ in range(count)]
+    scales = [torch.rand(size, 1, device="cuda") for _ in range(count)]
+
+    def network(x: Tensor) -> Tensor:
+        given = [one for pair in zip(weights, scales, strict=True) for one in pair]
+        for weight in torch.ops.fusepass.horizontal(given, text):
+            x = (x @ weight).relu()
+        return x
+
+    compiled = torch.compile(network)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        x = torch.randn(32, size, device="cuda").half() * 0.1
+        _, (code,) = run_and_get_code(compiled, x)
+        assert code.split("def call")[1].count("empty_strided_cuda((64, 64)") == 0
+        with torch.cuda.graph(graph):
+            captured = compiled(x)
+        for step in range(6):
+            with torch.cuda.stream(
+                torch.cuda.Stream() if step % 2 else torch.cuda.current_stream()
+            ):
+                torch.cuda.synchronize()
+                for weight in weights:
+                    weight.data.mul_(1 / 0.9 if step % 2 else 0.9)  # 0.28 of the result, and back
+                torch.testing.assert_close(compiled(x), network(x), rtol=2e-2, atol=1e-3)
+                graph.replay()
+                torch.testing.assert_close(captured, network(x), rtol=2e-2, atol=1e-3)
+                torch.cuda.synchronize()
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ import torch._inductor.lowering  # the rewrite has imported it when it asks
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
+from fusepass.graph.library_calls import stays_inside
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
 
 CALLS: list[list[Tensor]] = []
+OWN: list[list[Tensor]] = []
 
 
 def filler(factor: float, device: str) -> Callable[..., None]:
@@ -29,6 +31,21 @@ def filler(factor: float, device: str) -> Callable[..., None]:
         second.zero_()
         for one in others:
             second += one.flatten()[: second.numel()].view(second.shape)
+
+    return fill
+
+
+def giver(factor: float) -> Callable[..., list[Tensor]]:
+    """The same with memory of its own for its first output, the same in each call."""
+    kept: list[Tensor] = []
+    OWN.append(kept)
+
+    def fill(rows: int, x: Tensor, *rest: Tensor) -> list[Tensor]:
+        if not kept:
+            kept.append(torch.empty(x.shape))
+        *others, second = rest
+        filler(factor, "cpu")(rows, x, *others, kept[0], second)
+        return kept
 
     return fill
 
@@ -51,6 +68,15 @@ def _plan(x: Tensor, others: Sequence[Tensor], factor: float) -> HostCall | None
     return HostCall(__name__, "filler", (factor, "cpu"), outputs, x.shape[:1])
 
 
+def _own_plan(
+    x: Tensor, others: Sequence[Tensor], factor: float, own: Collection[int]
+) -> HostCall | None:
+    outputs = [(one.dtype, one.shape, one.stride()) for one in (x, others[0])]
+    if 0 not in own:
+        return HostCall(__name__, "filler", (factor, "cpu"), outputs, x.shape[:1])
+    return HostCall(__name__, "giver", (factor,), outputs, x.shape[:1], returned=[0])
+
+
 @pytest.fixture(scope="module")
 def operator() -> Iterator[Any]:
     library = torch.library.Library("fusepass_test_host_call", "FRAGMENT")
@@ -64,6 +90,14 @@ def operator() -> Iterator[Any]:
     lower_to_host_call(found, _plan)
     yield found
     library._destroy()
+
+
+@pytest.fixture
+def with_own(operator: Any) -> Iterator[Any]:
+    OWN.clear()
+    lower_to_host_call(operator, _own_plan, stays_inside)
+    yield operator
+    lower_to_host_call(operator, _plan)
 
 
 def _compiled(function: Callable[..., Any], *inputs: Tensor, **how: Any) -> tuple[Any, str]:
@@ -181,3 +215,64 @@ def test_memory_is_used_again_only_behind_it(operator: Any) -> None:
 
     _compiled(program, torch.randn(8, 8), torch.randn(8, 8))
     assert len(CALLS) == 4
+
+
+def _multiplied(operator: Any, x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+    """What is made of x goes into products alone, one of them of a view."""
+    weight, total = operator(x, [y], 3.0)
+    again = weight.view(-1).view(x.shape)
+    made = (weight @ z).relu() + (z @ again).sum()
+    return [made, made * total[0]]
+
+
+def test_memory_of_the_functions_own(with_own: Any) -> None:
+    def program(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        return _multiplied(with_own, x, y, z)
+
+    torch._dynamo.reset()
+    CALLS.clear()
+    compiled = torch.compile(program)
+    for _ in range(3):
+        given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
+        with torch.no_grad():
+            got = compiled(*given)
+        for one, expected in zip(got, program(*given), strict=True):
+            torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-5)
+    assert len(CALLS) == 3
+    (kept,) = OWN
+    assert {one[2].data_ptr() for one in CALLS} == {kept[0].data_ptr()}
+    torch.testing.assert_close(kept[0], given[0] * 3)  # nothing else was written there
+
+
+NOT_ITS_OWN: dict[str, Callable[..., Any]] = {
+    "it leaves the graph": lambda w, z: (w @ z, w),
+    "a view of it leaves the graph": lambda w, z: (w @ z, w.t()),
+    "element by element": lambda w, z: (w @ z, w.sin()),
+    "nothing reads it": lambda w, z: (z @ z, z),
+    "it is written": lambda w, z: (w @ z, w.add_(1) @ z),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ITS_OWN)
+def test_what_the_function_may_not_keep(with_own: Any, name: str) -> None:
+    def program(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        weight, total = with_own(x, [y], 3.0)
+        return [*NOT_ITS_OWN[name](weight, z), total]
+
+    _, code = _compiled(program, torch.randn(6, 6), torch.randn(11), torch.randn(6, 6))
+    assert "filler(3.0, 'cpu')" in code
+    assert not OWN
+
+
+def test_what_autograd_saves_is_not_kept(with_own: Any) -> None:
+    def program(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        weight, _ = with_own(x, [y], 3.0)
+        return (weight @ z).sum()
+
+    torch._dynamo.reset()
+    z = torch.randn(6, 6, requires_grad=True)
+    x, y = torch.randn(6, 6), torch.randn(11)
+    torch.compile(program)(x, y, z).backward()
+    assert not OWN
+    assert z.grad is not None
+    torch.testing.assert_close(z.grad, (x * 3).t() @ torch.ones(6, 6))

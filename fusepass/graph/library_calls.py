@@ -1,0 +1,27 @@
+"""What of an ATen graph Inductor makes as it is: calls of libraries, and of kernels of ours."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from fusepass.graph.canonical import op_name
+
+LIBRARY_CALLS = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
+_OURS = frozenset("conv_relu depthwise gemm_region linear_activation".split())
+VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze permute detach alias".split())
+
+
+def stays_inside(node: fx.Node) -> bool:
+    """Whether nothing but such calls reads a result, directly or through views.
+
+    Their results are memory of their own: nothing holds this one when they are done.
+    """
+    return bool(node.users) and all(
+        stays_inside(user) if op_name(user) in VIEWS else _is_call(user) for user in node.users
+    )
+
+
+def _is_call(node: fx.Node) -> bool:
+    if getattr(node.target, "namespace", None) == "fusepass":
+        return node.target._opname in _OURS  # type: ignore[union-attr]
+    return node.op == "call_function" and op_name(node) in LIBRARY_CALLS
