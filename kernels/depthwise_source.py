@@ -11,7 +11,7 @@ and no index is divided by a variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fusepass.graph.epilogue import Epilogue
@@ -44,6 +44,37 @@ class Shape:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     dtype: str
+
+
+Pair = Sequence[int]
+
+
+def shape_of(
+    image: Sequence[int],
+    weight: Sequence[int],
+    dtype: object,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+) -> Shape:
+    """What a call with an x of the sizes ``image``, of torch's dtype, computes for any batch."""
+    sides = zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
+    result = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
+
+    def pair(sizes: Pair) -> tuple[int, int]:
+        height, width = map(int, sizes)
+        return height, width
+
+    return Shape(
+        channels=int(image[1]),
+        image=pair(image[2:]),
+        result=pair(result),
+        kernel=pair(weight[2:]),
+        stride=pair(stride),
+        padding=pair(padding),
+        dilation=pair(dilation),
+        dtype=str(dtype).removeprefix("torch."),
+    )
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.region import Region
 from fusepass.graph.region_growth import grown
 from fusepass.kernels import depthwise as kernel
-from fusepass.kernels.depthwise_source import Patch, Shape
+from fusepass.kernels.depthwise_launch import prepare
+from fusepass.kernels.depthwise_source import Patch, Shape, shape_of
 from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
@@ -171,7 +172,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     region = _region(site.anchor)
     x, weight = region.x.meta["val"], region.weights[0].value
     stride, padding, dilation = _arguments(conv)
-    shape = kernel.shape_of(x.shape, weight.shape, x.dtype, stride, padding, dilation)
+    shape = shape_of(x.shape, weight.shape, x.dtype, stride, padding, dilation)
     batch = torch_private.size_hint(x.shape[0])
     if batch is None:
         return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)
@@ -210,7 +211,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
 def _obstacle(shape: Shape, region: Region, patch: str) -> str | None:
     """Why a kernel cannot be compiled, which a table does not know; None if it can."""
     try:
-        kernel.prepare(shape, region.epilogue, patch, region.x.meta["val"].device)
+        prepare(shape, region.epilogue, patch, region.x.meta["val"].device)
     except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
         problem = f"{type(error).__name__}: {error}"
         warnings.warn(CandidateFailed("depthwise", problem), stacklevel=2)

@@ -24,6 +24,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.graph.members import Member, groups_of, program_of
 from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
+from fusepass.kernels.horizontal_launch import prepare
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
@@ -59,7 +60,7 @@ def _check(site: Site) -> Accept | Reject:
     if candidate != REFERENCE:
         try:
             for group in groups:
-                kernel.prepare(*_call(group))
+                prepare(*_call(group))
         except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
             problem = f"{type(error).__name__}: {error}"
             warnings.warn(CandidateFailed("horizontal", problem), stacklevel=2)

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import depthwise as kernel
-from fusepass.kernels.depthwise_source import Patch, Shape, depthwise_source
+from fusepass.kernels import depthwise_launch, depthwise_source
+from fusepass.kernels.depthwise_source import Patch, Shape
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 from tests.kernels.test_horizontal import every_operation
 
@@ -61,7 +62,7 @@ def shape_of(given: dict[str, Any], dtype: str) -> Shape:
     image = given["batch"], given["channels"], *given["image"]
     weight = given["channels"], 1, *given["kernel"]
     steps = given["stride"], given["padding"], given["dilation"]
-    return kernel.shape_of(image, weight, getattr(torch, dtype), *steps)
+    return depthwise_source.shape_of(image, weight, dtype, *steps)
 
 
 def tensors(given: dict[str, Any], dtype: str, device: str) -> tuple[Tensor, Tensor]:
@@ -126,7 +127,7 @@ def test_patches_fit(channels: int, width: int) -> None:
     for patch in found:
         assert channels % patch.vector == 0
         assert patch.down <= width
-        assert kernel._named(patch.name) == patch
+        assert depthwise_launch.named(patch.name) == patch
 
 
 def test_huge_kernels_are_left_alone() -> None:
@@ -141,11 +142,11 @@ def test_it_compiles_for(architecture: str, dtype: str) -> None:
     for seed in range(3):
         shape = shape_of(drawn(random.Random(seed)), dtype)
         for patch in kernel.choices(shape)[:2]:
-            text = depthwise_source(shape, everything(dtype), patch)
+            text = depthwise_source.depthwise_source(shape, everything(dtype), patch)
             assert compile_error(text, architecture) is None
     shape = Shape(96, (14, 14), (14, 14), (7, 7), (1, 1), (3, 3), (1, 1), dtype)
     for patch in kernel.choices(shape):
-        text = depthwise_source(shape, kernel.ALONE, patch)
+        text = depthwise_source.depthwise_source(shape, kernel.ALONE, patch)
         assert compile_error(text, architecture) is None
 
 
@@ -158,7 +159,9 @@ def test_every_operation_compiles() -> None:
         ]
         moved = tuple(Step(step.op, tuple(_moved(arg) for arg in step.args)) for step in body.steps)
         outputs = tuple(Output(str(_moved(out.value)), out.dtype) for out in body.outputs)
-        text = depthwise_source(shape, Epilogue(1, tuple(kinds), moved, outputs), Patch(2, 4, 1))
+        text = depthwise_source.depthwise_source(
+            shape, Epilogue(1, tuple(kinds), moved, outputs), Patch(2, 4, 1)
+        )
         assert compile_error(text, "sm_90") is None
 
 
@@ -180,10 +183,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
         kernel.nvrtc, "empty_matrix", lambda m, n, dtype: torch.empty(m, n, dtype=dtype)
     )
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
-    for cached in (kernel._plan, kernel._compiled, kernel.filler):
+    for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):
         cached.cache_clear()
     yield found
-    for cached in (kernel._plan, kernel._compiled, kernel.filler):
+    for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):
         cached.cache_clear()
 
 
@@ -275,8 +278,8 @@ def test_what_generated_code_calls(
             assert call is None
             continue
         assert call is not None
-        assert (call.module, call.maker) == (kernel.__name__, "filler")
-        fill = fill or kernel.filler(*eval(repr(call.arguments)))
+        assert (call.module, call.maker) == (depthwise_launch.__name__, "filler")
+        fill = fill or depthwise_launch.filler(*eval(repr(call.arguments)))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
         results = kernel.launch(x, weight, operands, *rest)
         said = [(dtype, tuple(shape), strides) for dtype, shape, strides in call.outputs]

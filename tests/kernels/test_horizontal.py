@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
 from fusepass.graph.horizontal import Program, parse
 from fusepass.kernels import horizontal as kernel
+from fusepass.kernels import horizontal_launch as launching
 from fusepass.kernels import kept_memory
 from fusepass.kernels.horizontal_source import NAME, source
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
@@ -154,15 +155,15 @@ def test_too_few_operands() -> None:
 
 def test_parameters_fit() -> None:
     """Into what drivers take: 4 KiB in any case, 32764 bytes since CUDA 12.1."""
-    assert ctypes.sizeof(kernel._table(*kernel._SMALL)) <= 4096
-    assert ctypes.sizeof(kernel._table(*kernel._LARGE)) <= 32764
+    assert ctypes.sizeof(launching._table(*launching._SMALL)) <= 4096
+    assert ctypes.sizeof(launching._table(*launching._LARGE)) <= 32764
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_it_compiles_for(architecture: str) -> None:
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
-    for places in (kernel._SMALL, kernel._LARGE):
+    for places in (launching._SMALL, launching._LARGE):
         text = source(bodies, *places)
         assert NAME in text
         assert compile_error(text, architecture) is None
@@ -181,19 +182,19 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         ]
     call = kernel._call(on_device, program.text())
     assert call is not None
-    assert (call.module, call.maker) == (kernel.__name__, "filler")
+    assert (call.module, call.maker) == (launching.__name__, "filler")
     assert kernel._call(operands, program.text()) is None  # not on the CPU
     want = kernel.reference(operands, program)
     said = [(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in call.outputs]
     assert said == [(one.dtype, tuple(one.shape), one.stride()) for one in want]
 
     launched: list[tuple[int, Any]] = []
-    monkeypatch.setattr(kernel, "_kernel", lambda *given: "kernel")
+    monkeypatch.setattr(launching, "_kernel", lambda *given: "kernel")
     monkeypatch.setattr(
-        kernel.nvrtc, "launch", lambda kernel, blocks, n, table, at: launched.append((at, table))
+        launching.nvrtc, "launch", lambda kernel, blocks, n, table, at: launched.append((at, table))
     )
-    kernel._launches.cache_clear()
-    fill = kernel.filler(*eval(repr(call.arguments)))
+    launching._launches.cache_clear()
+    fill = launching.filler(*eval(repr(call.arguments)))
     for _ in range(2):
         fill(*operands, *want)
         got = []
@@ -208,19 +209,19 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
             assert addresses[: len(given)] == given
         assert len(got) == count
         launched.clear()
-    kernel._launches.cache_clear()
+    launching._launches.cache_clear()
 
 
 def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same memory as long as nothing is captured; a table is filled when something moved."""
     operands, program = members("cpu", "float16", 12)
     want = kernel.reference(operands, program)
-    plan, captured = kernel._plan(program.text()), [False]
-    shapes, columns = kernel._sizes(operands, plan)
+    plan, captured = launching.plan_of(program.text()), [False]
+    shapes, columns = launching.sizes_of(operands, plan)
     own = tuple((i, str(want[i].dtype)[6:], want[i].stride()) for i in (1, 2, 7, 11))
     launched: list[list[int]] = []
     filled: list[int] = []
-    monkeypatch.setattr(kernel, "_kernel", lambda *given: "kernel")
+    monkeypatch.setattr(launching, "_kernel", lambda *given: "kernel")
     for name, function in {
         "launch": lambda kernel, blocks, n, table, at: launched.append(list(table.address)),
         "is_capturing": lambda: captured[0],
@@ -229,16 +230,16 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.empty_strided(s, t, dtype=getattr(torch, d)) for d, s, t in kinds
         ],
     }.items():
-        monkeypatch.setattr(kernel.nvrtc, name, function)
+        monkeypatch.setattr(launching.nvrtc, name, function)
     allocated = kept_memory._allocated
     monkeypatch.setattr(kept_memory, "_bound", lambda device: 1 << 30)
     monkeypatch.setattr(
         kept_memory, "_allocated", lambda kinds, device: allocated(kinds, torch.device("cpu"))
     )
-    real = kernel._filled
-    monkeypatch.setattr(kernel, "_filled", lambda *given: (filled.append(1), real(*given))[1])
-    kernel._launches.cache_clear()
-    fill = kernel.filler(program.text(), shapes, columns, 0, own)
+    real = launching._filled
+    monkeypatch.setattr(launching, "_filled", lambda *given: (filled.append(1), real(*given))[1])
+    launching._launches.cache_clear()
+    fill = launching.filler(program.text(), shapes, columns, 0, own)
     given = [one for i, one in enumerate(want) if i not in (1, 2, 7, 11)]
 
     def agrees(mine: list[Tensor]) -> None:
@@ -271,7 +272,7 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         one.data_ptr() for one in first
     )
     agrees(fresh)
-    kernel._launches.cache_clear()
+    launching._launches.cache_clear()
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ import torch
 
 from fusepass.bench.hardware import hardware, versions
 from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.kernels import depthwise
+from fusepass.kernels import depthwise, depthwise_source
 from fusepass.patterns.depthwise import TIMED
 from fusepass.tune.timing import time_on_device
 
@@ -50,7 +50,7 @@ def compared(channels: int, side: int, size: int, stride: int) -> dict[str, Any]
     x = torch.randn(BATCH, side, side, channels, device="cuda").half().permute(0, 3, 1, 2)
     weight = (torch.randn(channels, 1, size, size, device="cuda") / size).half()
     steps = [stride] * 2, [size // 2] * 2, [1, 1]
-    shape = depthwise.shape_of(x.shape, weight.shape, x.dtype, *steps)
+    shape = depthwise_source.shape_of(x.shape, weight.shape, x.dtype, *steps)
     text = Epilogue(1, (), (), (Output("%0", "float16"),)).text()
     library = partial(torch.conv2d, x, weight, None, *steps, groups=channels)
     (exact,) = depthwise.reference(x, weight, [], depthwise.ALONE, *steps)

@@ -1,0 +1,234 @@
+"""Launches of the kernel for many independent element-wise members.
+
+Calls are to be quick for the host, which has hundreds of addresses to give: what a program and the
+shapes of its operands say is read off once, and a table whose addresses are those of the call
+before is not filled again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.horizontal import parse
+from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
+from fusepass.kernels.kept_memory import KeptMemory
+from fusepass.torch_private import nvrtc
+
+# Members and addresses of one launch: parameters of 4 KiB, which every driver takes, or of 32.
+_SMALL, _LARGE = (64, 376), (512, 2048)
+
+
+@functools.cache
+def _table(members: int, addresses: int) -> type[ctypes.Structure]:
+    u32 = ctypes.c_uint32 * members
+    u16 = ctypes.c_uint16 * members
+    fields = [("address", ctypes.c_uint64 * addresses), ("start", u32), ("size", u32)]
+    fields += [("inner", u32), ("at", u16), ("body", u16), ("count", ctypes.c_uint32)]
+    return type("Table", (ctypes.Structure,), {"_fields_": fields})
+
+
+@functools.cache
+def _kernel(bodies: tuple[Epilogue, ...], members: int, addresses: int, device: int) -> Any:
+    with torch.cuda.device(device):
+        return nvrtc.compiled(source(bodies, members, addresses), NAME)
+
+
+@dataclass
+class _Launch:
+    """One launch, all but its addresses filled in: they are new in each call.
+
+    Attributes:
+        kernel: the driver's.
+        table: its parameter.
+        blocks: of the launch.
+        picked: gives the addresses of its members, operands and result of one after the other, out
+            of those of all operands and then all results.
+        count: how many these are.
+    """
+
+    kernel: Any
+    table: ctypes.Structure
+    blocks: int
+    picked: Callable[[Sequence[int]], tuple[int, ...]]
+    count: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a program says about its calls, read off once: calls are to be quick for the host.
+
+    Attributes:
+        likes: for each member, which operand its result is laid out as.
+        columns: likewise, which operand says how many columns there are; -1 for none.
+        dtypes: of the results.
+        starts: as the program's.
+    """
+
+    likes: tuple[int, ...]
+    columns: tuple[int, ...]
+    dtypes: tuple[torch.dtype, ...]
+    starts: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def plan_of(text: str) -> Plan:
+    """What a program says, read off its text."""
+    program = parse(text)
+    starts, bodies = program.starts, program.bodies
+    kinds = [[operand.kind for operand in body.operands] for body in bodies]
+    full = [kind.index("full") for kind in kinds]
+    column = [kind.index("column") if "column" in kind else None for kind in kinds]
+    dtypes = [getattr(torch, body.outputs[0].dtype) for body in bodies]
+    pairs = list(zip(starts, program.members, strict=False))
+    return Plan(
+        tuple(start + full[body] for start, body in pairs),
+        tuple(-1 if (at := column[body]) is None else start + at for start, body in pairs),
+        tuple(dtypes[body] for body in program.members),
+        starts,
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _launches(
+    text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
+) -> list[_Launch]:
+    """What to launch for members of these shapes.
+
+    Args:
+        text: of the program.
+        shapes: of the results.
+        columns: how many each has; 1 if it has none.
+        device: its number.
+    """
+    program = parse(text)
+    starts, made = program.starts, []
+    count = len(program.members)
+    most, room = _SMALL if count <= _SMALL[0] and starts[-1] + count <= _SMALL[1] else _LARGE
+    first = 0
+    while first < count:
+        last = first
+        while last < count and last - first < most:
+            if starts[last + 1] - starts[first] + last + 1 - first > room:
+                break
+            last += 1
+        used = sorted({program.members[i] for i in range(first, last)})
+        bodies = tuple(program.bodies[body] for body in used)
+        table: Any = _table(most, room)()
+        blocks = 0
+        for m in range(first, last):
+            size = math.prod(shapes[m])
+            i, at = m - first, starts[m] - starts[first] + m - first
+            table.start[i], table.size[i], table.at[i] = blocks, size, at
+            table.inner[i] = max(size // max(columns[m], 1), 1)
+            table.body[i] = used.index(program.members[m])
+            blocks += (size + BLOCK - 1) // BLOCK
+        table.count = last - first
+        kernel = _kernel(bodies, most, room, device)
+        places: list[int] = []
+        for m in range(first, last):
+            places += [*range(starts[m], starts[m + 1]), starts[-1] + m]
+        if blocks:
+            picked = operator.itemgetter(*places)
+            made.append(_Launch(kernel, table, blocks, picked, len(places)))
+        first = last
+    return made
+
+
+def prepare(operands: Sequence[Tensor], text: str) -> None:
+    """Compile what a call with such operands, fake ones too, will launch.
+
+    Raises:
+        Exception: there is no NVRTC, or it refuses.
+    """
+    plan = plan_of(text)
+    _launches(text, *sizes_of(operands, plan), operands[0].device.index or 0)
+
+
+def sizes_of(
+    operands: Sequence[Tensor], plan: Plan
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Shapes of the results, and how many columns each has."""
+    shapes = tuple([tuple(operands[i].shape) for i in plan.likes])
+    return shapes, tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
+
+
+def filler(
+    text: str,
+    shapes: tuple[tuple[int, ...], ...],
+    columns: tuple[int, ...],
+    device: int,
+    own: tuple[tuple[int, str, tuple[int, ...]], ...] = (),
+) -> Callable[..., list[Tensor]]:
+    """What computes a program, with ``device`` the current one.
+
+    It is called with the operands, and then with those results that are to be filled; it gives
+    those that are its own, in memory that is the same in each call in a thread on a stream. Only
+    the addresses of what it is given are asked for.
+
+    Args:
+        text: of the program.
+        shapes: of the results.
+        columns: how many each has; 1 if it has none.
+        device: its number.
+        own: of the results that it gives: member, dtype, strides.
+    """
+    operands, members = plan_of(text).starts[-1], range(len(shapes))
+    order = [*(m for m in members if m not in {i for i, *_ in own}), *(i for i, *_ in own)]
+    canonical = operator.itemgetter(
+        *range(operands), *(operands + order.index(member) for member in members)
+    )
+    kinds = [(dtype, shapes[i], strides) for i, dtype, strides in own]
+    memory, where = KeptMemory(), torch.device("cuda", device)
+    known: list[_Launch] = []  # compiled by the first call
+
+    def fill(*tensors: Tensor) -> list[Tensor]:
+        if not known:
+            known[:] = _launches(text, shapes, columns, device)
+        kept = None
+        if kinds and not nvrtc.is_capturing():
+            kept = memory.on(nvrtc.stream(device), kinds, where)
+        results = nvrtc.empty_of(kinds) if kept is None else kept.results
+        addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
+        if kept is None or kept.last != addresses:
+            ordered = canonical(addresses)
+            launches = [(one, _filled(one, ordered)) for one in known]
+            if kept is not None:
+                kept.last, kept.launches = addresses, launches
+        else:
+            launches = kept.launches
+        for one, table in launches:
+            nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
+        return results
+
+    return fill
+
+
+def _filled(one: _Launch, addresses: Sequence[int]) -> ctypes.Structure:
+    """A launch's parameter of its own: threads may call at once."""
+    table: Any = type(one.table).from_buffer_copy(one.table)
+    table.address[: one.count] = one.picked(addresses)
+    return table  # type: ignore[no-any-return]
+
+
+def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
+    """The results, by as few launches as there can be."""
+    plan = plan_of(text)
+    if len(operands) != plan.starts[-1]:
+        raise ValueError(f"{len(operands)} operands for members that read {plan.starts[-1]}")
+    device = operands[0].device.index
+    shapes, columns = sizes_of(operands, plan)
+    with torch.cuda.device(device):
+        likes = [operands[i] for i in plan.likes]
+        results = nvrtc.empty_on_cuda(likes, shapes, plan.dtypes)
+        filler(text, shapes, columns, device)(*operands, *results)
+    return results
