@@ -110,11 +110,12 @@ def lower_to_host_call(
 def _own(node: fx.Node, stays: Callable[[fx.Node], bool]) -> frozenset[int]:
     """Positions of the outputs that may be memory of the function's own.
 
-    Not where CUDA graphs are made: they know of all memory that they write.
+    None where CUDA graphs are made, which know of all memory that they write; and none where an
+    operation of the user's could come in between, and in it another call of the same code.
     """
     from torch._inductor import config
 
-    if config.triton.cudagraphs:
+    if config.triton.cudagraphs or not all(map(_is_known, _nodes_around(node))):
         return frozenset()
     items: dict[Any, list[fx.Node]] = {}
     for user in node.users:
@@ -123,6 +124,29 @@ def _own(node: fx.Node, stays: Callable[[fx.Node], bool]) -> frozenset[int]:
     if None in items:
         return frozenset()
     return frozenset(at for at, nodes in items.items() if all(map(stays, nodes)))
+
+
+def _nodes_around(node: fx.Node) -> Iterator[fx.Node]:
+    """The calls of its graph, and of those inside it."""
+    owner = node.graph.owning_module
+    graphs = [one.graph for one in owner.modules() if isinstance(one, fx.GraphModule)]
+    for graph in graphs if owner is not None else [node.graph]:
+        yield from (one for one in graph.nodes if one.op == "call_function")
+
+
+_KNOWN = ("aten", "prims", "fusepass", "inductor", "_operator", "torch")
+_CONTROL = "cond invoke_subgraph while_loop flex_attention".split()
+_CONTROL += ["triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation"]
+
+
+def _is_known(node: fx.Node) -> bool:
+    """Whether a call runs nothing of the user's on the host."""
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name() in _CONTROL
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace in _KNOWN
+    return getattr(target, "__module__", None) in _KNOWN
 
 
 def _leaves(args: Any) -> Iterator[Any]:

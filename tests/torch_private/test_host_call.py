@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,14 +80,14 @@ def _own_plan(
 
 @pytest.fixture(scope="module")
 def operator() -> Iterator[Any]:
-    library = torch.library.Library("fusepass_test_host_call", "FRAGMENT")
+    library = torch.library.Library("fusepass", "FRAGMENT")
     library.define(
-        "fill(Tensor x, Tensor[] others, float factor) -> Tensor[]",
+        "test_fill(Tensor x, Tensor[] others, float factor) -> Tensor[]",
         tags=(torch.Tag.needs_exact_strides,),
     )
-    library.impl("fill", _reference, "CompositeExplicitAutograd")
-    torch.library.register_fake("fusepass_test_host_call::fill", _fake, lib=library)
-    found = torch.ops.fusepass_test_host_call.fill.default
+    library.impl("test_fill", _reference, "CompositeExplicitAutograd")
+    torch.library.register_fake("fusepass::test_fill", _fake, lib=library)
+    found = torch.ops.fusepass.test_fill.default
     lower_to_host_call(found, _plan)
     yield found
     library._destroy()
@@ -119,7 +120,7 @@ def test_a_call_of_the_function_with_memory_of_inductors(operator: Any) -> None:
     x, y, z = torch.randn(5, 7), torch.randn(11), torch.randn(11)
     _, code = _compiled(program, x, y, z)
     assert "filler(3.0, 'cpu')" in code
-    assert "fusepass_test_host_call.fill" not in code.split("def call")[1]
+    assert "fusepass.test_fill" not in code.split("def call")[1]
     assert len(CALLS) == 1
     assert len(CALLS[0]) == 5
     assert CALLS[0][1] is y
@@ -162,7 +163,7 @@ def test_what_the_plan_leaves_stays_the_operators(operator: Any) -> None:
         return list(operator(x, [y], 0.0))
 
     _, code = _compiled(program, torch.randn(4), torch.randn(6))
-    assert "fusepass_test_host_call.fill" in code
+    assert "fusepass.test_fill" in code
     assert not CALLS
 
 
@@ -262,6 +263,32 @@ def test_what_the_function_may_not_keep(with_own: Any, name: str) -> None:
     _, code = _compiled(program, torch.randn(6, 6), torch.randn(11), torch.randn(6, 6))
     assert "filler(3.0, 'cpu')" in code
     assert not OWN
+
+
+def test_not_where_code_of_the_users_comes_between(with_own: Any) -> None:
+    """It could run the same compiled code, which would write the same memory."""
+
+    @torch.library.custom_op("fusepass_test::between", mutates_args=())
+    def between(z: Tensor) -> Tensor:
+        return z + 1
+
+    @between.register_fake
+    def _(z: Tensor) -> Tensor:
+        return torch.empty_like(z)
+
+    def program(x: Tensor, y: Tensor, z: Tensor, *, nested: bool) -> list[Tensor]:
+        weight, total = with_own(x, [y], 3.0)
+        if nested:
+            z = torch.cond(z.sum() > 0, lambda z: between(z), lambda z: z * 2, (z,))
+        else:
+            z = between(z)
+        return [z @ weight, total]
+
+    given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
+    for nested in (False, True):
+        _, code = _compiled(partial(program, nested=nested), *given)
+        assert "filler(3.0, 'cpu')" in code
+        assert not OWN
 
 
 def test_what_autograd_saves_is_not_kept(with_own: Any) -> None:
