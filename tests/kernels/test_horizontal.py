@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from fusepass.kernels import horizontal as kernel
 from fusepass.kernels import horizontal_launch as launching
 from fusepass.kernels import kept_memory
 from fusepass.kernels.horizontal_source import NAME, source
+from tests.kernels import on_host as host
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
+from tests.kernels.on_host import needs_compiler
 
 DTYPES = ("float32", "float16", "bfloat16")
 TRUTHS = ("logical_not", "logical_and", "logical_or")
@@ -95,6 +99,15 @@ def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]
             shape = (rows, 1) if slowest == 0 else (1, columns)
             operands += [x, noise(*shape).abs() + 0.1]
     return operands, Program((scaled(dtype), blended(dtype)), tuple(of))
+
+
+def every_operations_operands(device: str) -> tuple[list[Tensor], Program]:
+    """For a program of :func:`every_operation`: numbers, and such as are none."""
+    bodies = every_operation()
+    x = torch.tensor([0.3, -2.0, 0.0, float("nan"), float("inf"), -float("inf"), 1e-20, 7.0, 0.9])
+    y = x.flip(0).half()
+    operands = [t.to(device) for _ in bodies for t in (x, y, x > 0)]
+    return operands, Program(tuple(bodies), tuple(range(len(bodies))))
 
 
 def agree(got: list[Tensor], want: list[Tensor], dtype: str) -> None:
@@ -210,6 +223,47 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         assert len(got) == count
         launched.clear()
     launching._launches.cache_clear()
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The operator's CUDA way, for tensors on the CPU."""
+    empty = torch.empty_strided
+    for owner, name, there in (
+        (launching.nvrtc, "compiled", host.compiled),
+        (launching.nvrtc, "launch", host.launch),
+        (torch.cuda, "device", lambda device: contextlib.nullcontext()),
+        (
+            launching.nvrtc,
+            "empty_on_cuda",
+            lambda likes, shapes, dtypes: [
+                empty(shape, like.stride(), dtype=dtype)
+                for like, shape, dtype in zip(likes, shapes, dtypes, strict=True)
+            ],
+        ),
+    ):
+        monkeypatch.setattr(owner, name, there)
+    caches = launching._launches, launching._kernel
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 60, 1500])
+def test_the_kernel_on_the_host(dtype: str, count: int, on_host: None) -> None:
+    operands, program = members("cpu", dtype, count)
+    agree(kernel.launch(operands, program.text()), kernel.reference(operands, program), dtype)
+
+
+@needs_compiler
+def test_every_operation_on_the_host(on_host: None) -> None:
+    operands, program = every_operations_operands("cpu")
+    got = kernel.launch(operands, program.text())
+    agree(got, kernel.reference(operands, program), "bfloat16")
 
 
 def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,11 +412,7 @@ def test_on_a_device(dtype: str, count: int) -> None:
 
 @pytest.mark.gpu
 def test_every_operation_on_a_device() -> None:
-    bodies = every_operation()
-    x = torch.tensor([0.3, -2.0, 0.0, float("nan"), float("inf"), -float("inf"), 1e-20, 7.0, 0.9])
-    y = x.flip(0).half()
-    operands = [t.cuda() for _ in bodies for t in (x, y, x > 0)]
-    program = Program(tuple(bodies), tuple(range(len(bodies))))
+    operands, program = every_operations_operands("cuda")
     got = torch.ops.fusepass.horizontal(operands, program.text())
     agree(got, kernel.reference(operands, program), "bfloat16")
 
