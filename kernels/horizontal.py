@@ -1,21 +1,24 @@
 """Many independent element-wise computations as one operation, and one launch.
 
     ``fusepass::horizontal(operands, program) -> results``
+    ``fusepass::horizontal_into(results, operands, program)``
 
 ``program`` is the text of a :class:`fusepass.graph.horizontal.Program`; ``operands`` are those of
-its first member, then those of the second, and so on. There is one result for each member, of the
-shape and strides of its first ``full`` operand; all ``full`` operands of a member have one shape
-and order in memory, without gaps. Numbers are fp32, bf16, fp16 or bool, arithmetic is in fp32.
+its first member, then those of the second, and so on, and so are results. Those of a member have
+the shape and strides of its first ``full`` operand; all its ``full`` operands have one shape and
+order in memory, without gaps. Numbers are fp32, bf16, fp16 or bool, arithmetic is in fp32. What the
+second form writes may be a ``full`` operand of the same member, and of no other.
 
-The operator computes its reference on any device but CUDA's, where it launches the kernel of
-``horizontal_source.py``: one launch for up to 512 members. Under Inductor it becomes a call of what
-:func:`filler` gives. Results that only library calls read are in memory that is kept from call to
-call (``kept_memory.py``), others in memory that Inductor plans.
+The operators compute their reference on any device but CUDA's, where they launch the kernel of
+``horizontal_source.py``: one launch for up to 512 members. Under Inductor they become a call of
+what :func:`filler` gives. Results that only library calls read are in memory that is kept from call
+to call (``kept_memory.py``), others in memory that Inductor plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,7 +26,14 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue, evaluate
 from fusepass.graph.horizontal import Program, parse
 from fusepass.graph.library_calls import stays_inside
-from fusepass.kernels.horizontal_launch import filler, launch, plan_of, sizes_of
+from fusepass.kernels.horizontal_launch import (
+    Plan,
+    filler,
+    filler_of_given,
+    launch,
+    plan_of,
+    sizes_of,
+)
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
 from fusepass.torch_private.kernel_call import kernel_calls_tested
 
@@ -35,9 +45,11 @@ def reference(operands: Sequence[Tensor], program: Program) -> list[Tensor]:
     results = []
     for body, given in _members(operands, program):
         like = given[[operand.kind for operand in body.operands].index("full")]
-        (made,) = evaluate(body, [], given)
-        kept = torch.empty_strided(like.shape, like.stride(), dtype=made.dtype, device=made.device)
-        results.append(kept.copy_(made.expand(like.shape)))
+        for made in evaluate(body, [], given):
+            kept = torch.empty_strided(
+                like.shape, like.stride(), dtype=made.dtype, device=made.device
+            )
+            results.append(kept.copy_(made.expand(like.shape)))
     return results
 
 
@@ -53,11 +65,15 @@ def _members(
     ]
 
 
-# --- operator -------------------------------------------------------------------------------------
+# --- operators ------------------------------------------------------------------------------------
 
 _library = torch.library.Library("fusepass", "FRAGMENT")
 _library.define(
     "horizontal(Tensor[] operands, str program) -> Tensor[]",
+    tags=(torch.Tag.needs_exact_strides,),
+)
+_library.define(
+    "horizontal_into(Tensor(a!)[] results, Tensor[] operands, str program) -> ()",
     tags=(torch.Tag.needs_exact_strides,),
 )
 
@@ -66,18 +82,45 @@ def _on_any_device(operands: Sequence[Tensor], program: str) -> list[Tensor]:
     return reference(operands, parse(program))
 
 
+def _into_on_any_device(
+    results: Sequence[Tensor], operands: Sequence[Tensor], program: str
+) -> None:
+    for one, made in zip(results, reference(operands, parse(program)), strict=True):
+        one.copy_(made)
+
+
+def _into_on_cuda(results: Sequence[Tensor], operands: Sequence[Tensor], program: str) -> None:
+    shapes, columns = sizes_of(operands, plan_of(program))
+    device = operands[0].device.index
+    with torch.cuda.device(device):
+        filler_of_given(program, shapes, columns, device)(*operands, *results)
+
+
 def _fake(operands: Sequence[Tensor], program: str) -> list[Tensor]:
-    plan = plan_of(program)
     return [
-        operands[like].new_empty_strided(operands[like].shape, operands[like].stride(), dtype=dtype)
-        for like, dtype in zip(plan.likes, plan.dtypes, strict=True)
+        operands[0].new_empty_strided(shape, strides, dtype=dtype)
+        for dtype, shape, strides in _kinds(operands, plan_of(program))
+    ]
+
+
+def _kinds(
+    operands: Sequence[Tensor], plan: Plan
+) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
+    """Dtype, shape and strides of each result."""
+    likes = [operands[plan.likes[member]] for member in plan.of]
+    return [
+        (dtype, like.shape, like.stride()) for dtype, like in zip(plan.dtypes, likes, strict=True)
     ]
 
 
 _library.impl("horizontal", _on_any_device, "CompositeExplicitAutograd")
 _library.impl("horizontal", launch, "CUDA")
 torch.library.register_fake("fusepass::horizontal", _fake, lib=_library)
+_library.impl("horizontal_into", _into_on_any_device, "CompositeExplicitAutograd")
+_library.impl("horizontal_into", _into_on_cuda, "CUDA")
+torch.library.register_fake("fusepass::horizontal_into", lambda *given: None, lib=_library)
 OPERATOR = torch.ops.fusepass.horizontal.default
+INTO = torch.ops.fusepass.horizontal_into.default
 
 
 def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -> HostCall | None:
@@ -86,7 +129,7 @@ def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -
     Args:
         operands: fakes.
         program: its text.
-        own: of the members whose results may be the called function's.
+        own: of the results that may be the called function's.
     """
     plan = plan_of(program)
     shapes, columns = sizes_of(operands, plan)
@@ -94,14 +137,22 @@ def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -
     known = all(isinstance(size, int) for one in (*shapes, columns) for size in one)
     if device.type != "cuda" or not kernel_calls_tested() or not known:
         return None
-    strides = [operands[like].stride() for like in plan.likes]
-    outputs = list(zip(plan.dtypes, shapes, strides, strict=True))
+    outputs = _kinds(operands, plan)
     its = [i for i in range(len(outputs)) if i in own]
-    kinds = tuple((i, str(plan.dtypes[i]).removeprefix("torch."), strides[i]) for i in its)
+    kinds = tuple((i, str(outputs[i][0]).removeprefix("torch."), outputs[i][2]) for i in its)
     given = program, shapes, columns, device.index or 0, kinds
     return HostCall(filler.__module__, "filler", given, outputs, returned=its)
 
 
+def _call_into(
+    results: Sequence[Tensor], operands: Sequence[Tensor], program: str
+) -> HostCall | None:
+    """Likewise, for results that are there."""
+    call = _call(operands, program)
+    return None if call is None else replace(call, written=len(results))
+
+
 def install_lowering() -> None:
-    """Tell Inductor how to compile ``fusepass::horizontal``, if Inductor is loaded."""
+    """Tell Inductor how to compile the operators, if Inductor is loaded."""
     lower_to_host_call(OPERATOR, _call, stays_inside)
+    lower_to_host_call(INTO, _call_into)

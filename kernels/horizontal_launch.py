@@ -68,16 +68,23 @@ class Plan:
     """What a program says about its calls, read off once: calls are to be quick for the host.
 
     Attributes:
-        likes: for each member, which operand its result is laid out as.
+        likes: for each member, which operand its results are laid out as.
         columns: likewise, which operand says how many columns there are; -1 for none.
         dtypes: of the results.
-        starts: as the program's.
+        starts, result_starts: as the program's.
     """
 
     likes: tuple[int, ...]
     columns: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...]
     starts: tuple[int, ...]
+    result_starts: tuple[int, ...]
+
+    @property
+    def of(self) -> list[int]:
+        """For each result, which member's it is."""
+        ends = zip(self.result_starts, self.result_starts[1:], strict=False)
+        return [m for m, (first, last) in enumerate(ends) for _ in range(first, last)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,13 +95,14 @@ def plan_of(text: str) -> Plan:
     kinds = [[operand.kind for operand in body.operands] for body in bodies]
     full = [kind.index("full") for kind in kinds]
     column = [kind.index("column") if "column" in kind else None for kind in kinds]
-    dtypes = [getattr(torch, body.outputs[0].dtype) for body in bodies]
+    dtypes = [[getattr(torch, output.dtype) for output in body.outputs] for body in bodies]
     pairs = list(zip(starts, program.members, strict=False))
     return Plan(
         tuple(start + full[body] for start, body in pairs),
         tuple(-1 if (at := column[body]) is None else start + at for start, body in pairs),
-        tuple(dtypes[body] for body in program.members),
+        tuple(dtype for body in program.members for dtype in dtypes[body]),
         starts,
+        program.result_starts,
     )
 
 
@@ -106,19 +114,20 @@ def _launches(
 
     Args:
         text: of the program.
-        shapes: of the results.
+        shapes: of the members' results.
         columns: how many each has; 1 if it has none.
         device: its number.
     """
     program = parse(text)
-    starts, made = program.starts, []
+    starts, results, made = program.starts, program.result_starts, []
     count = len(program.members)
-    most, room = _SMALL if count <= _SMALL[0] and starts[-1] + count <= _SMALL[1] else _LARGE
+    begin = [start + result for start, result in zip(starts, results, strict=True)]  # addresses
+    most, room = _SMALL if count <= _SMALL[0] and begin[-1] <= _SMALL[1] else _LARGE
     first = 0
     while first < count:
         last = first
         while last < count and last - first < most:
-            if starts[last + 1] - starts[first] + last + 1 - first > room:
+            if begin[last + 1] - begin[first] > room:
                 break
             last += 1
         used = sorted({program.members[i] for i in range(first, last)})
@@ -127,7 +136,7 @@ def _launches(
         blocks = 0
         for m in range(first, last):
             size = math.prod(shapes[m])
-            i, at = m - first, starts[m] - starts[first] + m - first
+            i, at = m - first, begin[m] - begin[first]
             table.start[i], table.size[i], table.at[i] = blocks, size, at
             table.inner[i] = max(size // max(columns[m], 1), 1)
             table.body[i] = used.index(program.members[m])
@@ -136,7 +145,8 @@ def _launches(
         kernel = _kernel(bodies, most, room, device)
         places: list[int] = []
         for m in range(first, last):
-            places += [*range(starts[m], starts[m + 1]), starts[-1] + m]
+            places += range(starts[m], starts[m + 1])
+            places += range(starts[-1] + results[m], starts[-1] + results[m + 1])
         if blocks:
             picked = operator.itemgetter(*places)
             made.append(_Launch(kernel, table, blocks, picked, len(places)))
@@ -157,7 +167,7 @@ def prepare(operands: Sequence[Tensor], text: str) -> None:
 def sizes_of(
     operands: Sequence[Tensor], plan: Plan
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Shapes of the results, and how many columns each has."""
+    """Shapes of the members' results, and how many columns these have."""
     shapes = tuple([tuple(operands[i].shape) for i in plan.likes])
     return shapes, tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
 
@@ -177,18 +187,19 @@ def filler(
 
     Args:
         text: of the program.
-        shapes: of the results.
-        columns: how many each has; 1 if it has none.
+        shapes: of the members' results.
+        columns: how many these have; 1 if they have none.
         device: its number.
-        own: of the results that it gives: member, dtype, strides.
+        own: of the results that it gives: which, dtype, strides.
     """
-    operands, members = plan_of(text).starts[-1], range(len(shapes))
-    order = [*(m for m in members if m not in {i for i, *_ in own}), *(i for i, *_ in own)]
-    canonical = operator.itemgetter(
-        *range(operands), *(operands + order.index(member) for member in members)
-    )
-    kinds = [(dtype, shapes[i], strides) for i, dtype, strides in own]
-    memory, where = KeptMemory(), torch.device("cuda", device)
+    plan = plan_of(text)
+    operands, of = plan.starts[-1], plan.of
+    mine = dict.fromkeys(i for i, *_ in own)
+    order = [*(i for i in range(len(of)) if i not in mine), *mine]
+    place = {result: operands + at for at, result in enumerate(order)}
+    canonical = operator.itemgetter(*range(operands), *map(place.__getitem__, range(len(of))))
+    kinds = [(dtype, shapes[of[i]], strides) for i, dtype, strides in own]
+    memory = KeptMemory(kinds, torch.device("cuda", device))
     known: list[_Launch] = []  # compiled by the first call
 
     def fill(*tensors: Tensor) -> list[Tensor]:
@@ -196,7 +207,7 @@ def filler(
             known[:] = _launches(text, shapes, columns, device)
         kept = None
         if kinds and not nvrtc.is_capturing():
-            kept = memory.on(nvrtc.stream(device), kinds, where)
+            kept = memory.on(nvrtc.stream(device))
         results = nvrtc.empty_of(kinds) if kept is None else kept.results
         addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
         if kept is None or kept.last != addresses:
@@ -228,7 +239,15 @@ def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
     device = operands[0].device.index
     shapes, columns = sizes_of(operands, plan)
     with torch.cuda.device(device):
-        likes = [operands[i] for i in plan.likes]
-        results = nvrtc.empty_on_cuda(likes, shapes, plan.dtypes)
-        filler(text, shapes, columns, device)(*operands, *results)
+        likes = [operands[plan.likes[m]] for m in plan.of]
+        results = nvrtc.empty_on_cuda(likes, [shapes[m] for m in plan.of], plan.dtypes)
+        filler_of_given(text, shapes, columns, device)(*operands, *results)
     return results
+
+
+@functools.lru_cache(maxsize=256)
+def filler_of_given(
+    text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
+) -> Callable[..., list[Tensor]]:
+    """A :func:`filler` without results of its own, of which one will do for equal calls."""
+    return filler(text, shapes, columns, device)

@@ -91,14 +91,14 @@ def _body(position: int, body: Epilogue) -> Iterator[str]:
     given = "const u64* p, u32 i, u32 n, u32 inner"
     yield f"__device__ __forceinline__ void body{position}({given}) {{"
     kinds = [operand.kind for operand in body.operands]
-    out = TYPES[body.outputs[0].dtype]
     for k, operand in enumerate(body.operands):
         kind = TYPES[operand.dtype]
         if operand.kind == "full":
             yield f"  __align__(16) {kind} x{k}[8]; read(x{k}, p[{k}], i, n);"
         elif operand.kind == "scalar":
             yield f"  auto v{k} = get(*(const {kind}*)p[{k}]);"
-    yield f"  __align__(16) {out} y[8];"
+    for k, output in enumerate(body.outputs):
+        yield f"  __align__(16) {TYPES[output.dtype]} y{k}[8];"
     if "column" in kinds:
         yield "  u32 c = i / inner;"
         yield "  if (c == (i + n - 1) / inner) {"
@@ -108,7 +108,8 @@ def _body(position: int, body: Epilogue) -> Iterator[str]:
         yield "  }"
     else:
         yield from _steps(body, varies=False)
-    yield f"  write(y, p[{len(kinds)}], i, n);"
+    for k in range(len(body.outputs)):  # behind all reads: a result may lie where an operand does
+        yield f"  write(y{k}, p[{len(kinds) + k}], i, n);"
     yield "}"
 
 
@@ -139,5 +140,6 @@ def _steps(body: Epilogue, *, varies: bool) -> Iterator[str]:
     yield "#pragma unroll"
     yield "    for (u32 j = 0; j < 8; ++j) if (j < n) {"
     yield from (f"      {line}" for line in each)
-    yield f"      put(y + j, {value(body.outputs[0].value)});"
+    for k, output in enumerate(body.outputs):
+        yield f"      put(y{k} + j, {value(output.value)});"
     yield "    }"

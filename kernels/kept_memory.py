@@ -1,17 +1,18 @@
 """Memory for results that nothing reads once a call of compiled code is done, kept for the next.
 
 To allocate a tensor costs the host about a microsecond, and a network has a hundred weights that
-are scaled in each call. What is kept is of one thread and one stream: there, calls come one after
-the other, so what is written anew nothing reads any more.
+are scaled in each call. What is kept is of one place in compiled code, one thread and one stream:
+there, calls come one after the other, so what is written anew nothing reads any more.
 
-All together may hold a share of a device's memory; what would be beyond is allocated in each call.
+All together may hold a share of a device's memory. Where more is wanted, what was allocated first
+goes; a call that is under way still has its tensors.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,6 @@ from torch import Tensor
 
 SHARE = 256  # of the device's memory, at most one in so many bytes
 _ALIGNED = 256  # bytes
-_held: Counter[int] = Counter()  # bytes by device
-_lock = threading.Lock()
 
 Kind = tuple[str, Sequence[int], Sequence[int]]
 """Dtype, as torch names it, shape and strides of a tensor without gaps."""
@@ -33,51 +32,80 @@ class Kept:
     """Results, and what their owner knows of its last call."""
 
     results: list[Tensor]
+    total: int
+    device: torch.device
     last: Any = None
     launches: list[Any] = field(default_factory=list)
 
 
+_all: OrderedDict[int, Kept] = OrderedDict()  # the only ones that hold on to them
+_lock = threading.RLock()
+
+
 class KeptMemory(threading.local):
-    """Of one function: by stream, in each thread anew."""
+    """Of one place in compiled code: by stream, in each thread anew.
 
-    def __init__(self) -> None:
-        self.by_stream: dict[int, Kept] = {}
+    Args:
+        kinds: of the results.
+        device: a CUDA device, with its index.
+    """
 
-    def on(self, stream: int, kinds: Sequence[Kind], device: torch.device) -> Kept | None:
+    def __init__(self, kinds: Sequence[Kind], device: torch.device) -> None:
+        self._kinds, self._device = kinds, device
+        self._by_stream: dict[int, weakref.ref[Kept]] = {}
+        self._starts, self._total = [], 0
+        for dtype, shape, _ in kinds:
+            self._starts.append(self._total)
+            self._total += -(-_bytes(dtype, shape) // _ALIGNED) * _ALIGNED
+        self._refused = False
+
+    def on(self, stream: int) -> Kept | None:
         """What is kept for a stream, allocated by the first call; None if there is no room."""
-        kept = self.by_stream.get(stream)
+        if self._refused:
+            return None
+        reference = self._by_stream.get(stream)
+        kept = None if reference is None else reference()
         if kept is None:
-            kept = _allocated(kinds, device)
-            if kept is not None:
-                self.by_stream[stream] = kept
+            kept = self._allocated()
+            if kept is None:
+                self._refused = True
+            else:
+                self._by_stream[stream] = weakref.ref(kept)
+        return kept
+
+    def _allocated(self) -> Kept | None:
+        bound = _bound(self._device)
+        if self._total > bound:
+            return None
+        with _lock:
+            _make_room(bound - self._total, self._device)
+            try:
+                with torch.inference_mode(False), torch.no_grad():
+                    whole = torch.empty(self._total, dtype=torch.uint8, device=self._device)
+                    results = [
+                        whole[start : start + _bytes(dtype, shape)]
+                        .view(getattr(torch, dtype))
+                        .as_strided(shape, strides)
+                        for start, (dtype, shape, strides) in zip(
+                            self._starts, self._kinds, strict=True
+                        )
+                    ]
+            except torch.OutOfMemoryError:
+                return None
+            kept = Kept(results, self._total, self._device)
+            _all[id(kept)] = kept
         return kept
 
 
-def _allocated(kinds: Sequence[Kind], device: torch.device) -> Kept | None:
-    starts, total = [], 0
-    for dtype, shape, _ in kinds:
-        starts.append(total)
-        total += -(-_bytes(dtype, shape) // _ALIGNED) * _ALIGNED
-    where = device.index or 0
-    with _lock:
-        if _held[where] + total > _bound(device):
-            return None
-        _held[where] += total
-    try:
-        with torch.inference_mode(False), torch.no_grad():
-            whole = torch.empty(total, dtype=torch.uint8, device=device)
-            results = [
-                whole[start : start + _bytes(dtype, shape)]
-                .view(getattr(torch, dtype))
-                .as_strided(shape, strides)
-                for start, (dtype, shape, strides) in zip(starts, kinds, strict=True)
-            ]
-    except torch.OutOfMemoryError:
-        _given_back(where, total)
-        return None
-    kept = Kept(results)
-    weakref.finalize(kept, _given_back, where, total)
-    return kept
+def _make_room(bound: int, device: torch.device) -> None:
+    """Let go of what was allocated first, until no more than ``bound`` bytes are kept."""
+    there = [(key, one) for key, one in _all.items() if one.device == device]
+    held = sum(one.total for _, one in there)
+    for key, one in there:
+        if held <= bound:
+            return
+        del _all[key]
+        held -= one.total
 
 
 def _bytes(dtype: str, shape: Sequence[int]) -> int:
@@ -87,8 +115,3 @@ def _bytes(dtype: str, shape: Sequence[int]) -> int:
 
 def _bound(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory) // SHARE
-
-
-def _given_back(where: int, total: int) -> None:
-    with _lock:
-        _held[where] -= total

@@ -1,9 +1,11 @@
 """Many small element-wise kernels that do not depend on each other, in one launch.
 
     y1 = f(a1, b1); y2 = f(a2, b2); …; yn = g(an)  ->  fusepass::horizontal([a1, b1, a2, …], [f, …])
+    a1.copy_(f(a1, b1)); a2.copy_(f(a2, b2)); …  ->  fusepass::horizontal_into([a1, …], …)
 
-Both sides compute the same results from the same operands: what one member computes no other reads.
-Inductor gives each a kernel of its own (or, asked to combine kernels, one for eight), and a launch
+Both sides compute the same results from the same operands: what one member computes no other reads,
+and what one overwrites it alone reads, element by element, before it is written. Inductor gives
+each a kernel of its own (or, asked to combine kernels, one for eight), and a launch
 takes longer than the work of a small one. Updates of lists of tensors are such programs, and so are
 the weights that other rules scale.
 
@@ -18,10 +20,12 @@ import heapq
 import operator
 import warnings
 
+import torch
 from torch import Tensor, fx
 
 from fusepass.errors import CandidateFailed
-from fusepass.graph.members import Member, groups_of, program_of
+from fusepass.graph.member_groups import Copies, groups_of, overwritten
+from fusepass.graph.members import Member, program_of
 from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.kernels import horizontal as kernel
 from fusepass.kernels.horizontal_launch import prepare
@@ -47,56 +51,76 @@ def _check(site: Site) -> Accept | Reject:
     memory = min(map(memory_of_device, devices), default=0)
     groups = groups_of(site.gm.graph, bound_on_saved_bytes(site.options, memory))
     if candidate != REFERENCE:
-        groups = [one for one in groups if one[0].root.meta["val"].device.type == "cuda"]
-    count = sum(map(len, groups))
-    if not groups:
+        groups = groups.where(lambda group: _device(group).type == "cuda")
+    count = sum(map(len, groups.all))
+    if not count:
         return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
-    device = groups[0][0].root.meta["val"].device
-    nowhere = own_kernels.refused(device, site.options, site.anchor)
+    nowhere = own_kernels.refused(_device(groups.all[0]), site.options, site.anchor)
     if nowhere is not None:
         return nowhere
     if candidate != REFERENCE:
         try:
-            for group in groups:
-                prepare(*_call(group))
+            for group in groups.all:
+                prepare([node.meta["val"] for node in _operands(group)], program_of(group).text())
         except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
             problem = f"{type(error).__name__}: {error}"
             warnings.warn(CandidateFailed("horizontal", problem), stacklevel=2)
             return Reject(Reason.INTERNAL, f"its kernel cannot be made: {problem}", site.anchor)
     site.notes["groups"] = groups
-    text = f"{count} element-wise kernels that do not depend on each other, in {len(groups)}"
+    text = f"{count} element-wise kernels that do not depend on each other, in {len(groups.all)}"
     return Accept(Reason.COST, text)
+
+
+def _device(group: list[Member]) -> torch.device:
+    value: Tensor = group[0].roots[0].meta["val"]
+    return value.device
+
+
+def _operands(group: list[Member]) -> list[fx.Node]:
+    return [operand for one in group for operand in one.operands]
 
 
 def _replace(site: Site) -> None:
     kernel.install_lowering()
-    graph = site.gm.graph
-    for group in site.notes["groups"]:
+    graph, groups = site.gm.graph, site.notes["groups"]
+    for group in groups.read:
         _together(graph, group)
     _in_order(graph)
+    if groups.overwriting:
+        _overwriting(graph, groups.overwriting, groups.copies)
     graph.eliminate_dead_code()
-
-
-def _call(group: list[Member]) -> tuple[list[Tensor], str]:
-    """What the operator will be called with: fake operands, and the program."""
-    operands = [operand.meta["val"] for one in group for operand in one.operands]
-    return operands, program_of(group).text()
 
 
 def _together(graph: fx.Graph, group: list[Member]) -> None:
     """Put one call in place of the roots; nodes may stand in front of what they read for now."""
-    operands = [operand for one in group for operand in one.operands]
-    fakes, program = _call(group)
-    with graph.inserting_before(group[-1].root):
+    operands, program = _operands(group), program_of(group).text()
+    roots = [root for one in group for root in one.roots]
+    with graph.inserting_before(roots[-1]):
         call = graph.call_function(_OPERATOR, (operands, program))
-        call.meta["val"] = _OPERATOR(fakes, program)
-        inherit(call, group[-1].root)
-        for position, one in enumerate(group):
+        call.meta["val"] = _OPERATOR([node.meta["val"] for node in operands], program)
+        inherit(call, roots[-1])
+        for position, root in enumerate(roots):
             item = graph.call_function(operator.getitem, (call, position))
             item.meta["val"] = call.meta["val"][position]
-            one.root.replace_all_uses_with(item)
+            root.replace_all_uses_with(item)
+
+
+def _overwriting(graph: fx.Graph, group: list[Member], copies: Copies) -> None:
+    """Put one call in place of the copies into inputs, at the end of the graph, where they are."""
+    done = [copies[root] for one in group for root in one.roots]
+    first = next(node for node in graph.nodes if node in set(copies.values()))
+    with graph.inserting_before(first):
+        results = [overwritten(copy) for copy in done]
+        call = graph.call_function(
+            kernel.INTO, (results, _operands(group), program_of(group).text())
+        )
+        call.meta["val"] = None
+        inherit(call, first)
+    for copy in done:
+        copy.replace_all_uses_with(overwritten(copy))  # at the end of the graph
+        graph.erase_node(copy)
 
 
 def _in_order(graph: fx.Graph) -> None:

@@ -42,7 +42,7 @@ def calls_of(node: fx.Node) -> Callable[[Emit, fx.Node], Any] | None:
         return None
     if name in CASTS:
         return _cast if value.dtype in FLOATS and not set(node.kwargs) - {"dtype"} else None
-    if node.kwargs and set(node.kwargs) - {"alpha", "min", "max"}:
+    if node.kwargs and set(node.kwargs) - {"alpha", "min", "max", "value"}:
         return None
     if name in _SPECIAL:
         return _SPECIAL[name]
@@ -89,6 +89,23 @@ def _quotient(emit: Emit, node: fx.Node) -> Any:
     return emit("div", *_numbers(node.args[:2]))
 
 
+def _sum_of_two(emit: Emit, node: fx.Node) -> Any:
+    """``addcmul``, ``addcdiv``; the scale comes first, as in eager."""
+    first, left, right = _numbers(node.args[:3])
+    scale = argument(node, 3, "value", 1)
+    if not is_number(scale):
+        raise NoRegion("a scale that varies")
+    if scale != 1:
+        left = emit("mul", left, scale)
+    return emit("add", first, emit("mul" if op_name(node) == "addcmul" else "div", left, right))
+
+
+def _fma(emit: Emit, node: fx.Node) -> Any:
+    """``prims::fma``, in which torch 2.15 writes ``addcmul``; the compiler contracts it again."""
+    left, right, last = _numbers(node.args[:3])
+    return emit("add", emit("mul", left, right), last)
+
+
 def _relu(emit: Emit, node: fx.Node) -> Any:
     return emit("relu", node.args[0])
 
@@ -131,8 +148,11 @@ def _clamp(emit: Emit, node: fx.Node) -> Any:
 
 _SPECIAL: dict[str, Callable[[Emit, fx.Node], Any]] = {
     "add": _sum,
+    "addcdiv": _sum_of_two,
+    "addcmul": _sum_of_two,
     "sub": _sum,
     "div": _quotient,
+    "fma": _fma,
     "relu": _relu,
     "sigmoid": _sigmoid,
     "where": _where,

@@ -1,9 +1,9 @@
 """Many independent element-wise computations as one plain value, for one kernel that does them all.
 
 Each is a *member*: an :class:`fusepass.graph.epilogue.Epilogue` of no product, its *body*, with
-operands of its own. An operand is ``full`` (an element for each of the result's), ``column`` (one
-for each index of the result's slowest dimension, as the scale of an output channel's weights) or
-``scalar``. Equal bodies are written down once.
+operands and results of its own. An operand is ``full`` (an element for each of the result's),
+``column`` (one for each index of the result's slowest dimension, as the scale of an output
+channel's weights) or ``scalar``. Equal bodies are written down once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Program:
     """What a kernel does.
 
     Attributes:
-        bodies: the different computations, each with one output.
+        bodies: the different computations, each with at least one output.
         members: for each member the position of its body.
     """
 
@@ -41,6 +41,14 @@ class Program:
             counts.append(counts[-1] + len(self.bodies[body].operands))
         return tuple(counts)
 
+    @property
+    def result_starts(self) -> tuple[int, ...]:
+        """Likewise of the results."""
+        counts = [0]
+        for body in self.members:
+            counts.append(counts[-1] + len(self.bodies[body].outputs))
+        return tuple(counts)
+
 
 @functools.lru_cache(maxsize=256)
 def parse(text: str) -> Program:
@@ -56,7 +64,7 @@ def parse(text: str) -> Program:
     except (KeyError, TypeError, ValueError) as fault:
         raise ValueError(f"a malformed program of members: {fault}") from None
     kinds = {operand.kind for body in bodies for operand in body.operands}
-    plain = all(body.products == 0 and len(body.outputs) == 1 for body in bodies)
+    plain = all(body.products == 0 and body.outputs == body.stored != () for body in bodies)
     if not plain or kinds - {"full", "column", "scalar"}:
         raise ValueError("a malformed program of members: a body is not one of them")
     if any(not 0 <= body < len(bodies) for body in members):

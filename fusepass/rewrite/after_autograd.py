@@ -88,7 +88,8 @@ def _hash_of_built_in() -> str:
 @functools.cache
 def _engine_source() -> bytes:
     """The code that matches and replaces: versions do not tell one working copy from the next."""
-    folders = [Path(fusepass.__file__).parent / name for name in ("graph", "rewrite", "tune")]
+    names = ("graph", "rewrite", "torch_private", "tune")
+    folders = [Path(fusepass.__file__).parent / name for name in names]
     folders.append(Path(kernels.__file__).parent)
     files = sorted(path for folder in folders for path in folder.glob("*.py"))
     return b"".join(path.read_bytes() for path in files)

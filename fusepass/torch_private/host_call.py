@@ -35,6 +35,8 @@ class HostCall:
         outputs: dtype, shape and strides of each.
         numbers: sizes that may vary from call to call.
         returned: positions of the outputs whose memory the function has.
+        written: so many of the operator's first tensors are its outputs: they are written, and the
+            operator returns nothing.
     """
 
     module: str
@@ -43,6 +45,7 @@ class HostCall:
     outputs: Sequence[tuple[torch.dtype, Sequence[Any], Sequence[Any]]]
     numbers: Sequence[Any] = ()
     returned: Sequence[int] = ()
+    written: int = 0
 
 
 Plan = Callable[..., HostCall | None]
@@ -51,7 +54,9 @@ Plan = Callable[..., HostCall | None]
 def lower_to_host_call(
     operator: Any, plan: Plan, stays: Callable[[fx.Node], bool] | None = None
 ) -> None:
-    """Compile an operator that returns a list of tensors to a call of a Python function.
+    """Compile an operator to a call of a Python function.
+
+    The operator returns a list of tensors, or nothing and writes some that it is given.
 
     Args:
         operator: an overload.
@@ -62,7 +67,7 @@ def lower_to_host_call(
     """
     if "torch._inductor.lowering" not in sys.modules:
         return
-    from torch._inductor import ir, lowering
+    from torch._inductor import config, ir, lowering
     from torch._inductor.virtualized import V
 
     if getattr(lowering.lowerings.get(operator), "fusepass_plan", None) is plan:
@@ -73,15 +78,19 @@ def lower_to_host_call(
         node = V.graph.current_node
         fakes = fx.map_arg(node.args, lambda one: one.meta["val"])
         more = {} if stays is None else {"own": _own(node, stays)}
-        call = None if V.graph.cpp_wrapper else plan(*fakes, **more)
+        python = not V.graph.cpp_wrapper and not getattr(config, "fx_wrapper", False)
+        call = plan(*fakes, **more) if python else None
         if call is None:
             return leave(*args)
         leaves = zip(_leaves(fakes), _leaves(args), strict=True)
         pairs = [(fake, value) for fake, value in leaves if isinstance(fake, torch.Tensor)]
         tensors = [
             ir.ExternKernel.require_exact_strides(value, [*map(_expression, fake.stride())])
-            for fake, value in pairs
+            for fake, value in pairs[call.written :]
         ]
+        if call.written:
+            _kernel_class()(call, tensors, [value for _, value in pairs[: call.written]])
+            return None
         empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
         device = pairs[0][0].device
         kinds = [
@@ -113,9 +122,10 @@ def _own(node: fx.Node, stays: Callable[[fx.Node], bool]) -> frozenset[int]:
     None where CUDA graphs are made, which know of all memory that they write; and none where an
     operation of the user's could come in between, and in it another call of the same code.
     """
-    from torch._inductor import config
+    from torch._inductor import config, utils
 
-    if config.triton.cudagraphs or not all(map(_is_known, _nodes_around(node))):
+    parts = getattr(utils, "is_using_cudagraph_partition", lambda: False)
+    if config.triton.cudagraphs or parts() or not all(map(_is_known, _nodes_around(node))):
         return frozenset()
     items: dict[Any, list[fx.Node]] = {}
     for user in node.users:
@@ -129,8 +139,9 @@ def _own(node: fx.Node, stays: Callable[[fx.Node], bool]) -> frozenset[int]:
 def _nodes_around(node: fx.Node) -> Iterator[fx.Node]:
     """The calls of its graph, and of those inside it."""
     owner = node.graph.owning_module
-    graphs = [one.graph for one in owner.modules() if isinstance(one, fx.GraphModule)]
-    for graph in graphs if owner is not None else [node.graph]:
+    parts = [] if owner is None else owner.modules()
+    graphs = [one.graph for one in parts if isinstance(one, fx.GraphModule)]
+    for graph in graphs or [node.graph]:
         yield from (one for one in graph.nodes if one.op == "call_function")
 
 
@@ -198,11 +209,12 @@ def _kernel_class() -> type:
             arguments = ", ".join(map(repr, call.arguments))
             text = f"__import__('importlib').import_module({call.module!r}).{call.maker}"
             text = f"{text}({arguments})"
-            name = wrapper.src_to_kernel.get(text)
-            if name is None:
+            name = None if call.returned else wrapper.src_to_kernel.get(text)
+            if name is None:  # what has memory of its own is of one place in the code
                 name = f"fusepass_{wrapper.next_kernel_suffix()}"
-                wrapper.src_to_kernel[text] = name
                 wrapper.define_kernel(name, text, gpu=False)
+                if not call.returned:
+                    wrapper.src_to_kernel[text] = name
             given = [*self.codegen_const_args(), *map(_reference, self.inputs)]
             returned = f"{self.get_name()} = " if call.returned else ""
             wrapper.writeline(f"{returned}{name}({', '.join(given)})")

@@ -19,6 +19,7 @@ from fusepass.kernels import horizontal as kernel
 from fusepass.kernels import horizontal_launch as launching
 from fusepass.kernels import kept_memory
 from fusepass.kernels.horizontal_source import NAME, source
+from fusepass.kernels.kept_memory import KeptMemory
 from tests.kernels import on_host as host
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 from tests.kernels.on_host import needs_compiler
@@ -47,6 +48,23 @@ def blended(dtype: str) -> Epilogue:
         Step("where", ("%3", "%6", float("-inf"))),
     )
     return Epilogue(0, operands, steps, (Output("%7", dtype),))
+
+
+def stepped(dtype: str) -> Epilogue:
+    """Two averages and what comes of them, as a step of Adam has them."""
+    operands = tuple(Operand("full", of) for of in (dtype, dtype, "float32", "float32"))
+    steps = (
+        Step("mul", ("%2", 0.9)),
+        Step("add", ("%4", "%1")),
+        Step("mul", ("%1", "%1")),
+        Step("add", ("%3", "%6")),
+        Step("sqrt", ("%7",)),
+        Step("add", ("%8", 1.0)),
+        Step("div", ("%5", "%9")),
+        Step("sub", ("%0", "%10")),
+    )
+    outputs = Output("%5", "float32"), Output("%11", dtype), Output("%7", "float32")
+    return Epilogue(0, operands, steps, outputs)
 
 
 def every_operation() -> list[Epilogue]:
@@ -85,8 +103,16 @@ def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]
         rows, columns = pick(1, 3, 64, 77), pick(0, 1, 7, 64, 147, 576, 2049)
         x = noise(rows * columns + 1).to(kind)[pick(0, 1) :][: rows * columns]
         x = x.view(rows, columns) if pick(0, 1) else x.view(columns, rows).t()
-        of.append(pick(0, 1))
-        if of[-1]:
+        of.append(pick(0, 1, 2))
+        if of[-1] == 2:
+            more = [
+                torch.empty_strided(x.shape, x.stride(), dtype=d, device=device)
+                for d in (kind, torch.float32, torch.float32)
+            ]
+            for one in more:
+                one.copy_(noise(*x.shape).abs())
+            operands += [x, *more]
+        elif of[-1]:
             more = [
                 torch.empty_strided(x.shape, x.stride(), dtype=d, device=device)
                 for d in (kind, torch.bool)
@@ -98,7 +124,24 @@ def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]
             slowest = 0 if x.stride(0) >= x.stride(1) and (x.stride(0), rows) > (1, columns) else 1
             shape = (rows, 1) if slowest == 0 else (1, columns)
             operands += [x, noise(*shape).abs() + 0.1]
-    return operands, Program((scaled(dtype), blended(dtype)), tuple(of))
+    return operands, Program((scaled(dtype), blended(dtype), stepped(dtype)), tuple(of))
+
+
+def addresses_of(
+    operands: list[Tensor], results: list[Tensor], program: Program
+) -> list[list[int]]:
+    """Of each member's operands, then of its results."""
+    starts, behind = program.starts, program.result_starts
+    return [
+        [
+            one.data_ptr()
+            for one in (
+                *operands[starts[i] : starts[i + 1]],
+                *results[behind[i] : behind[i + 1]],
+            )
+        ]
+        for i in range(len(program.members))
+    ]
 
 
 def every_operations_operands(device: str) -> tuple[list[Tensor], Program]:
@@ -122,16 +165,22 @@ def agree(got: list[Tensor], want: list[Tensor], dtype: str) -> None:
 def test_the_reference_is_what_the_members_say(dtype: str) -> None:
     operands, program = members("cpu", dtype, 30)
     got = torch.ops.fusepass.horizontal(operands, program.text())
-    starts = program.starts
-    for i, (one, body) in enumerate(zip(got, program.members, strict=True)):
+    starts, results = program.starts, program.result_starts
+    assert len(got) == results[-1]
+    for i, body in enumerate(program.members):
         given = [x.float() for x in operands[starts[i] : starts[i + 1]]]
+        made = got[results[i] : results[i + 1]]
         if body == 0:
-            want = given[0] * (given[1] + 1e-5).rsqrt()
+            want = [given[0] * (given[1] + 1e-5).rsqrt()]
+        elif body == 1:
+            larger = torch.maximum(given[0].sigmoid() * given[1], given[2])
+            want = [larger.where(given[3] != 0, -torch.inf)]
         else:
-            want = torch.maximum(given[0].sigmoid() * given[1], given[2])
-            want = want.where(given[3] != 0, -torch.inf)
-        assert one.stride() == operands[starts[i]].stride()
-        agree([one], [torch.empty_like(one).copy_(want)], dtype)
+            first, second = given[2] * 0.9 + given[1], given[3] + given[1] ** 2
+            want = [first, given[0] - first / (second.sqrt() + 1), second]
+        for one, right in zip(made, want, strict=True):
+            assert one.stride() == operands[starts[i]].stride()
+            agree([one], [torch.empty_like(one).copy_(right)], dtype)
 
 
 def test_the_fake_says_what_the_operator_gives() -> None:
@@ -216,11 +265,9 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
             for i in range(table.count):
                 last = table.at[i + 1] if i + 1 < table.count else None
                 got.append(list(table.address[table.at[i] : last]))
-        starts = program.starts
-        for i, addresses in enumerate(got):
-            given = [x.data_ptr() for x in (*operands[starts[i] : starts[i + 1]], want[i])]
+        expected = addresses_of(operands, want, program)
+        for addresses, given in zip(got, expected, strict=True):
             assert addresses[: len(given)] == given
-        assert len(got) == count
         launched.clear()
     launching._launches.cache_clear()
 
@@ -259,6 +306,40 @@ def test_the_kernel_on_the_host(dtype: str, count: int, on_host: None) -> None:
     agree(kernel.launch(operands, program.text()), kernel.reference(operands, program), dtype)
 
 
+def in_place(device: str, dtype: str) -> tuple[list[Tensor], list[Tensor], Program]:
+    """Results that are operands of the same member: what averages become, and what is updated."""
+    generator = torch.Generator().manual_seed(2)
+    operands: list[Tensor] = []
+    results: list[Tensor] = []
+    for size in (0, 1, 7, 4096, 4097, 70000) * 3:
+        p, g, m, v = (
+            torch.randn(size + 1, generator=generator).abs().to(getattr(torch, of)).to(device)[1:]
+            for of in (dtype, dtype, "float32", "float32")
+        )
+        operands += [p, g, m, v]
+        results += [m, p, v]
+    return operands, results, Program((stepped(dtype),), (0,) * 18)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_in_the_place_of_operands_on_the_host(dtype: str, on_host: None) -> None:
+    operands, results, program = in_place("cpu", dtype)
+    want = kernel.reference(operands, program)
+    shapes, columns = launching.sizes_of(operands, launching.plan_of(program.text()))
+    launching.filler(program.text(), shapes, columns, 0)(*operands, *results)
+    agree(results, want, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_in_the_place_of_operands(dtype: str) -> None:
+    operands, results, program = in_place("cuda", dtype)
+    want = kernel.reference(operands, program)
+    torch.ops.fusepass.horizontal_into(results, operands, program.text())
+    agree(results, want, dtype)
+
+
 @needs_compiler
 def test_every_operation_on_the_host(on_host: None) -> None:
     operands, program = every_operations_operands("cpu")
@@ -285,10 +366,9 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
     }.items():
         monkeypatch.setattr(launching.nvrtc, name, function)
-    allocated = kept_memory._allocated
     monkeypatch.setattr(kept_memory, "_bound", lambda device: 1 << 30)
     monkeypatch.setattr(
-        kept_memory, "_allocated", lambda kinds, device: allocated(kinds, torch.device("cpu"))
+        launching, "KeptMemory", lambda kinds, device: KeptMemory(kinds, torch.device("cpu"))
     )
     real = launching._filled
     monkeypatch.setattr(launching, "_filled", lambda *given: (filled.append(1), real(*given))[1])
@@ -304,10 +384,7 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         results = [*given]
         for place, one in zip((1, 2, 7, 11), mine, strict=True):
             results.insert(place, one)
-        expected = []
-        for i, one in enumerate(results):
-            expected += [x.data_ptr() for x in operands[program.starts[i] : program.starts[i + 1]]]
-            expected.append(one.data_ptr())
+        expected = [one for some in addresses_of(operands, results, program) for one in some]
         assert addresses[: len(expected)] == expected
         launched.clear()
 

@@ -1,8 +1,8 @@
-"""Memory that is kept from call to call: whose it is, how much there may be, that it goes back."""
+"""Memory that is kept from call to call: whose it is, how much there may be, what goes first."""
 
 from __future__ import annotations
 
-import gc
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusepass.kernels import kept_memory
-from fusepass.kernels.kept_memory import KeptMemory
+from fusepass.kernels.kept_memory import Kept, KeptMemory
 
 CPU = torch.device("cpu")
 KINDS = [
@@ -25,16 +25,19 @@ TOTAL = 3 * 256  # three of them are not empty
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kept_memory, "_bound", lambda device: 2 * TOTAL)
-    gc.collect()
-    assert not kept_memory._held[0]
+    kept_memory._all.clear()
     yield
-    gc.collect()
-    assert not kept_memory._held[0]  # whatever a test took is given back
+    kept_memory._all.clear()
+
+
+def on(memory: KeptMemory, stream: int) -> Kept:
+    kept = memory.on(stream)
+    assert kept is not None
+    return kept
 
 
 def test_tensors_as_they_were_asked_for() -> None:
-    kept = KeptMemory().on(5, KINDS, CPU)
-    assert kept is not None
+    kept = on(KeptMemory(KINDS, CPU), 5)
     places = set()
     for one, (dtype, shape, strides) in zip(kept.results, KINDS, strict=True):
         assert (str(one.dtype), one.shape, one.stride()) == (f"torch.{dtype}", shape, strides)
@@ -46,59 +49,68 @@ def test_tensors_as_they_were_asked_for() -> None:
 
 
 def test_the_same_in_each_call_on_a_stream() -> None:
-    memory = KeptMemory()
-    first = memory.on(5, KINDS, CPU)
-    assert first is not None
-    assert memory.on(5, KINDS, CPU) is first
-    other = memory.on(6, KINDS, CPU)
-    assert other is not None
-    assert other.results[0].data_ptr() != first.results[0].data_ptr()
+    memory = KeptMemory(KINDS, CPU)
+    first = on(memory, 5)
+    assert on(memory, 5) is first
+    assert on(memory, 6).results[0].data_ptr() != first.results[0].data_ptr()
 
 
-def test_another_thread_has_its_own_and_leaves_it_when_it_ends() -> None:
-    memory = KeptMemory()
-    first = memory.on(5, KINDS, CPU)
-    assert first is not None
+def test_another_thread_has_its_own() -> None:
+    memory = KeptMemory(KINDS, CPU)
+    first = on(memory, 5)
     with ThreadPoolExecutor(1) as pool:
-        address = pool.submit(_address, memory).result()
-        assert address not in (None, first.results[0].data_ptr())
-        assert kept_memory._held[0] == 2 * TOTAL
-        assert pool.submit(_address, memory).result() == address
-    gc.collect()
-    assert kept_memory._held[0] == TOTAL
+        other = pool.submit(on, memory, 5).result()
+        assert other is not first
+        assert pool.submit(on, memory, 5).result() is other
+    assert on(memory, 5) is first
 
 
-def _address(memory: KeptMemory) -> int | None:
-    kept = memory.on(5, KINDS, CPU)
-    return None if kept is None else kept.results[0].data_ptr()
+def test_another_place_has_its_own() -> None:
+    one, other = KeptMemory(KINDS, CPU), KeptMemory(KINDS, CPU)
+    assert on(one, 5) is not on(other, 5)
 
 
-def test_no_more_than_there_may_be() -> None:
-    one, other = KeptMemory(), KeptMemory()
-    assert one.on(1, KINDS, CPU) is not None
-    assert other.on(1, KINDS, CPU) is not None
-    assert one.on(2, KINDS, CPU) is None
-    del other
-    gc.collect()
-    assert one.on(2, KINDS, CPU) is not None
+def test_what_was_allocated_first_goes_where_more_is_wanted() -> None:
+    places = [KeptMemory(KINDS, CPU) for _ in range(3)]
+    first = on(places[0], 1)
+    under_way = list(first.results)
+    gone = weakref.ref(first)
+    del first
+    second = on(places[1], 1)
+    assert gone() is not None  # there is room for two
+    third = on(places[2], 1)
+    assert gone() is None
+    assert on(places[1], 1) is second
+    assert on(places[2], 1) is third
+    again = on(places[0], 1)  # in the place of the second
+    assert again.results[0].data_ptr() != under_way[0].data_ptr()
+    assert sum(one.total for one in kept_memory._all.values()) == 2 * TOTAL
+
+
+def test_more_than_there_may_be_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, asked = KeptMemory(KINDS, CPU), []
+    monkeypatch.setattr(kept_memory, "_bound", lambda device: asked.append(1) or TOTAL - 1)
+    assert [memory.on(1), memory.on(1), memory.on(2)] == [None] * 3
+    assert len(asked) == 1
 
 
 def test_out_of_memory_is_no_error_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
     def empty(*args: object, **given: object) -> None:
+        asked.append(1)
         raise torch.OutOfMemoryError
 
-    memory = KeptMemory()
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "empty", empty)
-        assert memory.on(1, KINDS, CPU) is None
-    assert memory.on(1, KINDS, CPU) is not None
+    memory = KeptMemory(KINDS, CPU)
+    monkeypatch.setattr(torch, "empty", empty)
+    assert [memory.on(1), memory.on(1)] == [None, None]
+    assert len(asked) == 1  # each try would make the allocator give back what it caches
 
 
 def test_made_in_inference_mode_and_used_outside() -> None:
-    memory = KeptMemory()
+    memory = KeptMemory(KINDS, CPU)
     with torch.inference_mode():
-        kept = memory.on(1, KINDS, CPU)
-    assert kept is not None
+        kept = on(memory, 1)
     assert not kept.results[0].is_inference()
     x = torch.randn(7, requires_grad=True)
     (x * kept.results[1]).sum().backward()

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.lowering  # the rewrite has imported it when it asks
-from torch import Tensor
+from torch import Tensor, fx
+from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.utils import run_and_get_code
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusepass.graph.library_calls import stays_inside
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
@@ -184,11 +186,15 @@ def test_sizes_that_vary(operator: Any, as_view: bool) -> None:
     assert len(CALLS) == 3
 
 
-def test_a_transposed_operand_keeps_its_strides(operator: Any) -> None:
+def test_an_operand_keeps_its_strides(operator: Any) -> None:
+    """Also where Inductor would rather have computed it in another order."""
+
     def program(x: Tensor, y: Tensor) -> list[Tensor]:
-        return list(operator(x.t() + 1, [y], 2.0))
+        made = (x + 1).t().contiguous().t()  # which is what Inductor leaves out if it may
+        return list(operator(made, [y], 2.0))
 
     _compiled(program, torch.randn(4, 6), torch.randn(6))
+    assert CALLS[0][0].stride() == (1, 4)
 
 
 def test_inside_an_arm_of_a_cond(operator: Any) -> None:
@@ -218,6 +224,62 @@ def test_memory_is_used_again_only_behind_it(operator: Any) -> None:
     assert len(CALLS) == 4
 
 
+@pytest.fixture(scope="module")
+def writing() -> Iterator[Any]:
+    """Adds a tensor to each of some others, in place."""
+    library = torch.library.Library("fusepass", "FRAGMENT")
+    library.define(
+        "test_add_to(Tensor(a!)[] these, Tensor x) -> ()", tags=(torch.Tag.needs_exact_strides,)
+    )
+
+    def add_to(these: Sequence[Tensor], x: Tensor) -> None:
+        for one in these:
+            one.add_(x)
+
+    library.impl("test_add_to", add_to, "CompositeExplicitAutograd")
+    torch.library.register_fake("fusepass::test_add_to", lambda these, x: None, lib=library)
+    found = torch.ops.fusepass.test_add_to.default
+
+    def plan(these: Sequence[Tensor], x: Tensor) -> HostCall:
+        return HostCall(__name__, "adder", (), [], written=len(these))
+
+    lower_to_host_call(found, plan)
+    yield found
+    library._destroy()
+
+
+def adder() -> Callable[..., None]:
+    def add(x: Tensor, *these: Tensor) -> None:
+        CALLS.append([x, *these])
+        for one in these:
+            one.add_(x)
+
+    return add
+
+
+def test_tensors_that_are_written_where_they_are(writing: Any) -> None:
+    """Inputs, as a pass behind autograd puts them there; what reads them before sees them before."""
+    graph = fx.Graph()
+    x, y, z = map(graph.placeholder, "xyz")
+    before = graph.call_function(torch.ops.aten.mm.default, (y, z))
+    graph.call_function(writing, ([y, z], x))
+    graph.output((before,))
+    given = [torch.randn(4, 4) for _ in range(3)]
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(one) for one in given]
+        for node, fake in zip((x, y, z), fakes, strict=True):
+            node.meta["val"] = fake
+        before.meta["val"] = fakes[1] @ fakes[2]
+    mine = [one.clone() for one in given]
+    CALLS.clear()
+    compiled = compile_fx_inner(fx.GraphModule({}, graph), mine)
+    (got,) = compiled([*mine])
+    torch.testing.assert_close(got, given[1] @ given[2])
+    torch.testing.assert_close(mine[1], given[1] + given[0])
+    torch.testing.assert_close(mine[2], given[2] + given[0])
+    assert [one.data_ptr() for one in CALLS[0]] == [one.data_ptr() for one in mine]
+
+
 def _multiplied(operator: Any, x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
     """What is made of x goes into products alone, one of them of a view."""
     weight, total = operator(x, [y], 3.0)
@@ -245,12 +307,50 @@ def test_memory_of_the_functions_own(with_own: Any) -> None:
     torch.testing.assert_close(kept[0], given[0] * 3)  # nothing else was written there
 
 
+def _before_both(operator: Any, x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+    one, _ = operator(x, [y], 3.0)
+    other, total = operator(x + 1, [y], 3.0)
+    return [z @ one, z @ other, total]
+
+
+def _one_of_the_other(operator: Any, x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+    one, _ = operator(x, [y], 3.0)
+    other, total = operator(z @ one, [y], 3.0)
+    return [z @ other @ one, total]
+
+
+def _in_an_arm(operator: Any, x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+    one, total = operator(x, [y], 3.0)
+    made = torch.cond(
+        x.sum() < torch.inf, lambda z, y: z @ operator(z, [y], 3.0)[0], lambda z, y: z + 1, (z, y)
+    )
+    return [made @ one, total]
+
+
+@pytest.mark.parametrize("program", [_before_both, _one_of_the_other, _in_an_arm])
+def test_two_equal_calls_do_not_share_memory(with_own: Any, program: Callable[..., Any]) -> None:
+    """One function each: what the first has made is still to be read when the second comes."""
+    given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
+    _compiled(partial(program, with_own), *given)
+    assert len(OWN) == len({kept[0].data_ptr() for kept in OWN}) == 2
+
+
+def test_nothing_is_kept_under_cuda_graphs(with_own: Any) -> None:
+    """On the CPU that setting changes nothing else."""
+    from torch._inductor import config
+
+    given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
+    with config.patch({"triton.cudagraphs": True}):
+        _, code = _compiled(partial(_before_both, with_own), *given)
+    assert "filler(3.0, 'cpu')" in code
+    assert not OWN
+
+
 NOT_ITS_OWN: dict[str, Callable[..., Any]] = {
     "it leaves the graph": lambda w, z: (w @ z, w),
     "a view of it leaves the graph": lambda w, z: (w @ z, w.t()),
     "element by element": lambda w, z: (w @ z, w.sin()),
     "nothing reads it": lambda w, z: (z @ z, z),
-    "it is written": lambda w, z: (w @ z, w.add_(1) @ z),
 }
 
 

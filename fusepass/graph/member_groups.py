@@ -1,0 +1,285 @@
+"""Which element-wise computations of an ATen graph are worth computing together.
+
+A member is worth it if Inductor would spend a launch on it, and nothing it could have been fused
+with is left behind: its results are read by calls that Inductor makes as they are, leave the graph
+or are what an input of it is overwritten with, and every element-wise call that reads them is
+computed by members alone.
+
+Members whose results are read are put together if no one of them is computed from another: those
+of one *level*, the longest way from the graph's inputs, counted in members. Members that overwrite
+inputs come last, all at once. One of them may read what it overwrites itself, and nothing that
+another one does: members that do become one, which reads everything before it writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.canonical import op_name
+from fusepass.graph.effects import written_nodes
+from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
+from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.library_calls import LIBRARY_CALLS
+from fusepass.graph.members import Member, dense, lie_alike, member_of, through_views
+
+FEWEST = 8  # members that are worth a kernel of their own
+_MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
+
+Copies = Mapping[fx.Node, fx.Node]
+"""By the node of a result the ``copy_`` that overwrites an input with it."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What can be computed together.
+
+    Attributes:
+        read: groups of members whose results are read.
+        overwriting: members that overwrite inputs.
+        copies: what does that so far.
+    """
+
+    read: list[list[Member]]
+    overwriting: list[Member]
+    copies: Copies
+
+    def where(self, wanted: Callable[[list[Member]], bool]) -> Groups:
+        """Those of the groups that are wanted."""
+        read = [group for group in self.read if wanted(group)]
+        last = self.overwriting
+        return replace(self, read=read, overwriting=last if last and wanted(last) else [])
+
+    @property
+    def all(self) -> list[list[Member]]:
+        """Every group."""
+        return [*self.read, *([self.overwriting] if self.overwriting else [])]
+
+
+def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
+    """Members that can be computed at once, at least :data:`FEWEST` of them in each group.
+
+    Args:
+        graph: of ATen calls.
+        most_bytes: what a group may hold longer than it would be held otherwise. Its results are
+            there from the beginning, also those that are read last, and its operands to its end.
+    """
+    copies = _copies(graph)
+    found = _candidates(graph, copies)
+    while True:
+        members = _alone(graph, found, copies)
+        gone = _left_out(graph, members)
+        impossible = {
+            root
+            for root in members
+            if root in copies and not _reads_happen_before(overwritten(copies[root]), gone, copies)
+        }
+        overwriting = _joined([one for root, one in members.items() if root in copies], copies)
+        if isinstance(overwriting, set):
+            impossible |= overwriting
+        elif not impossible:
+            break
+        found = {root: one for root, one in found.items() if root not in impossible}
+    grouped: dict[Any, list[Member]] = defaultdict(list)
+    levels = _levels(graph, members)
+    for root, one in members.items():
+        if root not in copies:
+            grouped[levels[root], root.meta["val"].device].append(one)
+    bounded = [_bounded(group, most_bytes) for group in grouped.values()]
+    read = [group for group in bounded if len(group) >= FEWEST]
+    devices = {one.roots[0].meta["val"].device for one in overwriting}
+    enough = len(overwriting) >= FEWEST and len(devices) == 1
+    return Groups(read, overwriting if enough else [], copies)
+
+
+def _copies(graph: fx.Graph) -> Copies:
+    """Of results that overwrite inputs, where that is all that the graph writes, at its end."""
+    made: dict[fx.Node, fx.Node] = {}
+    begun, seen = False, set()
+    for node in graph.nodes:
+        if node.op == "output":
+            break
+        into = node.args[0] if node.args else None
+        if op_name(node) != "copy_" or not isinstance(into, fx.Node) or into.op != "placeholder":
+            if begun or written_nodes(node):
+                return {}
+            continue
+        root = node.args[1] if len(node.args) == 2 else None  # else it may not wait
+        if into in seen or any(user.op != "output" for user in node.users):
+            return {}
+        begun = True
+        seen.add(into)
+        if isinstance(root, fx.Node) and root not in made and _fits(root, into):
+            made[root] = node
+    return made
+
+
+def _reads_happen_before(node: fx.Node, gone: Collection[fx.Node], copies: Copies) -> bool:
+    """Whether what reads an input, or a view of it, is computed by members or called by then.
+
+    What Inductor computes element by element happens where its result is needed, and what is read
+    by a copy into another input, or leaves the graph, is read at the end.
+    """
+    for user in node.users:
+        overwrites = op_name(user) == "copy_" and user.args[0] is node and user.args[1] in copies
+        if user in gone or overwrites:
+            continue
+        if _may_be_view(user):
+            if not _reads_happen_before(user, gone, copies):
+                return False
+        elif op_name(user) not in LIBRARY_CALLS:
+            return False
+    return True
+
+
+def _may_be_view(node: fx.Node) -> bool:
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    aliases = any(one.alias_info is not None for one in node.target._schema.returns)
+    return aliases or op_name(node) in ("reshape", "_unsafe_view", "contiguous", "expand", "to")
+
+
+def overwritten(copy: fx.Node) -> fx.Node:
+    """What a ``copy_`` overwrites."""
+    into = copy.args[0]
+    assert isinstance(into, fx.Node)
+    return into
+
+
+def _fits(root: fx.Node, into: fx.Node) -> bool:
+    """Whether a result can be written where an input lies, as it is."""
+    one, other = dense(root), dense(into)
+    if one is None or other is None:
+        return False
+    return lie_alike(one, other) and one.dtype == other.dtype and one.device == other.device
+
+
+def _candidates(graph: fx.Graph, copies: Copies) -> dict[fx.Node, Member]:
+    """By its result what may be a member, if all around it is computed by members, too."""
+    found: dict[fx.Node, Member] = {}
+    for node in graph.nodes:
+        if written_nodes(node):
+            break  # what follows may read something else than before
+        value = dense(node)
+        if value is None or calls_of(node) is None or value.numel() > _MOST_ELEMENTS:
+            continue
+        outside = [user for user in node.users if calls_of(user) is None]
+        written = [user for user in outside if (op_name(user) or "").endswith("_")]
+        if not outside or (written and (node not in copies or len(outside) > 1)):
+            continue  # a write that Inductor makes part of its kernel
+        try:
+            found[node] = member_of([node])
+        except NoRegion:
+            continue
+    return found
+
+
+def _alone(
+    graph: fx.Graph, found: Mapping[fx.Node, Member], copies: Copies
+) -> dict[fx.Node, Member]:
+    """Those of the candidates that leave nothing behind which they could have been fused with."""
+    left = dict(found)
+    while True:
+        gone = _left_out(graph, left)
+        besides = gone | set(copies.values())
+        kept = {
+            root: one
+            for root, one in left.items()
+            if all(user in gone for user in root.users if calls_of(user) is not None)
+            and not feeds_generated_code(root, besides)
+        }
+        if len(kept) == len(left):
+            return kept
+        left = kept
+
+
+def _left_out(graph: fx.Graph, members: Collection[fx.Node]) -> set[fx.Node]:
+    """The element-wise calls that nothing needs any more once members compute their results."""
+    gone: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if calls_of(node) is not None and node.users:
+            needed = (user for user in node.users if user not in gone)
+            if all(calls_of(user) is None and node in members for user in needed):
+                gone.add(node)
+    return gone
+
+
+def _levels(graph: fx.Graph, members: Collection[fx.Node]) -> dict[fx.Node, int]:
+    """For each node on how many members, one after the other, its operands depend."""
+    levels: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        reads = calls_of(node) is None  # and does not compute it once more
+        before = (levels[one] + (reads and one in members) for one in node.all_input_nodes)
+        levels[node] = max(before, default=0)
+    return levels
+
+
+def _joined(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.Node]:
+    """Members that overwrite inputs, joined where one reads what another overwrites.
+
+    Returns:
+        They, or results that cannot be computed so.
+    """
+    owner: dict[Any, int] = {
+        overwritten(copies[one.roots[0]]): i for i, one in enumerate(overwriting)
+    }
+    parts = list(range(len(overwriting)))  # the first member of the part that each belongs to
+
+    def part(i: int) -> int:
+        while parts[i] != i:
+            i = parts[i]
+        return i
+
+    for i, one in enumerate(overwriting):
+        for node in one.operands:
+            if through_views(node) in owner:
+                first, last = sorted((part(i), part(owner[through_views(node)])))
+                parts[last] = first
+    made: dict[int, list[fx.Node]] = defaultdict(list)
+    for i, one in enumerate(overwriting):
+        made[part(i)] += one.roots
+    joined, impossible = [], set()
+    for roots in made.values():
+        try:
+            whole = roots[0].meta["val"]
+            if not all(lie_alike(root.meta["val"], whole) for root in roots):
+                raise NoRegion("they lie differently")
+            one = member_of(roots)
+            kinds = zip(one.operands, one.body.operands, strict=True)
+            if any(
+                through_views(node) in owner and (node not in owner or operand.kind != "full")
+                for node, operand in kinds
+            ):
+                raise NoRegion("what is overwritten is read otherwise than element by element")
+            joined.append(one)
+        except NoRegion:
+            impossible |= set(roots)
+    return impossible or joined
+
+
+def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
+    """Without the members that hold most, if all of them hold too much."""
+    held = {one.roots[0]: _held_longer(one) for one in group}
+    left = set()
+    for root in sorted(held, key=held.__getitem__, reverse=True):
+        if sum(held.values()) <= most_bytes:
+            break
+        del held[root]
+        left.add(root)
+    return [one for one in group if one.roots[0] not in left]
+
+
+def _held_longer(one: Member) -> int:
+    """Bytes that are there for longer if a member is computed with others.
+
+    Its results, unless they leave the graph, and what calls of the graph have made for it.
+    """
+    kept = [root for root in one.roots if all(user.op != "output" for user in root.users)]
+    kept += [node for node in one.operands if through_views(node).op == "call_function"]
+    return sum(node.meta["val"].nbytes for node in kept)

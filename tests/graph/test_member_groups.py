@@ -1,0 +1,271 @@
+"""Which element-wise computations of a graph can be put together, and how they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fusepass.graph.epilogue import evaluate
+from fusepass.graph.member_groups import FEWEST, Groups, groups_of
+from fusepass.graph.members import Member, program_of
+
+COUNT = FEWEST + 1
+
+
+def traced(function: Callable[..., Any], *args: Any) -> fx.Graph:
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = torch.utils._pytree.tree_map_only(Tensor, mode.from_tensor, args)
+        return make_fx(function)(*fakes).graph
+
+
+def many(*shape: int) -> list[Tensor]:
+    return [torch.randn(shape) for _ in range(COUNT)]
+
+
+def sizes(function: Callable[..., Any], *args: Any) -> list[int]:
+    return [len(group) for group in read(traced(function, *args))]
+
+
+def read(graph: fx.Graph, *given: float) -> list[list[Member]]:
+    """The groups, where nothing is overwritten."""
+    found = groups_of(graph, *given)
+    assert not found.overwriting
+    return found.read
+
+
+def test_independent_ones() -> None:
+    graph = traced(
+        lambda xs, ys: [(x * 2 + y).exp() for x, y in zip(xs, ys, strict=True)],
+        many(3, 4),
+        many(3, 4),
+    )
+    (group,) = read(graph)
+    program = program_of(group)
+    assert len(group) == COUNT
+    assert program.members == (0,) * COUNT
+    (body,) = program.bodies
+    assert [step.op for step in body.steps] == ["mul", "add", "exp"]
+    assert [operand.kind for operand in body.operands] == ["full", "full"]
+
+
+def test_numbers_that_are_tensors() -> None:
+    """As Inductor's decompositions write them: of ``lerp``, of one that is known to be none."""
+
+    def averaged(xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
+        weight, never = torch.full((), 0.1, dtype=torch.half), torch.full((), False)
+        return [
+            x + weight * (y - x) * torch.where(never, x, y) for x, y in zip(xs, ys, strict=True)
+        ]
+
+    xs, ys = many(3), many(3)
+    graph = traced(averaged, xs, ys)
+    (group,) = read(graph)
+    body = group[0].body
+    assert [step.op for step in body.steps] == ["sub", "mul", "mul", "add"]
+    assert body.steps[1].args.count(0.0999755859375) == 1  # as fp16 holds it
+    operands = dict(zip((n for n in graph.nodes if n.op == "placeholder"), xs + ys, strict=True))
+    (made,) = evaluate(body, [], [operands[node] for node in group[0].operands])
+    torch.testing.assert_close(made, averaged(xs, ys)[0])
+
+
+def test_too_few() -> None:
+    assert sizes(lambda xs: [x.exp() for x in xs], many(3)[: FEWEST - 1]) == []
+
+
+def test_one_after_the_other_through_products() -> None:
+    def chain(x: Tensor, w: Tensor) -> Tensor:
+        for _ in range(COUNT):
+            x = (x @ w).relu()
+        return x
+
+    assert sizes(chain, torch.randn(4, 4), torch.randn(4, 4)) == []
+
+
+def test_stages() -> None:
+    def two(xs: list[Tensor], w: Tensor) -> list[Tensor]:
+        return [(x.exp() @ w).relu() for x in xs]
+
+    assert sizes(two, many(4, 4), torch.randn(4, 4)) == [COUNT, COUNT]
+
+
+def test_a_number_for_each_row_of_memory() -> None:
+    def scaled(ws: list[Tensor], s: Tensor) -> list[Tensor]:
+        return [w * (s + 1e-5).rsqrt() for w in ws]
+
+    for w in (
+        torch.randn(6, 5, 3, 3),
+        torch.randn(6, 5, 3, 3).to(memory_format=torch.channels_last),
+    ):
+        (group,) = read(traced(scaled, [w] * COUNT, torch.rand(6, 1, 1, 1)))
+        assert [one.kind for one in group[0].body.operands] == ["full", "column"]
+    transposed = torch.randn(5, 6).t()  # the slowest dimension is the other one
+    assert sizes(scaled, [transposed] * COUNT, torch.rand(6, 1)) == []
+    (group,) = read(traced(scaled, [transposed] * COUNT, torch.rand(1, 5)))
+    assert [one.kind for one in group[0].body.operands] == ["full", "column"]
+
+
+def test_what_inductor_would_fuse_with_something_else() -> None:
+    xs = many(4, 4)
+    assert sizes(lambda xs: [x.exp().sum() for x in xs], xs) == []
+    assert sizes(lambda xs: [x.softmax(-1).exp() for x in xs], xs) == []
+    assert sizes(lambda xs: [x.exp().t().contiguous() + 1 for x in xs], xs) == []
+    assert sizes(lambda xs: [x[:2].exp() for x in xs], xs) == []
+
+
+def test_what_the_kernel_cannot_compute() -> None:
+    xs = many(4, 4)
+    assert sizes(lambda xs: [x.double().exp() for x in xs], xs) == []
+    assert sizes(lambda xs: [x.long() + 1 for x in xs], xs) == []
+    assert sizes(lambda xs: [x + torch.rand_like(x) for x in xs], xs) == []
+    assert sizes(lambda xs: [x.as_strided((2, 2), (8, 2)).exp() for x in xs], xs) == []
+    assert sizes(lambda xs: [x.cumsum(0) for x in xs], xs) == []
+    assert sizes(lambda xs: [x.exp() for x in xs], [torch.randn(0)] * COUNT) == []
+
+
+def test_a_result_that_another_needs() -> None:
+    """Each is computed for itself: nothing is left behind that could have been fused."""
+
+    def both(xs: list[Tensor]) -> list[Tensor]:
+        return [made for y in map(torch.exp, xs) for made in (y, y.neg())]
+
+    assert sizes(both, many(4)) == [2 * COUNT]
+    assert (
+        sizes(lambda xs: [one for y in map(torch.exp, xs) for one in (y, y.sum())], many(4)) == []
+    )
+
+
+# --- inputs that are overwritten ------------------------------------------------------------------
+
+
+def overwriting(function: Callable[..., Any], *args: Any) -> Groups:
+    """The groups of a program that writes its inputs, as Inductor is given it: at the end."""
+    functional = torch.func.functionalize(function, remove="mutations")
+    return groups_of(traced(functional, *args))
+
+
+def adam(ps: list[Tensor], gs: list[Tensor], ms: list[Tensor], vs: list[Tensor]) -> None:
+    for p, g, m, v in zip(ps, gs, ms, vs, strict=True):
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.99).add_(g * g, alpha=0.01)
+        p.sub_(1e-3 * m / (v.sqrt() + 1e-8))
+
+
+def test_updates_of_inputs() -> None:
+    def updated(ps: list[Tensor], gs: list[Tensor]) -> None:
+        for p, g in zip(ps, gs, strict=True):
+            p.mul_(0.9).sub_(g)
+
+    found = overwriting(updated, many(3, 4), many(3, 4))
+    assert not found.read
+    assert len(found.overwriting) == COUNT
+    for one in found.overwriting:
+        (root,) = one.roots
+        assert found.copies[root].args[0] in one.operands
+        assert [operand.kind for operand in one.body.operands] == ["full", "full"]
+    few = overwriting(updated, many(3)[: FEWEST - 1], many(3)[: FEWEST - 1])
+    assert not few.overwriting
+
+
+def test_what_reads_another_ones_input_is_computed_with_it() -> None:
+    given = many(5), many(5), [one.abs() for one in many(5)], [one.abs() for one in many(5)]
+    found = overwriting(adam, *given)
+    assert not found.read
+    assert len(found.overwriting) == COUNT
+    inputs = [node for node in one_graph(found).nodes if node.op == "placeholder"]
+    tensors = dict(zip(inputs, [x.clone() for xs in given for x in xs], strict=True))
+    want = dict(zip(inputs, [x.clone() for xs in given for x in xs], strict=True))
+    flat = list(want.values())
+    adam(*(flat[i : i + COUNT] for i in range(0, 4 * COUNT, COUNT)))
+    for one in found.overwriting:
+        assert len(one.roots) == 3
+        made = evaluate(one.body, [], [tensors[node] for node in one.operands])
+        for root, x in zip(one.roots, made, strict=True):
+            torch.testing.assert_close(x, want[found.copies[root].args[0]])
+
+
+def one_graph(found: Groups) -> fx.Graph:
+    return found.overwriting[0].roots[0].graph
+
+
+def _swapped(xs: list[Tensor], ys: list[Tensor]) -> None:
+    for x, y in zip(xs, ys, strict=True):
+        old = x * 2
+        x.mul_(0).add_(y)
+        y.mul_(0).add_(old)
+
+
+def test_inputs_that_take_each_others_place() -> None:
+    found = overwriting(_swapped, many(6), many(6))
+    assert len(found.overwriting) == COUNT
+    assert all(len(one.roots) == 2 for one in found.overwriting)
+
+
+NOT_OVERWRITING: dict[str, Callable[..., Any]] = {
+    "read in another order": lambda x, y: x.add_(y.t() if y.shape[0] == y.shape[1] else y.sum()),
+    "the result is read, too": lambda x, y: x.add_(y) @ y,
+    "the result is returned": lambda x, y: x.mul_(2) + (x.sum() * y),
+    "in another dtype": lambda x, y: x.copy_((x.double() * 2).float()),
+    "only a part": lambda x, y: x[:2].mul_(2),
+    "what is reduced": lambda x, y: x.copy_(x - x.mean()),
+}
+
+
+def test_what_may_not_be_overwritten_by_us() -> None:
+    for name, function in NOT_OVERWRITING.items():
+        found = overwriting(partial(_each, function), many(4, 4), many(4, 4))
+        assert not found.overwriting, name
+
+
+def _each(function: Callable[..., Any], xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
+    made = [function(x, y) for x, y in zip(xs, ys, strict=True)]
+    return [one for one in made if isinstance(one, Tensor) and not any(one is x for x in xs)]
+
+
+def test_no_write_but_at_the_end() -> None:
+    def program(graph: fx.Graph) -> fx.Graph:
+        inputs = [graph.placeholder(f"x{i}") for i in range(COUNT)]
+        for one in inputs:
+            one.meta["val"] = torch.randn(3)
+        for one in inputs:  # a read behind a write
+            made = graph.call_function(torch.ops.aten.mul.Tensor, (one, 2))
+            made.meta["val"] = torch.randn(3)
+            written = graph.call_function(torch.ops.aten.copy_.default, (one, made))
+            written.meta["val"] = torch.randn(3)
+        graph.output(())
+        return graph
+
+    assert not groups_of(program(fx.Graph())).all
+
+
+def test_nothing_is_moved_over_a_write() -> None:
+    def some(xs: list[Tensor], y: Tensor) -> list[Tensor]:
+        made = [x.exp() for x in xs]
+        y.add_(1)
+        return [*made, *(y * x for x in xs)]
+
+    assert sizes(some, many(4), torch.randn(4)) == [COUNT]
+
+
+def test_what_is_held_is_bounded() -> None:
+    def products(ws: list[Tensor], x: Tensor) -> list[Tensor]:
+        return [x @ w.relu() for w in ws]
+
+    columns = range(4, 4 + 2 * COUNT)
+    ws = [torch.randn(4, size) for size in columns]
+    graph = traced(products, ws, torch.randn(2, 4))
+    in_bytes = [16 * size for size in columns]
+    assert [len(group) for group in read(graph)] == [2 * COUNT]
+    (group,) = read(graph, sum(in_bytes[:-3]))
+    assert [one.roots[0].meta["val"].nbytes for one in group] == in_bytes[:-3]
+    assert read(graph, 100) == []
+    leaving = traced(lambda ws: [w.relu() for w in ws], ws)
+    assert [len(group) for group in read(leaving, 100)] == [2 * COUNT]  # held in any case
+    made = traced(lambda ws, x: [(x @ w).relu() for w in ws], ws, torch.randn(4, 4))
+    assert [len(group) for group in read(made)] == [2 * COUNT]
+    assert read(made, 100) == []  # the products would wait for each other
