@@ -21,8 +21,8 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import depthwise as kernel
 from fusepass.kernels import depthwise_launch, depthwise_source
 from fusepass.kernels.depthwise_source import Patch, Shape
+from tests.kernels.horizontal_programs import every_operation
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
-from tests.kernels.test_horizontal import every_operation
 
 DTYPES = ["float16", "bfloat16", "float32"]
 
