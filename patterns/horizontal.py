@@ -5,13 +5,14 @@
 
 Both sides compute the same results from the same operands: what one member computes no other reads,
 and what one overwrites it alone reads, element by element, before it is written. Inductor gives
-each a kernel of its own (or, asked to combine kernels, one for eight), and a launch
-takes longer than the work of a small one. Updates of lists of tensors are such programs, and so are
-the weights that other rules scale.
+each a kernel of its own (or, asked to combine kernels, one for eight), and a launch takes longer
+than the work of a small one. Updates of lists of tensors are such programs, and so are the weights
+that other rules scale.
 
 Only what would be a kernel of its own is taken: operands come from outside the graph, or from calls
-that Inductor makes as they are, and results go there. What such a group holds from its beginning to
-its end is bounded as ``max_saved_bytes`` bounds what an arm keeps.
+that Inductor makes as they are, and results go there or overwrite inputs. What such a group holds
+from its beginning to its end is bounded as ``max_saved_bytes`` bounds what an arm keeps (and what
+it keeps between calls by ``kernels/kept_memory.py``).
 """
 
 from __future__ import annotations

@@ -74,28 +74,38 @@ def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
     found = _candidates(graph, copies)
     while True:
         members = _alone(graph, found, copies)
-        gone = _left_out(graph, members)
+        read = _by_level(graph, members, copies, most_bytes)
+        last = [one for root, one in members.items() if root in copies]
+        taken = {root for group in [*read, last] for one in group for root in one.roots}
+        gone = _left_out(graph, taken)
         impossible = {
             root
-            for root in members
-            if root in copies and not _reads_happen_before(overwritten(copies[root]), gone, copies)
+            for one in last
+            for root in one.roots
+            if not _reads_happen_before(overwritten(copies[root]), gone, copies)
         }
-        overwriting = _joined([one for root, one in members.items() if root in copies], copies)
+        overwriting = _joined(last, copies)
         if isinstance(overwriting, set):
             impossible |= overwriting
         elif not impossible:
             break
         found = {root: one for root, one in found.items() if root not in impossible}
+    devices = {one.roots[0].meta["val"].device for one in overwriting}
+    enough = len(overwriting) >= FEWEST and len(devices) == 1
+    return Groups(read, overwriting if enough else [], copies)
+
+
+def _by_level(
+    graph: fx.Graph, members: Mapping[fx.Node, Member], copies: Copies, most_bytes: float
+) -> list[list[Member]]:
+    """Groups of members whose results are read."""
     grouped: dict[Any, list[Member]] = defaultdict(list)
     levels = _levels(graph, members)
     for root, one in members.items():
         if root not in copies:
             grouped[levels[root], root.meta["val"].device].append(one)
     bounded = [_bounded(group, most_bytes) for group in grouped.values()]
-    read = [group for group in bounded if len(group) >= FEWEST]
-    devices = {one.roots[0].meta["val"].device for one in overwriting}
-    enough = len(overwriting) >= FEWEST and len(devices) == 1
-    return Groups(read, overwriting if enough else [], copies)
+    return [group for group in bounded if len(group) >= FEWEST]
 
 
 def _copies(graph: fx.Graph) -> Copies:

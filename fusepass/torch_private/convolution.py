@@ -10,6 +10,8 @@ import torch
 import torch._inductor
 from torch import Tensor, fx
 
+from fusepass.torch_private.expressions import expression
+
 _PLAIN = "torch.cudnn_convolution_relu"
 # The bias stands behind a number, which Inductor writes behind all tensors.
 _ADDING = "(lambda x, w, z, b, *rest: torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *rest))"
@@ -72,7 +74,7 @@ def lower_to_cudnn(operator: Any, able: Callable[[Tensor, Tensor], bool]) -> Non
             return leave(x, weight, bias, residual, *rest)
         stride, padding, dilation, groups = rest
         made = convolution_strides(fakes[0], fakes[1], (stride, padding, dilation), groups)
-        size: list[Any] = [_expression(s) for s in made.shape]
+        size: list[Any] = [expression(s) for s in made.shape]
         channels, height, width = size[1:]
         strides = [channels * height * width, 1, channels * width, channels]
         images = [x, weight] if residual is None else [x, weight, residual]
@@ -88,8 +90,3 @@ def lower_to_cudnn(operator: Any, able: Callable[[Tensor, Tensor], bool]) -> Non
 
     lowering.register_lowering(operator, type_promotion_kind=None)(lower)
     vars(lowering.lowerings[operator])["fusepass_able"] = able
-
-
-def _expression(size: Any) -> Any:
-    """A size as Inductor writes it."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size

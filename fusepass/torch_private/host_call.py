@@ -19,6 +19,8 @@ import torch
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.expressions import expression
+
 
 @dataclass(frozen=True)
 class HostCall:
@@ -85,7 +87,7 @@ def lower_to_host_call(
         leaves = zip(_leaves(fakes), _leaves(args), strict=True)
         pairs = [(fake, value) for fake, value in leaves if isinstance(fake, torch.Tensor)]
         tensors = [
-            ir.ExternKernel.require_exact_strides(value, [*map(_expression, fake.stride())])
+            ir.ExternKernel.require_exact_strides(value, [*map(expression, fake.stride())])
             for fake, value in pairs[call.written :]
         ]
         if call.written:
@@ -94,7 +96,7 @@ def lower_to_host_call(
         empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
         device = pairs[0][0].device
         kinds = [
-            (dtype, [*map(_expression, shape)], [*map(_expression, strides)])
+            (dtype, [*map(expression, shape)], [*map(expression, strides)])
             for dtype, shape, strides in call.outputs
         ]
         outputs = {
@@ -168,11 +170,6 @@ def _leaves(args: Any) -> Iterator[Any]:
             yield one
 
 
-def _expression(size: Any) -> Any:
-    """A symbolic size as Inductor writes it."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
 _CLASSES: list[type] = []
 
 
@@ -193,7 +190,7 @@ def _kernel_class() -> type:
                 for one in (*tensors, *outputs)
             ]
             self.device = tensors[0].get_device()
-            numbers = tuple(map(_expression, call.numbers))
+            numbers = tuple(map(expression, call.numbers))
             of = ir.MultiOutputLayout if call.returned else ir.NoneLayout
             super().__init__(None, of(device=self.device), inputs, numbers)
             self.call = call

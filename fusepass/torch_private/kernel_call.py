@@ -11,6 +11,8 @@ import torch
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.expressions import expression
+
 
 @dataclass(frozen=True)
 class KernelCall:
@@ -74,22 +76,20 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
         if call is None or V.graph.cpp_wrapper:
             return leave(x, weights, operands, epilogue, tile)
         tensors = [
-            ir.ExternKernel.require_exact_strides(value, [_expression(s) for s in fake.stride()])
+            ir.ExternKernel.require_exact_strides(value, [expression(s) for s in fake.stride()])
             for value, fake in zip([x, *weights, *operands], fakes, strict=True)
         ]
         empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
         outputs = [
-            empty(
-                [*map(_expression, shape)], [_expression(shape[1]), 1], dtype=dtype, device=device
-            )
+            empty([*map(expression, shape)], [expression(shape[1]), 1], dtype=dtype, device=device)
             for dtype, shape in call.outputs
         ]
-        arguments = {k: _expression(v) for k, v in call.arguments(tensors, outputs).items()}
+        arguments = {k: expression(v) for k, v in call.arguments(tensors, outputs).items()}
         numbers = {k: v for k, v in arguments.items() if not isinstance(v, ir.IRNode)}
         lowering.lowerings[triton_kernel_wrapper_mutation](
             kernel_idx=kernel_side_table.add_kernel(call.kernel),
             constant_args_idx=kernel_side_table.add_constant_args(numbers),
-            grid=[(_expression(call.count), 1, 1)],
+            grid=[(expression(call.count), 1, 1)],
             tma_descriptor_metadata={},
             kwargs={k: v for k, v in arguments.items() if k not in numbers},
         )
@@ -97,8 +97,3 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
 
     lowering.register_lowering(operator, type_promotion_kind=None)(lower)
     vars(lowering.lowerings[operator])["fusepass_plan"] = plan
-
-
-def _expression(value: Any) -> Any:
-    """A symbolic size as Inductor writes it."""
-    return value.node.expr if isinstance(value, torch.SymInt) else value
