@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusepass.graph.canonical import op_name
@@ -149,9 +148,10 @@ def _reads_happen_before(node: fx.Node, gone: Collection[fx.Node], copies: Copie
 
 
 def _may_be_view(node: fx.Node) -> bool:
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
         return False
-    aliases = any(one.alias_info is not None for one in node.target._schema.returns)
+    aliases = any(one.alias_info is not None for one in schema.returns)
     return aliases or op_name(node) in ("reshape", "_unsafe_view", "contiguous", "expand", "to")
 
 
