@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def hardware(device: str) -> dict[str, Any]:
             **gpu_state(),
         }
     return record
+
+
+def heading(what: str | None, device: str) -> dict[str, Any]:
+    """How a record of measurements begins: what they are, the day, machine and versions."""
+    return {
+        "what": what,
+        "date": datetime.now(UTC).date().isoformat(),
+        "hardware": hardware(device),
+        "versions": versions(),
+    }
 
 
 def cpu_name() -> str:

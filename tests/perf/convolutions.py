@@ -21,7 +21,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from torch._inductor import config as inductor_config
 
 import fusepass
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.bench.suites.conv import as_if_trained
 from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
@@ -134,10 +133,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=Path, help="folder for kernels and reasons of each row")
     given = parser.parse_args()
     record: dict[str, Any] = {
-        "what": __doc__,
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware("cuda"),
-        "versions": versions(),
+        **heading(__doc__, "cuda"),
         "rows": [],
     }
     for name in given.networks:

@@ -18,14 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 
 WAYS: dict[str, dict[str, Any]] = {
     "inductor": {"backend": "inductor"},
@@ -99,10 +98,7 @@ def main() -> None:
         sys.stdout.write(f"{model} {rows[model]}\n")
         sys.stdout.flush()
     record = {
-        "what": __doc__,
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware("cpu"),
-        "versions": versions(),
+        **heading(__doc__, "cpu"),
         "threads": torch.get_num_threads(),
         "models": rows,
     }

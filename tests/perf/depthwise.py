@@ -16,14 +16,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.kernels import depthwise, depthwise_source
 from fusepass.patterns.depthwise import TIMED
@@ -80,10 +79,7 @@ def main() -> None:
         sys.stdout.write(f"{json.dumps(rows[-1])}\n")
     if given.json:
         written = {
-            "what": __doc__,
-            "date": datetime.now(UTC).date().isoformat(),
-            "hardware": hardware("cuda"),
-            "versions": versions(),
+            **heading(__doc__, "cuda"),
             "rows": rows,
         }
         given.json.write_text(json.dumps(written, indent=1) + "\n")

@@ -27,7 +27,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,7 +39,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.bench.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.graph.gemm_region import is_gemm, region_at
@@ -265,10 +264,7 @@ def main() -> int:
     given = parser.parse_args()
     only = given.only or ["linear", "gated", "few"]
     record: dict[str, Any] = {
-        "what": __doc__,
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware("cuda"),
-        "versions": versions(),
+        **heading(__doc__, "cuda"),
         "microseconds": {},
     }
     torch.manual_seed(0)

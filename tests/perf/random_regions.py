@@ -21,7 +21,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.bench.suites import linear
 from fusepass.bench.timing import record
 from fusepass.tune.timing import time_on_device
@@ -140,10 +139,7 @@ def main() -> int:
     given = parser.parse_args()
     draw = random.Random(SEED)
     record: dict[str, Any] = {
-        "what": __doc__,
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware("cuda"),
-        "versions": versions(),
+        **heading(__doc__, "cuda"),
         "seed": SEED,
         "programs": [],
     }

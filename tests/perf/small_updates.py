@@ -17,13 +17,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.bench.suites.elementwise import updates
 from fusepass.bench.timing import record
 from tests.perf.convolutions import rounds
@@ -85,10 +84,7 @@ def main() -> None:
     sys.stdout.write(f"{json.dumps(found)}\n")
     if given.json:
         written = {
-            "what": __doc__,
-            "date": datetime.now(UTC).date().isoformat(),
-            "hardware": hardware("cuda"),
-            "versions": versions(),
+            **heading(__doc__, "cuda"),
             **found,
         }
         given.json.write_text(json.dumps(written, indent=1) + "\n")

@@ -21,14 +21,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import fusepass
-from fusepass.bench.hardware import hardware, versions
+from fusepass.bench.hardware import heading
 from fusepass.bench.programs import Program
 from fusepass.bench.suites import models, select
 from fusepass.bench.timing import record
@@ -113,10 +112,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     kept: dict[str, Any] = {
-        "what": __doc__,
-        "date": datetime.now(UTC).date().isoformat(),
-        "hardware": hardware("cuda"),
-        "versions": versions(),
+        **heading(__doc__, "cuda"),
         "rows": [],
     }
     if given.json.exists():
