@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.errors import CandidateFailed
+from fusepass.graph.canonical import op_name
 from fusepass.graph.member_groups import Copies, groups_of, overwritten
 from fusepass.graph.members import Member, program_of
 from fusepass.graph.saved import bound_on_saved_bytes
@@ -109,9 +110,9 @@ def _together(graph: fx.Graph, group: list[Member]) -> None:
 
 
 def _overwriting(graph: fx.Graph, group: list[Member], copies: Copies) -> None:
-    """Put one call in place of the copies into inputs, at the end of the graph, where they are."""
+    """Put one call in place of copies into inputs, in front of all those at the graph's end."""
     done = [copies[root] for one in group for root in one.roots]
-    first = next(node for node in graph.nodes if node in set(copies.values()))
+    first = next(node for node in graph.nodes if op_name(node) == "copy_")
     with graph.inserting_before(first):
         results = [overwritten(copy) for copy in done]
         call = graph.call_function(
