@@ -113,7 +113,8 @@ def launch(
     steps: Any = (tuple(stride), tuple(padding), tuple(dilation))
     sizes, dtype = tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")
     plan = plan_of(x.shape, dtype, weight.shape, steps, epilogue, named(patch), device)
-    results = [nvrtc.empty_matrix(plan.pixels, plan.channels, out) for out in plan.dtypes]
+    size, strides = (plan.pixels, plan.channels), (plan.channels, 1)
+    results = [nvrtc.empty(size, strides, out) for out in plan.dtypes]
     fill = filler(sizes, dtype, tuple(weight.shape), steps, epilogue, patch, device)
     fill(x.shape[0], x, weight, *operands, *results)
     return results

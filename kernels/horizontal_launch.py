@@ -21,7 +21,7 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.horizontal import parse
 from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
-from fusepass.kernels.kept_memory import KeptMemory
+from fusepass.kernels.kept_memory import KeptMemory, Kind
 from fusepass.torch_private import nvrtc
 
 # Members and addresses of one launch: parameters of 4 KiB, which every driver takes, or of 32.
@@ -51,8 +51,8 @@ class _Launch:
         kernel: the driver's.
         table: its parameter.
         blocks: of the launch.
-        picked: gives the addresses of its members, operands and result of one after the other, out
-            of those of all operands and then all results.
+        picked: gives the addresses of its members, operands and results of one after the other,
+            out of those of all operands and then all results.
         count: how many these are.
     """
 
@@ -198,7 +198,7 @@ def filler(
     order = [*(i for i in range(len(of)) if i not in mine), *mine]
     place = {result: operands + at for at, result in enumerate(order)}
     canonical = operator.itemgetter(*range(operands), *map(place.__getitem__, range(len(of))))
-    kinds = [(dtype, shapes[of[i]], strides) for i, dtype, strides in own]
+    kinds: list[Kind] = [(dtype, shapes[of[i]], strides) for i, dtype, strides in own]
     memory = KeptMemory(kinds, torch.device("cuda", device))
     known: list[_Launch] = []  # compiled by the first call
 
@@ -208,7 +208,7 @@ def filler(
         kept = None
         if kinds and not nvrtc.is_capturing():
             kept = memory.on(nvrtc.stream(device))
-        results = nvrtc.empty_of(kinds) if kept is None else kept.results
+        results = _allocated(kinds) if kept is None else kept.results
         addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
         if kept is None or kept.last != addresses:
             ordered = canonical(addresses)
@@ -222,6 +222,10 @@ def filler(
         return results
 
     return fill
+
+
+def _allocated(kinds: Sequence[Kind]) -> list[Tensor]:
+    return [nvrtc.empty(shape, strides, getattr(torch, dtype)) for dtype, shape, strides in kinds]
 
 
 def _filled(one: _Launch, addresses: Sequence[int]) -> ctypes.Structure:
@@ -239,8 +243,11 @@ def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
     device = operands[0].device.index
     shapes, columns = sizes_of(operands, plan)
     with torch.cuda.device(device):
-        likes = [operands[plan.likes[m]] for m in plan.of]
-        results = nvrtc.empty_on_cuda(likes, [shapes[m] for m in plan.of], plan.dtypes)
+        likes = [operands[plan.likes[member]] for member in plan.of]
+        results = [
+            nvrtc.empty(like.shape, like.stride(), dtype)
+            for like, dtype in zip(likes, plan.dtypes, strict=True)
+        ]
         filler_of_given(text, shapes, columns, device)(*operands, *results)
     return results
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 
 LIBRARY_CALLS = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
@@ -22,6 +23,7 @@ def stays_inside(node: fx.Node) -> bool:
 
 
 def _is_call(node: fx.Node) -> bool:
-    if getattr(node.target, "namespace", None) == "fusepass":
-        return node.target._opname in _OURS  # type: ignore[union-attr]
+    namespace, name = torch_private.operator_name(node.target) or ("", "")
+    if namespace == "fusepass":
+        return name in _OURS
     return node.op == "call_function" and op_name(node) in LIBRARY_CALLS

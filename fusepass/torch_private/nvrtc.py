@@ -15,6 +15,7 @@ from torch import Tensor
 
 _INVALID_CONTEXT = 201
 _Parameter = ctypes.c_void_p * 1
+_EMPTY = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
 
 def compiled(source: str, name: str) -> Any:
@@ -84,26 +85,7 @@ def is_capturing() -> bool:
     return bool(torch._C._cuda_isCurrentStreamCapturing())
 
 
-def empty_of(kinds: Sequence[tuple[str, Sequence[int], Sequence[int]]]) -> list[Tensor]:
-    """Memory of tensors of a dtype, a shape and strides, on the current device."""
-    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
-    return [empty(shape, strides, getattr(torch, dtype)) for dtype, shape, strides in kinds]
-
-
-def empty_matrix(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Memory of a contiguous matrix on the current device."""
-    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
-    made: Tensor = empty((rows, columns), (columns, 1), dtype)
+def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory on the current device: an allocation, nothing else."""
+    made: Tensor = _EMPTY(shape, strides, dtype)
     return made
-
-
-def empty_on_cuda(
-    likes: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype]
-) -> list[Tensor]:
-    """Memory with the strides of some tensors, on the current device: allocations, nothing else."""
-    empty = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
-
-    return [
-        empty(shape, like.stride(), dtype)
-        for like, shape, dtype in zip(likes, shapes, dtypes, strict=True)
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fusepass.graph.generated_code import feeds_generated_code
 
 
-def result_of_relu(function: Callable[[Tensor, Tensor], Tensor]) -> fx.Node:
+def result_of_relu(function: Callable[[Tensor, Tensor], Any]) -> fx.Node:
     graph = make_fx(function)(torch.randn(4, 4), torch.randn(4, 4)).graph
     (node,) = (one for one in graph.nodes if one.target is torch.ops.aten.relu.default)
     return node

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass.kernels.conv_relu  # noqa: F401 - its operator
 from fusepass.graph.library_calls import stays_inside
+from tests.graph.test_generated_code import result_of_relu
 
 STAYS: dict[str, Callable[[Tensor], Any]] = {
     "a product": lambda w: w @ w,
@@ -30,9 +30,7 @@ LEAVES: dict[str, Callable[[Tensor], Any]] = {
 
 
 def _made(function: Callable[[Tensor], Any]) -> fx.Node:
-    graph = make_fx(lambda x: function(torch.relu(x)))(torch.randn(4, 4)).graph
-    (node,) = (one for one in graph.nodes if one.target is torch.ops.aten.relu.default)
-    return node
+    return result_of_relu(lambda x, w: function(torch.relu(x)))
 
 
 @pytest.mark.parametrize("name", STAYS)

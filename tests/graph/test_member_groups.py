@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
@@ -72,6 +73,34 @@ def test_numbers_that_are_tensors() -> None:
     operands = dict(zip((n for n in graph.nodes if n.op == "placeholder"), xs + ys, strict=True))
     (made,) = evaluate(body, [], [operands[node] for node in group[0].operands])
     torch.testing.assert_close(made, averaged(xs, ys)[0])
+
+
+SUMS: dict[str, Callable[..., Any]] = {
+    "addcmul": lambda x, y, z: torch.ops.aten.addcmul.default(x, y, z),
+    "addcmul, scaled": lambda x, y, z: torch.ops.aten.addcmul.default(x, y, z, value=-1e-3),
+    "addcdiv": lambda x, y, z: torch.ops.aten.addcdiv.default(x, y, z),
+    "addcdiv, scaled": lambda x, y, z: torch.ops.aten.addcdiv.default(x, y, z, value=1e-3),
+    "fma": lambda x, y, z: torch.ops.prims.fma.default(x, y, z),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in SUMS if one != "fma" or hasattr(torch.ops.prims, one)]
+)
+def test_sums_of_two(name: str) -> None:
+    """Also where a product or quotient alone would be beyond what the dtype holds."""
+    x = torch.tensor([1.0, -2.0, float("nan"), 3.0, 0.0, 5.0])
+    y = torch.tensor([3.0, float("inf"), 1.0, 1e38, -0.0, 2.0])
+    z = torch.tensor([2.0, 0.5, 1.0, 1e-2, 4.0, 0.0])
+    graph = traced(
+        lambda xs, ys, zs: [*map(SUMS[name], xs, ys, zs)], *([one] * COUNT for one in (x, y, z))
+    )
+    (group,) = read(graph)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    values = dict(zip(inputs, [x] * COUNT + [y] * COUNT + [z] * COUNT, strict=True))
+    (made,) = evaluate(group[0].body, [], [values[node] for node in group[0].operands])
+    want = x * y + z if name == "fma" else SUMS[name](x, y, z)
+    torch.testing.assert_close(made, want, equal_nan=True)
 
 
 def test_too_few() -> None:

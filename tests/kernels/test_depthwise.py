@@ -180,7 +180,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(kernel.nvrtc, "compiled", lambda text, name: text)
     monkeypatch.setattr(
-        kernel.nvrtc, "empty_matrix", lambda m, n, dtype: torch.empty(m, n, dtype=dtype)
+        kernel.nvrtc, "empty", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype)
     )
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
     for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):

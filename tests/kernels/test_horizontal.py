@@ -54,6 +54,12 @@ def test_the_fake_says_what_the_operator_gives() -> None:
         (operands, program.text()),
         test_utils=("test_schema", "test_faketensor"),
     )
+    operands, results, program = in_place("cpu", "float16")
+    torch.library.opcheck(
+        torch.ops.fusepass.horizontal_into.default,
+        (results, operands, program.text()),
+        test_utils=("test_faketensor",),  # that of schemas takes results for operands of others
+    )
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,8 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
         (
             launching.nvrtc,
-            "empty_on_cuda",
-            lambda likes, shapes, dtypes: [
-                empty(shape, like.stride(), dtype=dtype)
-                for like, shape, dtype in zip(likes, shapes, dtypes, strict=True)
-            ],
+            "empty",
+            lambda shape, strides, dtype: empty(shape, strides, dtype=dtype),
         ),
     ):
         monkeypatch.setattr(owner, name, there)
@@ -140,9 +137,7 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         "launch": lambda kernel, blocks, n, table, at: launched.append(list(table.address)),
         "is_capturing": lambda: captured[0],
         "stream": lambda device: 3,
-        "empty_of": lambda kinds: [
-            torch.empty_strided(s, t, dtype=getattr(torch, d)) for d, s, t in kinds
-        ],
+        "empty": lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype),
     }.items():
         monkeypatch.setattr(launching.nvrtc, name, function)
     monkeypatch.setattr(kept_memory, "_bound", lambda device: 1 << 30)
