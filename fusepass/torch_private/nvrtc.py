@@ -87,5 +87,5 @@ def is_capturing() -> bool:
 
 def empty(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Memory on the current device: an allocation, nothing else."""
-    made: Tensor = _EMPTY(shape, strides, dtype)
+    made: Tensor = _EMPTY(tuple(shape), tuple(strides), dtype)  # no ``torch.Size``, by name
     return made

@@ -246,7 +246,7 @@ def _timed(
         table.add(key, Entry(best, medians))
         return choice
     if noise > _QUIET and best == INDUCTOR:
-        obstacle = f"timings were disturbed by {noise:.0%}"
+        obstacle = f"timings were disturbed by {noise:.0%}: {_listed(medians, 'took')}"
         hopeful = [one for one in able if medians.get(one.name, math.inf) <= medians[INDUCTOR]]
         choice = _estimated(problem, hopeful, obstacle)
     _state.passing[key] = choice  # not written down: it may come out otherwise another day
@@ -263,10 +263,12 @@ def winner(samples: timing.Samples) -> str:
 def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:
     rates = model.RATES.get(torch.cuda.get_device_name(problem.device))
     if rates is None or not model.applies_to(problem):
-        return _left(f"nothing is known about this device, and nothing was timed: {why_not_timed}")
+        return _left(f"nothing is known about this device beforehand; {why_not_timed}")
     asked = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
     times = {name: time for name, time in asked.items() if time is not None}
-    best = min(times, key=times.__getitem__, default=INDUCTOR)
+    if not times:
+        return _left(f"no model knows the candidates; {why_not_timed}")
+    best = min(times, key=times.__getitem__)
     if times.get(INDUCTOR, 0.0) < _SMALLEST_ESTIMATED_GAIN * times.get(best, 0.0):
         best = INDUCTOR
     return _compared(best, times, "model", f" ({why_not_timed})")
@@ -278,8 +280,11 @@ def _left(why: str) -> Choice:
 
 def _compared(winner: str, times: dict[str, float], source: str, note: str = "") -> Choice:
     verb = "should take" if source == "model" else "took"
-    shown = ", ".join(f"{name} {verb} {time:.1f} µs" for name, time in times.items())
-    return Choice(winner, times, source, shown + note)
+    return Choice(winner, times, source, _listed(times, verb) + note)
+
+
+def _listed(times: dict[str, float], verb: str) -> str:
+    return ", ".join(f"{name} {verb} {time:.1f} µs" for name, time in times.items())
 
 
 def several_ranks() -> bool:

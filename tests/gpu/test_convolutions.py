@@ -208,7 +208,7 @@ def test_a_kernel_that_cannot_be_made_is_left(monkeypatch: pytest.MonkeyPatch) -
     def fails(*args: Any) -> None:
         raise RuntimeError("no NVRTC here")
 
-    monkeypatch.setattr(horizontal.kernel, "prepare", fails)
+    monkeypatch.setattr(horizontal, "prepare", fails)
     ps, gs = ([torch.randn(64, device="cuda") for _ in range(20)] for _ in range(2))
     compiled = torch.compile(_updated, backend="fusepass")
     with torch.no_grad(), pytest.warns(CandidateFailed, match="no NVRTC here"):

@@ -16,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+# In the place of ``nvrtc._EMPTY``: as strict as that about its arguments.
+empty = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 
 _BEFORE = """\
 #include <cmath>

@@ -21,6 +21,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import depthwise as kernel
 from fusepass.kernels import depthwise_launch, depthwise_source
 from fusepass.kernels.depthwise_source import Patch, Shape
+from tests.kernels import on_host as host
 from tests.kernels.horizontal_programs import every_operation
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 
@@ -179,9 +180,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
     properties = types.SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(kernel.nvrtc, "compiled", lambda text, name: text)
-    monkeypatch.setattr(
-        kernel.nvrtc, "empty", lambda shape, strides, dtype: torch.empty(shape, dtype=dtype)
-    )
+    monkeypatch.setattr(kernel.nvrtc, "_EMPTY", host.empty)
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
     for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):
         cached.cache_clear()

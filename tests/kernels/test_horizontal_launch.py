@@ -78,16 +78,11 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The operator's CUDA way, for tensors on the CPU."""
-    empty = torch.empty_strided
     for owner, name, there in (
         (launching.nvrtc, "compiled", host.compiled),
         (launching.nvrtc, "launch", host.launch),
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
-        (
-            launching.nvrtc,
-            "empty",
-            lambda shape, strides, dtype: empty(shape, strides, dtype=dtype),
-        ),
+        (launching.nvrtc, "_EMPTY", host.empty),
     ):
         monkeypatch.setattr(owner, name, there)
     caches = launching._launches, launching._kernel
@@ -137,7 +132,7 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         "launch": lambda kernel, blocks, n, table, at: launched.append(list(table.address)),
         "is_capturing": lambda: captured[0],
         "stream": lambda device: 3,
-        "empty": lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype),
+        "_EMPTY": host.empty,
     }.items():
         monkeypatch.setattr(launching.nvrtc, name, function)
     monkeypatch.setattr(kept_memory, "_bound", lambda device: 1 << 30)
