@@ -137,7 +137,12 @@ def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Deci
 
 
 def _on_cuda(node: fx.Node) -> bool:
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    """Whether a call is made on a GPU; of the graph's output, whether any call of the graph is.
+
+    What overwrites an input at a graph's end is returned, too, and nothing says what it is.
+    """
+    near = node.graph.nodes if node.op == "output" else (node, *node.all_input_nodes)
+    values = [one.meta.get("val") for one in near]
     return any(isinstance(one, torch.Tensor) and one.is_cuda for one in values)
 
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from fusepass.options import Options
 from fusepass.patterns import horizontal
+from fusepass.report.decision import Outcome
+from fusepass.rewrite import own_kernels
+from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.rewrite.registry import default_rules
 from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, applied
 
 REFERENCE = {"candidate": "reference"}
@@ -212,6 +218,27 @@ def test_on_a_device(program: Callable[..., Any], mode: str, dtype: torch.dtype)
         torch.cuda.synchronize()
     kernels = [one.name for one in profile.events() if "fusepass_horizontal" in one.name]
     assert len(kernels) == 1
+
+
+def test_a_gpu_whose_results_are_only_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of what a copy returns, which is all that such a graph returns."""
+    monkeypatch.setattr(horizontal, "prepare", lambda *given: None)
+    monkeypatch.setattr(own_kernels, "refused", lambda *given: None)
+    graph = fx.Graph()
+    with FakeTensorMode():
+        value = torch.empty(64, device="cuda")
+    inputs = [graph.placeholder(f"x{i}") for i in range(20)]
+    halves = [graph.call_function(torch.ops.aten.mul.Tensor, (x, 0.5)) for x in inputs]
+    for node in [*inputs, *halves]:
+        node.meta["val"] = value
+    pairs = zip(inputs, halves, strict=True)
+    graph.output(tuple(graph.call_function(torch.ops.aten.copy_.default, two) for two in pairs))
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    (decision,) = rewrite_aten(gm.graph, Options(), default_rules())
+    assert (decision.rule, decision.outcome) == ("horizontal", Outcome.APPLIED)
+    assert [str(node.target) for node in gm.graph.nodes if node.op == "call_function"] == [
+        "fusepass.horizontal_into.default"
+    ]
 
 
 def test_inputs_that_share_memory() -> None:
