@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.horizontal import parse
-from fusepass.kernels.horizontal_source import BLOCK, NAME, THREADS, source
+from fusepass.kernels.horizontal_source import NAME, STEP, THREADS, rounds_for, source
 from fusepass.kernels.kept_memory import KeptMemory, Kind
 from fusepass.torch_private import nvrtc
 
@@ -38,9 +38,11 @@ def _table(members: int, addresses: int) -> type[ctypes.Structure]:
 
 
 @functools.cache
-def _kernel(bodies: tuple[Epilogue, ...], members: int, addresses: int, device: int) -> Any:
+def _kernel(
+    bodies: tuple[Epilogue, ...], members: int, addresses: int, rounds: int, device: int
+) -> Any:
     with torch.cuda.device(device):
-        return nvrtc.compiled(source(bodies, members, addresses), NAME)
+        return nvrtc.compiled(source(bodies, members, addresses, rounds), NAME)
 
 
 @dataclass
@@ -133,16 +135,16 @@ def _launches(
         used = sorted({program.members[i] for i in range(first, last)})
         bodies = tuple(program.bodies[body] for body in used)
         table: Any = _table(most, room)()
-        blocks = 0
-        for m in range(first, last):
-            size = math.prod(shapes[m])
+        sizes = [math.prod(shape) for shape in shapes[first:last]]
+        rounds, blocks = rounds_for(sum(sizes)), 0
+        for m, size in enumerate(sizes, first):
             i, at = m - first, begin[m] - begin[first]
             table.start[i], table.size[i], table.at[i] = blocks, size, at
             table.inner[i] = max(size // max(columns[m], 1), 1)
             table.body[i] = used.index(program.members[m])
-            blocks += (size + BLOCK - 1) // BLOCK
+            blocks += -(-size // (STEP * rounds))
         table.count = last - first
-        kernel = _kernel(bodies, most, room, device)
+        kernel = _kernel(bodies, most, room, rounds, device)
         places: list[int] = []
         for m in range(first, last):
             places += range(starts[m], starts[m + 1])

@@ -13,6 +13,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private import input_checks
 from fusepass.torch_private.graphs import cond_operator
 from fusepass.torch_private.versions import torch_version
 
@@ -75,6 +76,7 @@ def compile_with_inductor(
     Going through torch's own wrapper keeps what it does beside the call: CUPTI settings for CUDA
     graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
     """
+    input_checks.install()
     wrapper = torch._TorchCompileInductorWrapper
     if torch_version() >= (2, 13):
         compiler = wrapper(None, None, None, region_name)
@@ -147,6 +149,8 @@ def graph_pass(
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
     class Pass(CustomGraphPass):
+        of_fusepass = True  # asked for by input_checks.py
+
         def __call__(self, graph: fx.Graph) -> None:
             run(graph)
 

@@ -89,8 +89,8 @@ def test_too_few_operands() -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_it_compiles_for(architecture: str) -> None:
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
-    for places in (launching._SMALL, launching._LARGE):
-        text = source(bodies, *places)
+    for places, rounds in ((launching._SMALL, 2), (launching._LARGE, 4)):
+        text = source(bodies, *places, rounds)
         assert NAME in text
         assert compile_error(text, architecture) is None
 
