@@ -18,6 +18,7 @@ from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
 from fusepass.outline import reuse_layers
+from fusepass.recipe_search import searched
 from fusepass.recipes import recipes_for
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -55,7 +56,7 @@ def fusepass(
     Raises:
         UnknownOption, OptionType, OptionValue: bad options.
     """
-    chosen = _resolved(mode, options)
+    resolved = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
 
     def compiled(options: Options) -> Callable[..., Any]:
@@ -69,10 +70,17 @@ def fusepass(
         record.decisions.append(_handed(options))
         settings, found = recipes_for(gm, options)
         record.decisions += found
-        # Stations 3, 4, 5; 6 is the log.
-        return watched(hand_off(gm, inputs, options, name, settings), gm, options)
 
-    return log.counting(compiled_or_without_rules(gm, record, chosen, compiled), record)
+        def handed(more: Mapping[str, Any]) -> Callable[..., Any]:
+            return hand_off(gm, inputs, options, name, {**settings, **more})
+
+        so_far = list(record.decisions)  # without what is decided on the way to a choice
+        further, found = searched(gm, options, settings, handed)
+        record.decisions = so_far + found
+        # Stations 3, 4, 5; 6 is the log.
+        return watched(handed(further), gm, options)
+
+    return log.counting(compiled_or_without_rules(gm, record, resolved, compiled), record)
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:

@@ -18,7 +18,7 @@ from fusepass.errors import FusepassError, InductorFault
 from fusepass.options import Options
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
-from fusepass.rewrite.copying import copied
+from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.default_rules import graph_edits
 from fusepass.rewrite.driver import innermost_first
 from fusepass.rewrite.registry import active_rules
@@ -45,7 +45,7 @@ def compiled_or_without_rules(
     """
     if options.codegen != "inductor":
         return compiled(options)  # run op by op: nothing to compile that could fail
-    put_back = _copy(gm)
+    put_back = remembered(innermost_first(gm))
     before = list(record.decisions)
     try:
         return compiled(options)
@@ -77,18 +77,6 @@ def compiled_or_without_rules(
 
 def _is_new(decision: Decision, before: list[Decision]) -> bool:
     return decision.outcome is Outcome.APPLIED and not any(decision is one for one in before)
-
-
-def _copy(gm: fx.GraphModule) -> Callable[[], None]:
-    """Remember the graphs of ``gm``; what is returned puts them back."""
-    saved = [(module, copied(module.graph)) for module in innermost_first(gm)]
-
-    def put_back() -> None:
-        for module, graph in saved:
-            module.graph = graph
-            module.recompile()
-
-    return put_back
 
 
 def _optional() -> set[str]:

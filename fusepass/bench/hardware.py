@@ -7,10 +7,11 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from fusepass.tune.device_name import cpu_name
 
 PACKAGES = ("fusepass", "torch", "triton", "transformers", "networkx", "numpy")
 _QUERY = ("driver_version", "power.limit", "clocks.sm", "clocks.mem", "temperature.gpu")
@@ -63,19 +64,6 @@ def heading(what: str | None, device: str) -> dict[str, Any]:
         "hardware": hardware(device),
         "versions": versions(),
     }
-
-
-def cpu_name() -> str:
-    """The processor's model name, or its architecture where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def gpu_state() -> dict[str, str | None]:

@@ -89,24 +89,6 @@ def time_calls(
     return wall, stream
 
 
-def record(call: Callable[[], Any], calls: int = RECORDED_CALLS) -> torch.cuda.CUDAGraph:
-    """Record so many calls in one CUDA graph.
-
-    Raises:
-        RuntimeError: the call does something that cannot be recorded.
-    """
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):  # libraries set themselves up on first use of a stream
-        call()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            call()
-    return graph
-
-
 def time_replays(graph: torch.cuda.CUDAGraph, seconds: float) -> list[float]:
     """Microseconds per call, replay after replay for ``seconds``: kernels alone, back to back."""
     warm_up(graph.replay, "cuda")

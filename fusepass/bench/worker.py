@@ -38,6 +38,7 @@ from fusepass.bench.session import (
 from fusepass.bench.training import curves, exact_curves
 from fusepass.bench.variants import Variant, apply
 from fusepass.errors import BenchError
+from fusepass.tune.recording import record
 
 GRAD_MODES = ("no-grad", "inference", "grad")
 _SEED = 2026
@@ -228,7 +229,7 @@ def time_replays(session: Session, *, seconds: float) -> list[float] | None:
         return None
     with grad_mode_of(session):
         try:
-            session.graph = session.graph or timing.record(timed_call(session))
+            session.graph = session.graph or record(timed_call(session), timing.RECORDED_CALLS)
         except RuntimeError:
             session.recordable = False
             return None

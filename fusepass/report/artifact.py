@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 
 from fusepass import torch_private
 from fusepass.report.decision import Decision
@@ -22,6 +24,19 @@ def snapshot() -> dict[str, int]:
     """The counters that carry decisions, as they stand."""
     counters = torch_private.inductor_counters()
     return {k: v for k, v in counters.items() if isinstance(k, str) and k.startswith(_PREFIX)}
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """What passes inside Inductor say meanwhile is about a compile that nobody will run."""
+    before = snapshot()
+    try:
+        yield
+    finally:
+        counters = torch_private.inductor_counters()
+        for key in snapshot():
+            del counters[key]
+        counters.update(before)
 
 
 def decisions_since(before: dict[str, int]) -> list[Decision]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterable
 
 from torch import fx
 
@@ -13,3 +14,15 @@ def copied(graph: fx.Graph) -> fx.Graph:
     for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
         vars(new).update({k: v for k, v in vars(old).items() if k not in vars(new)})
     return duplicate
+
+
+def remembered(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
+    """Remember the graphs of some modules; what is returned puts copies of them back."""
+    saved = [(module, copied(module.graph)) for module in modules]
+
+    def put_back() -> None:
+        for module, graph in saved:
+            module.graph = copied(graph)
+            module.recompile()
+
+    return put_back

@@ -24,7 +24,7 @@ ENTRY_POINT_GROUP = "fusepass_rules"
 
 # Settled while Dynamo traces; switched on and off like rules.
 _OF_CAPTURE = ("branch", "sink", "item", "print", "masked")
-_OF_HAND_OFF = ("conv_layout",)  # recipes: settings of Inductor for one graph
+_OF_HAND_OFF = ("conv_layout", "recipes")  # recipes: settings of Inductor for one graph
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}
 _scoped: contextvars.ContextVar[tuple[Rule, ...]] = contextvars.ContextVar(

@@ -17,6 +17,7 @@ from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.tune import model, timing
+from fusepass.tune.device_name import device_name
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.progress import shown
 from fusepass.tune.table import Entry, Table, open_table
@@ -52,8 +53,8 @@ def reset() -> None:
 
 
 def table_for(device: torch.device) -> Table:
-    """The table of choices for a CUDA device, read on first use."""
-    name = torch.cuda.get_device_name(device)
+    """The table of choices for a device, read on first use."""
+    name = device_name(device)
     if name not in _state.tables:
         _state.tables[name] = open_table(name)
     return _state.tables[name]

@@ -31,8 +31,8 @@ from torch._inductor import config as inductor_config
 import fusepass
 from fusepass.bench.hardware import heading
 from fusepass.bench.suites.conv import as_if_trained
-from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
+from fusepass.tune.recording import record
 
 ROUNDS, CALLS = 11, 4
 LAST = torch.channels_last
@@ -98,7 +98,7 @@ def compared(
             seconds[way] = round(time.perf_counter() - began, 1)
             calls[way] = lambda call=compiled: call(x)  # type: ignore[misc]
         decisions = fusepass.last_report(compiled).decisions
-        measured = rounds({way: record(call, 1).replay for way, call in calls.items()})
+        measured = rounds({way: record(call).replay for way, call in calls.items()})
         results = {way: call().clone() for way, call in calls.items()}
         results["eager"] = model(x)
         if looked:

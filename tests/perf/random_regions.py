@@ -31,7 +31,7 @@ from torch.nn import functional as F
 import fusepass
 from fusepass.bench.hardware import heading
 from fusepass.bench.suites import linear
-from fusepass.bench.timing import record
+from fusepass.tune.recording import record
 from fusepass.tune.timing import time_on_device
 
 SEED, COUNT, AUTOTUNED, SECONDS = 6, 40, 8, 0.1
@@ -109,7 +109,7 @@ def compared(model: Drawn, mode: str) -> dict[str, Any]:
         theirs(x, residual)
         seconds = round(middle - began, 1), round(time.perf_counter() - middle, 1)
         calls = {"inductor": lambda: theirs(x, residual), "fusepass": lambda: ours(x, residual)}
-        graphs = {name: record(call, 1) for name, call in calls.items()}
+        graphs = {name: record(call) for name, call in calls.items()}
         samples = time_on_device({n: g.replay for n, g in graphs.items()}, x.device, SECONDS)
         pairs = zip(samples.rounds["inductor"], samples.rounds["fusepass"], strict=True)
         ratio = round(statistics.median(a / b for a, b in pairs), 3)

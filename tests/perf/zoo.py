@@ -30,8 +30,8 @@ import fusepass
 from fusepass.bench.hardware import heading
 from fusepass.bench.programs import Program
 from fusepass.bench.suites import models, select
-from fusepass.bench.timing import record
 from fusepass.error_rule import rms_error
+from fusepass.tune.recording import record
 
 ROUNDS, CALLS = 41, 4
 
@@ -90,7 +90,7 @@ def compared(program: Program, mode: str) -> dict[str, Any]:
         results = {way: call().clone() for way, call in calls.items()}
         results["eager"] = model(*inputs)
         try:
-            graphs = {way: record(call, 1).replay for way, call in calls.items()}
+            graphs = {way: record(call).replay for way, call in calls.items()}
             row["replay"] = figures(in_turns(graphs, wall))
         except RuntimeError as error:
             row["replay"] = str(error)[:80]

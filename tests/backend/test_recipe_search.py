@@ -1,0 +1,248 @@
+"""Recipes tried whole, on the CPU: what is tried, what decides, what is remembered."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fusepass
+from fusepass import recipe_search, tune
+from fusepass.errors import CandidateFailed
+from fusepass.recipe_search import RULE, Recipe
+from fusepass.tune.timing import Samples
+
+MODE = "max-autotune-no-cudagraphs"
+
+
+@pytest.fixture(autouse=True)
+def empty_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
+    tune.reset()
+    torch.compiler.reset()
+    yield
+    tune.reset()
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What the ways are said to take, after they were really called; 10 µs if not named."""
+    found: dict[str, float] = {}
+
+    def said(self: Any, calls: Mapping[str, Callable[[], Any]]) -> Samples:
+        assert all(call() is not None for call in calls.values())
+        return Samples({name: [found.get(name, 10.0)] * 7 for name in calls})
+
+    monkeypatch.setattr(recipe_search._Search, "_timed", said)
+    return found
+
+
+def network() -> nn.Module:
+    layers = [nn.Conv2d(8, 16, 3), nn.ReLU(inplace=True), nn.Conv2d(16, 8, 3), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(8 * 25, 10)).eval()
+
+
+X = torch.randn(2, 8, 9, 9)
+
+
+def decided(module: Any, x: Tensor = X, mode: str = MODE, **options: Any) -> list[Any]:
+    torch.compiler.reset()
+    compiled = torch.compile(module, backend="fusepass", options={"mode": mode, **options})
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+    decisions = fusepass.last_report(compiled).decisions
+    assert len([one for one in decisions if one.rule == "codegen"]) == 1
+    assert len([one for one in decisions if one.rule == "after_autograd"]) <= 1
+    return [one for one in decisions if one.rule == RULE]
+
+
+def test_the_fastest_is_taken_and_remembered(times: dict[str, float]) -> None:
+    times["layout_as_it_is"] = 5.0
+    (one,) = decided(network())
+    assert (one.outcome, one.reason_code) == ("applied", "measured")
+    assert "layout_as_it_is is 2.00 times as fast: inductor 10.0 µs" in one.reason
+    times["layout_as_it_is"] = 20.0
+    (again,) = decided(network())  # from the table
+    assert again.reason == one.reason
+    tune.reset()  # another process, which reads the file
+    (again,) = decided(network())
+    assert again.reason == one.reason
+    (other,) = decided(network(), X[:1])  # another graph
+    assert (other.outcome, other.reason_code) == ("rejected", "slower")
+
+
+def test_what_helps_together_is_tried_together(times: dict[str, float]) -> None:
+    times |= {"layout_as_it_is": 8.0, "library_products": 7.0}
+    times["library_products+layout_as_it_is"] = 6.0
+    (one,) = decided(network())
+    assert one.reason.startswith("library_products+layout_as_it_is is 1.67 times")
+    (again,) = decided(network())
+    assert again.reason == one.reason
+
+
+def test_it_changes_what_inductor_does(times: dict[str, float]) -> None:
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    module, last = network(), []
+    for times["layout_as_it_is"] in (5.0, 15.0):
+        tune.table_for(torch.device("cpu")).entries.clear()
+        tune.table_for(torch.device("cpu")).write()
+        torch.compiler.reset()
+        compiled = torch.compile(
+            module,
+            backend="fusepass",
+            options={"mode": MODE, "rules": {"conv_layout": False}},
+        )
+        with torch.no_grad(), config.patch(fx_graph_cache=False):  # else the last is found there
+            _, codes = run_and_get_code(compiled, X)
+        last.append("(784, 1, 112, 16)" in codes[-1])  # of the first result channels last
+    assert last == [False, True]
+
+
+def test_really_timed() -> None:
+    (one,) = decided(network())
+    assert "library_products" in one.reason
+    assert "µs" in one.reason
+
+
+def drawing(x: Tensor) -> Tensor:
+    return x @ x.mT + 0 * torch.rand(2, 8, 9, 9)
+
+
+def writing(x: Tensor) -> Tensor:
+    x.mul_(1.0)
+    return x @ x.mT
+
+
+def of_a_view(x: Tensor) -> Tensor:
+    x.view(-1)[3:].add_(0.0)
+    return x @ x.mT
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [(drawing, "random"), (writing, "writes its inputs"), (of_a_view, "writes its inputs")],
+)
+def test_what_must_not_be_called_to_see(program: Any, reason: str, times: dict[str, float]) -> None:
+    (one,) = decided(program)
+    assert one.outcome == "rejected"
+    assert reason in one.reason
+    assert not tune.table_for(torch.device("cpu")).entries
+
+
+def test_nothing_is_written_while_it_is_tried(times: dict[str, float]) -> None:
+    """What the graph would write stays until the program is really called."""
+    module = nn.Sequential(nn.Linear(81, 81), nn.BatchNorm1d(81)).train()
+    compiled = torch.compile(module, backend="fusepass", options={"mode": MODE})
+    with torch.no_grad():
+        compiled(torch.randn(5, 81))
+    assert int(module[1].num_batches_tracked) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("default", {}),
+        (MODE, {"rules": {"recipes": False}}),
+        (MODE, {"frozen": True}),
+        (MODE, {"codegen": "eager"}),
+    ],
+)
+def test_where_nothing_is_tried(
+    mode: str, options: dict[str, Any], times: dict[str, float]
+) -> None:
+    assert decided(network(), mode=mode, **options) == []
+
+
+def test_with_gradients_nothing_is_tried(times: dict[str, float]) -> None:
+    module = network()
+    compiled = torch.compile(module, backend="fusepass", options={"mode": MODE})
+    compiled(X).sum().backward()
+    decisions = fusepass.last_report(compiled).decisions
+    assert not [one for one in decisions if one.rule == RULE]
+
+
+def test_what_the_user_has_set_stays(times: dict[str, float]) -> None:
+    (one,) = decided(network(), **{"inductor.layout_optimization": True})
+    assert "layout_as_it_is" not in one.reason
+    assert "library_products" in one.reason
+
+
+def test_a_setting_that_this_torch_lacks_is_not_tried(
+    times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = (Recipe("odd", {"no_such_key": 1}), Recipe("as_it_is", {"layout_optimization": True}))
+    monkeypatch.setattr(recipe_search, "RECIPES", odd)
+    assert decided(network()) == []
+
+
+def test_a_recipe_that_fails_is_one_warning(
+    times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: Any) -> None:
+        raise RuntimeError("no such layout")
+
+    bad = Recipe("bad", {"post_grad_custom_pre_pass": broken})
+    monkeypatch.setattr(recipe_search, "RECIPES", (bad, *recipe_search.RECIPES))
+    with pytest.warns(CandidateFailed, match="recipe bad"):
+        (one,) = decided(network())
+    assert "bad" not in one.reason
+
+
+def test_a_recipe_that_changes_results_is_left_out(
+    times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(made: Any, expected: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(recipe_search, "_agree", spoilt)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (one,) = decided(network())
+    assert any("results differ" in str(w.message) for w in caught)
+    assert one.outcome == "rejected"
+
+
+def test_a_graph_that_cannot_be_timed_is_compiled_as_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(self: Any, calls: Any) -> Samples:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(recipe_search._Search, "_timed", fails)
+    with pytest.warns(CandidateFailed, match="the device is gone"):
+        assert decided(network()) == []
+
+
+def test_sizes_that_vary(times: dict[str, float]) -> None:
+    times["library_products"] = 5.0
+    compiled = torch.compile(
+        lambda x, w: (x @ w).relu(), backend="fusepass", dynamic=True, options={"mode": MODE}
+    )
+    with torch.no_grad():
+        for rows in (3, 5, 6):
+            x, w = torch.randn(rows, 7), torch.randn(7, 4)
+            torch.testing.assert_close(compiled(x, w), (x @ w).relu())
+    report = fusepass.last_report(compiled)
+    assert len([one for one in report.decisions if one.rule == RULE]) == 1
+
+
+def test_agreement() -> None:
+    x = torch.tensor([1.0, float("nan"), float("inf"), -2.0])
+    assert recipe_search._agree([x, 3], [x.clone(), 3])
+    assert recipe_search._agree([x * (1 + 1e-6)], [x])
+    assert not recipe_search._agree([x * 1.01], [x])
+    assert recipe_search._agree([x.half() * 1.001], [x.half()])
+    assert not recipe_search._agree([x.nan_to_num(7.0)], [x])
+    assert not recipe_search._agree([x, 3], [x, 4])
+    assert not recipe_search._agree([torch.ones(2, 2).t()], [torch.ones(2, 2).half()])
+    assert not recipe_search._agree([torch.tensor([1, 2])], [torch.tensor([1, 3])])
+    with pytest.raises(ValueError, match="zip"):
+        recipe_search._agree([x], [x, x])
