@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 import fusepass
 from fusepass import torch_private
@@ -114,8 +113,9 @@ def searched(
         return {}, [_decision(Outcome.REJECTED, Reason.SIDE_EFFECT, obstacle)]
     table, key = table_for(device), _key(gm, options, settings, device)
     known = table.find(key)
-    by_name = {one.name: one for one in recipes}
+    by_name, spent = {one.name: one for one in recipes}, ""
     if known is None or not set(known.candidate.split("+")) <= {INDUCTOR, *by_name}:
+        began = time.perf_counter()
         try:
             with artifact.forgotten():
                 samples = _Search(gm, inputs, device, options, compiled).times(recipes)
@@ -129,7 +129,8 @@ def searched(
             return {}, []
         known = Entry(winner(samples), samples.medians())
         table.add(key, known)
-    times = ", ".join(f"{name} {time:.1f} µs" for name, time in known.microseconds.items())
+        spent = f"; finding out took {time.perf_counter() - began:.1f} s"
+    times = ", ".join(f"{name} {took:.1f} µs" for name, took in known.microseconds.items()) + spent
     if known.candidate == INDUCTOR:
         return {}, [_decision(Outcome.REJECTED, Reason.SLOWER, f"as asked is fastest: {times}")]
     found = _merged([by_name[name] for name in known.candidate.split("+")])
@@ -286,10 +287,9 @@ class _Search:
         return Samples(rounds)
 
 
-def _agree(made: Any, expected: Any) -> bool:
-    """Whether results are the same within what rounding may do, NaN and inf at the same places."""
-    pairs = zip(pytree.tree_leaves(made), pytree.tree_leaves(expected), strict=True)
-    return all(_close(one, other) for one, other in pairs)
+def _agree(made: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether a graph's results are the same within rounding, NaN and inf at the same places."""
+    return all(_close(one, other) for one, other in zip(made, expected, strict=True))
 
 
 def _close(one: Any, other: Any) -> bool:
