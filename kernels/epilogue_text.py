@@ -120,8 +120,8 @@ EXPRESSIONS = PLAIN | {
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "where": "tl.where({0}, {1}, {2})",
     "logical_not": "{0} == 0",
-    "logical_and": "{0} & {1}",
-    "logical_or": "{0} | {1}",
+    "logical_and": "({0} != 0) & ({1} != 0)",
+    "logical_or": "({0} != 0) | ({1} != 0)",
 }
 
 

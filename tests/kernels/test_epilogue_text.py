@@ -167,6 +167,18 @@ def test_functions_are_as_exact_as_they_say(functions: dict[str, Any], name: str
     assert float(error[finite].max()) <= allowed
 
 
+@pytest.mark.parametrize("op", ["logical_and", "logical_or", "logical_not"])
+def test_truth_of_numbers(functions: dict[str, Any], op: str) -> None:
+    """Of floats, too: NaN is true, -0.0 is not."""
+    x = torch.tensor([0.0, -0.0, 1.5, math.nan, -math.inf])
+    pairs = torch.cartesian_prod(x, x).unbind(1)
+    count = 1 if op == "logical_not" else 2
+    text = epilogue_text.EXPRESSIONS[op].format("a", "b")
+    for a, b in (pairs, [one.bool() for one in pairs]):
+        got = eval(text, functions, {"a": a, "b": b})
+        assert torch.equal(got, getattr(torch, op)(*(a, b)[:count]))
+
+
 def test_gelu_far_out(functions: dict[str, Any]) -> None:
     """Nothing bounds the square in it: the polynomial only grows."""
     x = torch.tensor([5.4, 5.6, 6.0, 20.0, 1e10, 1e25])

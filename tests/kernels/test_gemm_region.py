@@ -53,6 +53,17 @@ MASKED = Epilogue(
     ),
     (Output("%9", "float32"),),
 )
+TRUTHS = Epilogue(  # of numbers and of truth values
+    1,
+    (Operand("full", "bool"), Operand("column", "float32")),
+    (
+        Step("relu", ("%0",)),
+        Step("logical_or", ("%3", "%1")),
+        Step("logical_and", ("%4", "%2")),
+        Step("where", ("%5", "%0", 0.5)),
+    ),
+    (Output("%6", "bfloat16"),),
+)
 QUOTIENT = Epilogue(  # x / (1 + exp(-x)) + (1 + tanh(x)) + tanh(x)
     1,
     (),
@@ -129,6 +140,7 @@ EPILOGUES = {
     "swiglu": SWIGLU,
     "gelu": GELU,
     "masked": MASKED,
+    "truths": TRUTHS,
 }
 
 
