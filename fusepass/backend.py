@@ -18,7 +18,7 @@ from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
 from fusepass.outline import reuse_layers
-from fusepass.recipe_search import searched
+from fusepass.recipe_search import compiled_with_recipes
 from fusepass.recipes import recipes_for
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -75,10 +75,10 @@ def fusepass(
             return hand_off(gm, inputs, options, name, {**settings, **more})
 
         so_far = list(record.decisions)  # without what is decided on the way to a choice
-        further, found = searched(gm, options, settings, handed)
-        record.decisions = so_far + found
         # Stations 3, 4, 5; 6 is the log.
-        return watched(handed(further), gm, options)
+        runs, found = compiled_with_recipes(gm, options, settings, handed)
+        record.decisions = so_far + found
+        return watched(runs, gm, options)
 
     return log.counting(compiled_or_without_rules(gm, record, resolved, compiled), record)
 

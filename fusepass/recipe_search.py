@@ -10,12 +10,11 @@ was found is remembered for the graph in the table of choices.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,29 +24,20 @@ import fusepass
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import op_name
-from fusepass.graph.effects import is_random
+from fusepass.graph.leaves_trace import traces_of_calling
 from fusepass.options import Options
+from fusepass.recipe_trial import Compile, Settings, Trial, WritesInputs
 from fusepass.report import artifact
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.driver import innermost_first
 from fusepass.torch_private.graphs import real_input
-from fusepass.torch_private.trial_compile import compiled_on_trial, is_inductor_option
-from fusepass.tune.decide import several_ranks, table_for, winner
+from fusepass.torch_private.trial_compile import is_default, is_inductor_option
+from fusepass.tune.decide import several_ranks, table_for
 from fusepass.tune.problem import INDUCTOR
-from fusepass.tune.progress import shown
-from fusepass.tune.recording import record
-from fusepass.tune.table import Entry
-from fusepass.tune.timing import Samples
+from fusepass.tune.table import Entry, Table
 
 RULE = "recipes"
-Settings = Mapping[str, Any]
-Compile = Callable[[Settings], Callable[..., Any]]
-
-_SECONDS = 300.0  # after which no recipe is begun
-_ROUNDS, _ROUND_SECONDS = 15, 0.02
-_MOST_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-10}
-_MOST_ROUNDING_OF_HALF = 3e-2  # of the results' size; that of a wrong result is near 1
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,8 @@ class Recipe:
 
     Attributes:
         name: in reports and in the table.
-        settings: by key of Inductor's config; those of a key that it does not have, or that the
-            user has set, are not tried.
+        settings: by key of Inductor's config; those of a key that it does not have are left out,
+            and nothing is tried of what the user has set, anywhere.
         calls: tried for graphs with one of these; for all graphs if there are none.
         devices: types of devices it is for.
     """
@@ -83,68 +73,138 @@ RECIPES = (
 )
 
 
-def searched(
+def compiled_with_recipes(
     gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
-) -> tuple[Settings, list[Decision]]:
-    """Further settings for a graph, and the decision behind them.
+) -> tuple[Callable[..., Any], list[Decision]]:
+    """What runs a graph, and what was decided on the way.
 
     Args:
-        gm: as it is handed to Inductor; edited and put back.
+        gm: as it is handed to Inductor, and edited on the way.
         options: in force.
         settings: chosen already.
-        compiled: hands ``gm`` to Inductor with ``settings`` and these, and may edit it.
+        compiled: hands ``gm`` to Inductor with ``settings`` and those it is given.
+
+    Raises:
+        Exception: what ``compiled({})`` raises.
     """
-    asked = options.mode.startswith("max-autotune") and options.codegen == "inductor"
-    asked = asked and "triton.cudagraphs" not in options.inductor
-    if not asked or options.frozen or not options.rule_on(RULE) or torch.is_grad_enabled():
-        return {}, []
-    if several_ranks():  # of which each would time for itself
-        return {}, []
+    try:
+        with artifact.forgotten():
+            found = _found(gm, options, settings, compiled)
+    except Exception as error:
+        if torch_private.is_control_flow(error):
+            raise
+        _warn(RULE, error)
+        found = None
+    if found is None:
+        return compiled({}), []
+    if not found.settings:
+        return compiled({}), [found.decision]
+    put_back = remembered(innermost_first(gm))
+    try:
+        return compiled(found.settings), [found.decision]
+    except Exception as error:
+        if torch_private.is_control_flow(error):
+            raise
+        _warn(f"recipe {found.name}", error)
+    put_back()
+    found.table.add(found.key, Entry(INDUCTOR, {}))
+    text = f"Inductor cannot compile it with {found.name}, only on trial"
+    return compiled({}), [_decision(Outcome.REJECTED, Reason.INTERNAL, text)]
+
+
+def _warn(name: str, error: Exception) -> None:
+    first, *_ = str(error).strip().splitlines() or ["no text"]
+    problem = f"{type(error).__name__}: {first}"
+    warnings.warn(CandidateFailed(name, problem), stacklevel=3)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search came to: the settings of a recipe, or none."""
+
+    decision: Decision
+    settings: Settings
+    name: str
+    table: Table
+    key: str
+
+
+def _found(
+    gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
+) -> _Found | None:
+    """The fastest of the recipes, from the table or by trying; None where nothing is tried."""
+    if not _is_asked_for(options):
+        return None
     inputs = _real_inputs(gm)
     devices = {one.device for one in inputs or () if isinstance(one, Tensor)}
     if inputs is None or len(devices) != 1:
-        return {}, []
+        return None
     (device,) = devices
-    recipes = [*_suitable(gm, options, settings, device)]
+    recipes = {one.name: one for one in _suitable(gm, options, settings, device)}
     if not recipes:
-        return {}, []
-    obstacle = next(_obstacles(gm), None)
-    if obstacle is not None:
-        return {}, [_decision(Outcome.REJECTED, Reason.SIDE_EFFECT, obstacle)]
+        return None
     table, key = table_for(device), _key(gm, options, settings, device)
-    known = table.find(key)
-    by_name, spent = {one.name: one for one in recipes}, ""
-    if known is None or not set(known.candidate.split("+")) <= {INDUCTOR, *by_name}:
+
+    def left(code: Reason, text: str) -> _Found:
+        return _Found(_decision(Outcome.REJECTED, code, text), {}, INDUCTOR, table, key)
+
+    obstacle = next(traces_of_calling(innermost_first(gm)), None)
+    if obstacle is not None:
+        return left(Reason.SIDE_EFFECT, f"not tried: {obstacle}")
+    known, spent = table.find(key), ""
+    if known is None or not _is_usable(known, recipes):
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
         began = time.perf_counter()
+        asked = torch_private.mode_config(options.mode).get("triton.cudagraphs")
+        trial = Trial(gm, inputs, device, bool(asked) and device.type == "cuda", compiled)
+        ways: dict[str, Settings] = {INDUCTOR: {}}
+        ways |= {name: one.settings for name, one in recipes.items()}
         try:
-            with artifact.forgotten():
-                samples = _Search(gm, inputs, device, options, compiled).times(recipes)
-        except _WritesInputs:
-            return {}, [_decision(Outcome.REJECTED, Reason.SIDE_EFFECT, "it writes its inputs")]
-        except Exception as error:
-            if torch_private.is_control_flow(error):
-                raise
-            problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            warnings.warn(CandidateFailed(RULE, problem), stacklevel=2)
-            return {}, []
-        known = Entry(winner(samples), samples.medians())
+            known = Entry(*trial.fastest(ways))
+        except WritesInputs:
+            return left(Reason.SIDE_EFFECT, "not tried: it writes its inputs")
         table.add(key, known)
         spent = f"; finding out took {time.perf_counter() - began:.1f} s"
     times = ", ".join(f"{name} {took:.1f} µs" for name, took in known.microseconds.items()) + spent
     if known.candidate == INDUCTOR:
-        return {}, [_decision(Outcome.REJECTED, Reason.SLOWER, f"as asked is fastest: {times}")]
-    found = _merged([by_name[name] for name in known.candidate.split("+")])
+        none = "what was fastest on trial could not be compiled in the end"
+        return left(Reason.SLOWER, f"as asked is fastest: {times}" if times else none)
+    names = known.candidate.split("+")
+    chosen = {key: value for name in names for key, value in recipes[name].settings.items()}
     gain = known.microseconds[INDUCTOR] / known.microseconds[known.candidate]
     text = f"{known.candidate} is {gain:.2f} times as fast: {times}"
-    return found, [_decision(Outcome.APPLIED, Reason.MEASURED, text)]
+    decision = _decision(Outcome.APPLIED, Reason.MEASURED, text)
+    return _Found(decision, chosen, known.candidate, table, key)
+
+
+def _is_asked_for(options: Options) -> bool:
+    """Whether recipes are tried at all; several ranks would each time for themselves."""
+    return (
+        options.mode.startswith("max-autotune")
+        and options.codegen == "inductor"
+        and not options.frozen
+        and options.rule_on(RULE)
+        and "triton.cudagraphs" not in options.inductor
+        and not torch.is_grad_enabled()
+        and not torch.are_deterministic_algorithms_enabled()
+        and not several_ranks()
+    )
+
+
+def _is_usable(entry: Entry, recipes: dict[str, Recipe]) -> bool:
+    names = set(entry.candidate.split("+"))
+    if entry.candidate == INDUCTOR:
+        return True
+    times = [entry.microseconds.get(name, 0.0) for name in (INDUCTOR, entry.candidate)]
+    return names <= set(recipes) and min(times) > 0
 
 
 def _decision(outcome: Outcome, code: Reason, text: str) -> Decision:
     return Decision(Station.HAND_OFF, RULE, outcome, code, text)
 
 
-def _merged(recipes: Sequence[Recipe]) -> dict[str, Any]:
-    return {key: value for one in recipes for key, value in one.settings.items()}
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, int)
 
 
 def _real_inputs(gm: fx.GraphModule) -> list[Any] | None:
@@ -154,13 +214,10 @@ def _real_inputs(gm: fx.GraphModule) -> list[Any] | None:
         value = real_input(node)
         if isinstance(value, torch.SymInt):
             value = torch_private.size_hint(value)
-        if not isinstance(value, (Tensor, int)) or type(value) not in _PLAIN:
+        if type(value) not in _PLAIN:
             return None
         found.append(value)
     return found
-
-
-_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, int)
 
 
 def _suitable(
@@ -173,29 +230,19 @@ def _suitable(
         if device.type not in one.devices or (one.calls and not names & one.calls):
             continue
         known = {k: v for k, v in one.settings.items() if is_inductor_option(k)}
-        if any(key in options.inductor or key in settings for key in known):
+        if any(k in options.inductor or k in settings or not is_default(k) for k in known):
             continue
         now = {key: mode.get(key, torch_private.inductor_config_value(key)) for key in known}
         if now != known:
-            yield Recipe(one.name, known, one.calls, one.devices)
-
-
-def _obstacles(gm: fx.GraphModule) -> Iterator[str]:
-    """Why a graph cannot be called just to see how long that takes."""
-    for node in (node for part in innermost_first(gm) for node in part.graph.nodes):
-        if is_random(node):
-            yield f"{node.name} draws random numbers"
-        if getattr(node.target, "namespace", "aten") not in _WITHOUT_EFFECTS:
-            yield f"nobody knows what else {node.target} does"
-
-
-_WITHOUT_EFFECTS = ("aten", "prims", "fusepass", "higher_order")
+            yield replace(one, settings=known)
 
 
 def _key(gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device) -> str:
     """A graph, its inputs and what was asked for, as a text of fixed length."""
     text = [fusepass.__version__, options.mode, options.fingerprint()]
     text += [repr(sorted(settings.items())), repr(sorted(options.inductor.items()))]
+    text += [torch.get_float32_matmul_precision(), f"{torch.backends.cudnn.allow_tf32}"]
+    text += [f"{torch.backends.cudnn.benchmark} {torch.is_autocast_enabled(device.type)}"]
     text += [part.code for part in innermost_first(gm)]
     for node in gm.graph.find_nodes(op="placeholder"):
         value = real_input(node)
@@ -204,118 +251,3 @@ def _key(gm: fx.GraphModule, options: Options, settings: Settings, device: torch
     if device.type == "cpu":
         text.append(f"{torch.get_num_threads()} threads")
     return f"{RULE} {hashlib.sha256(repr(text).encode()).hexdigest()[:32]}"
-
-
-class _WritesInputs(Exception):
-    """A call of the graph changes what it is given."""
-
-
-@dataclass(frozen=True)
-class _Search:
-    """One graph, compiled and timed in several ways."""
-
-    gm: fx.GraphModule
-    inputs: Sequence[Any]
-    device: torch.device
-    options: Options
-    compiled: Compile
-
-    def times(self, recipes: Sequence[Recipe]) -> Samples:
-        """Times of the graph as asked, with each recipe, and with those that help together.
-
-        Raises:
-            _WritesInputs: it cannot be timed.
-        """
-        until = time.perf_counter() + _SECONDS
-        ways: dict[str, Settings] = {INDUCTOR: {}, **{one.name: one.settings for one in recipes}}
-        put_back = remembered(innermost_first(self.gm))
-        calls: dict[str, Callable[[], Any]] = {}
-        expected: Any = None
-        try:
-            for name in shown([*ways], "recipes: compiling", wanted=True):
-                if name != INDUCTOR and time.perf_counter() > until:
-                    break
-                expected = self._tried(name, ways[name], calls, expected)
-                put_back()
-            samples = self._timed(calls)
-            better = [name for name in samples.rounds if samples.beats(name, INDUCTOR)]
-            if len(better) > 1 and time.perf_counter() <= until:
-                together = _merged([one for one in recipes if one.name in better])
-                self._tried("+".join(better), together, calls, expected)
-                samples = self._timed(calls)
-            return samples
-        finally:
-            put_back()
-
-    def _tried(
-        self, name: str, settings: Settings, calls: dict[str, Callable[[], Any]], expected: Any
-    ) -> Any:
-        """Add what calls the graph with these settings, if that works; gives expected results."""
-        try:
-            wanted = {"triton.cudagraphs": False, **settings}
-            run, writes = compiled_on_trial(lambda: self.compiled(wanted))
-            if writes:
-                raise _WritesInputs
-            call = functools.partial(run, *self.inputs)
-            with torch_private.real_tensors():
-                made = call()
-                if expected is not None and not _agree(made, expected):
-                    raise ValueError("its results differ from those of the graph as asked")
-        except Exception as error:
-            if name == INDUCTOR or torch_private.is_control_flow(error):
-                raise
-            first, *_ = str(error).strip().splitlines() or ["no text"]
-            problem = f"{type(error).__name__}: {first}"
-            warnings.warn(CandidateFailed(f"recipe {name}", problem), stacklevel=2)
-            return expected
-        calls[name] = call
-        return made if expected is None else expected
-
-    def _timed(self, calls: Mapping[str, Callable[[], Any]]) -> Samples:
-        """Microseconds in interleaved rounds: as a CUDA graph if asked for, or by the wall."""
-        asked = torch_private.mode_config(self.options.mode).get("triton.cudagraphs")
-        with torch_private.real_tensors():
-            runs = dict(calls)
-            if asked and self.device.type == "cuda":
-                runs = {name: record(call).replay for name, call in calls.items()}
-            once = max(_seconds(call, 1, self.device) for call in runs.values() for _ in range(2))
-            count = max(1, int(_ROUND_SECONDS / max(once, 1e-6)))
-            rounds: dict[str, list[float]] = {name: [] for name in runs}
-            for turn in range(_ROUNDS):
-                for name in [*runs][:: 1 if turn % 2 else -1]:
-                    rounds[name].append(1e6 * _seconds(runs[name], count, self.device))
-        return Samples(rounds)
-
-
-def _agree(made: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether a graph's results are the same within rounding, NaN and inf at the same places."""
-    return all(_close(one, other) for one, other in zip(made, expected, strict=True))
-
-
-def _close(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor):
-        return bool(one == other)
-    if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
-        return False
-    if not one.is_floating_point():
-        return one.is_complex() or torch.equal(one, other)
-    if not torch.equal(one.isfinite(), other.isfinite()):
-        return False
-    wide = [x.double().nan_to_num(0.0, 0.0, 0.0) for x in (one, other)]
-    most = _MOST_ROUNDING.get(one.dtype, _MOST_ROUNDING_OF_HALF)
-    return bool((wide[0] - wide[1]).norm() <= most * wide[1].norm())
-
-
-def _seconds(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    """Of one of so many synchronised calls."""
-    synchronize = torch.cuda.synchronize if device.type == "cuda" else _nothing
-    synchronize()
-    began = time.perf_counter()
-    for _ in range(count):
-        call()
-    synchronize()
-    return (time.perf_counter() - began) / count
-
-
-def _nothing() -> None:
-    """The CPU never queues."""

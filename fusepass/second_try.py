@@ -87,5 +87,5 @@ def _optional() -> set[str]:
 
 
 def _without_rules(options: Options) -> Options:
-    off = dict.fromkeys(_optional(), False)
+    off = dict.fromkeys({*_optional(), "recipes"}, False)
     return dataclasses.replace(options, rules={**options.rules, **off}, reuse_regions=False)

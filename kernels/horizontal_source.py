@@ -149,7 +149,7 @@ def _body(position: int, body: Epilogue, rounds: int) -> Iterator[str]:
 def _rounds_at_once(body: Epilogue, rounds: int) -> int:
     """For how many of the rounds a thread can hold the operands."""
     dtypes = (getattr(torch, one.dtype) for one in body.operands if one.kind == "full")
-    most = _MOST_HELD // (VECTOR * sum(dtype.itemsize for dtype in dtypes))
+    most = _MOST_HELD // max(VECTOR * sum(dtype.itemsize for dtype in dtypes), 1)
     return max(n for n in range(1, rounds + 1) if rounds % n == 0 and n <= max(most, 1))
 
 

@@ -20,6 +20,8 @@ RANDOM_OPS = frozenset(
     log_normal_ multinomial native_dropout normal normal_ poisson rand rand_like randint
     randint_like randn randn_like random_ randperm rrelu uniform_ seed manual_seed initial_seed
     set_rng_state fractional_max_pool2d fractional_max_pool3d scaled_dot_product_attention
+    dropout_ alpha_dropout_ feature_dropout_ feature_alpha_dropout_ rrelu_ pca_lowrank svd_lowrank
+    _sample_dirichlet _standard_gamma
     """.split()
 )
 _TRAINING_FLAG = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from fusepass.torch_private.versions import torch_version
 
 _FEWEST = 2  # inputs that are worth a check of their own
+_lock, _MARK = threading.Lock(), "of_fusepass"  # installed twice, a check would hide the next one
 _MOST_KINDS = 8  # of inputs that code learns one after the other, before it asks one by one again
 
 
@@ -42,28 +44,38 @@ class KnownInputs:
     def learn(self, *tensors: Tensor) -> None:
         """Take these for what is to be expected; after too many changes nothing is expected."""
         self._left -= 1
-        if self._left < 0:
-            self.same = _never
+        if self._left < 0 or len({*map(id, tensors)}) < len(tensors):
+            self.same, self._left = _never, 0
             return
         guards: Any = torch._C._dynamo.guards
-        self.same = guards.TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[[*one.shape] for one in tensors],
-            dynamic_dims_strides=[[*one.stride()] for one in tensors],
-        ).check
+        try:
+            with torch._C.DisableTorchFunction():  # nobody's code runs for a check
+                self.same = guards.TensorGuards(
+                    *tensors,
+                    dynamic_dims_sizes=[[*one.shape] for one in tensors],
+                    dynamic_dims_strides=[[*one.stride()] for one in tensors],
+                ).check
+        except Exception:  # noqa: BLE001 - the assertions have passed: nothing is wrong with inputs
+            self.same, self._left = _never, 0
 
 
 def _never(*tensors: Tensor) -> bool:
     return False
 
 
-@functools.cache
 def install() -> None:
     """Have the code that is generated under passes of ours check its inputs so."""
     if torch_version() >= (2, 15):
         return
-    from torch._inductor import output_code
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+    with _lock:
+        if not hasattr(PythonWrapperCodegen.codegen_input_size_asserts, _MARK):
+            _install(PythonWrapperCodegen)
+
+
+def _install(PythonWrapperCodegen: Any) -> None:  # noqa: N803 - a class, under its name
+    from torch._inductor import output_code
 
     theirs = PythonWrapperCodegen.codegen_input_size_asserts
 
@@ -73,7 +85,8 @@ def install() -> None:
         if type(self) is PythonWrapperCodegen and _under_our_passes():
             _ask_at_once(self)
 
-    PythonWrapperCodegen.codegen_input_size_asserts = codegen_input_size_asserts  # type: ignore[method-assign]
+    setattr(codegen_input_size_asserts, _MARK, True)
+    PythonWrapperCodegen.codegen_input_size_asserts = codegen_input_size_asserts
     if torch_version() >= (2, 13):
         return
     realigned = vars(output_code)["align_inputs_from_check_idxs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,6 +14,15 @@ def is_inductor_option(name: str) -> bool:
     from torch._inductor import config
 
     return name in config.get_config_copy()
+
+
+def is_default(name: str) -> bool:
+    """Whether such a key is as it comes, not set in this process or by its environment variable."""
+    from torch._inductor import config
+
+    variable = f"TORCHINDUCTOR_{name.rpartition('.')[2].upper()}"
+    entry = config._config[name]  # type: ignore[attr-defined]
+    return variable not in os.environ and config.get_config_copy()[name] == entry.default
 
 
 def compiled_on_trial(compiled: Callable[[], _T]) -> tuple[_T, bool]:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass import recipe_search, tune
+from fusepass import recipe_search, recipe_trial, torch_private, tune
 from fusepass.errors import CandidateFailed
 from fusepass.recipe_search import RULE, Recipe
+from fusepass.recipe_trial import Trial
+from fusepass.tune.table import Entry
 from fusepass.tune.timing import Samples
 
 MODE = "max-autotune-no-cudagraphs"
@@ -38,7 +40,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         assert all(call() is not None for call in calls.values())
         return Samples({name: [found.get(name, 10.0)] * 7 for name in calls})
 
-    monkeypatch.setattr(recipe_search._Search, "_timed", said)
+    monkeypatch.setattr(Trial, "_timed", said)
     return found
 
 
@@ -113,17 +115,44 @@ def test_really_timed() -> None:
 
 
 def drawing(x: Tensor) -> Tensor:
-    return x @ x.mT + 0 * torch.rand(2, 8, 9, 9)
+    return x @ x.mT + torch.rand(2, 8, 9, 9)
 
 
 def writing(x: Tensor) -> Tensor:
-    x.mul_(1.0)
+    x.add_(1.0)
     return x @ x.mT
 
 
 def of_a_view(x: Tensor) -> Tensor:
-    x.view(-1)[3:].add_(0.0)
+    x.view(-1)[3:].add_(1.0)
     return x @ x.mT
+
+
+called: list[int] = []
+
+
+@torch.library.custom_op("fusepass_recipe_test::count", mutates_args=())
+def count(x: Tensor) -> Tensor:
+    called.append(1)
+    return x.clone()
+
+
+@count.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch._dynamo.allow_in_graph
+def not_looked_into(x: Tensor) -> Tensor:
+    return torch.ops.fusepass_recipe_test.count(x)  # type: ignore[no-any-return]
+
+
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "by its Python name": count,
+    "a packet": torch.ops.fusepass_recipe_test.count,
+    "an overload": torch.ops.fusepass_recipe_test.count.default,
+    "in a function that is not looked into": not_looked_into,
+}
 
 
 @pytest.mark.parametrize(
@@ -131,10 +160,74 @@ def of_a_view(x: Tensor) -> Tensor:
     [(drawing, "random"), (writing, "writes its inputs"), (of_a_view, "writes its inputs")],
 )
 def test_what_must_not_be_called_to_see(program: Any, reason: str, times: dict[str, float]) -> None:
-    (one,) = decided(program)
+    x = X.clone()
+    compiled = torch.compile(program, backend="fusepass", options={"mode": MODE})
+    with torch.no_grad():
+        torch.manual_seed(3)
+        compiled(x)
+        state, report = torch.get_rng_state(), fusepass.last_report(compiled)
+        mine = X.clone()
+        torch.compiler.reset()
+        torch.manual_seed(3)
+        torch.compile(program)(mine)
+    torch.testing.assert_close(x, mine)
+    assert torch.equal(state, torch.get_rng_state())
+    (one,) = (d for d in report.decisions if d.rule == RULE)
     assert one.outcome == "rejected"
     assert reason in one.reason
     assert not tune.table_for(torch.device("cpu")).entries
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_operators_of_others_are_called_when_it_is_due(name: str, times: dict[str, float]) -> None:
+    called.clear()
+    operator = OTHERS[name]
+    compiled = torch.compile(
+        lambda x: operator(x) @ x.mT, backend="fusepass", options={"mode": MODE}
+    )
+    with torch.no_grad():
+        compiled(X)
+        first = len(called)
+        compiled(X)
+    assert len(called) - first == 1
+    assert first <= 2  # Dynamo itself calls what it was told not to look into
+    decisions = fusepass.last_report(compiled).decisions
+    assert all("nobody knows" in one.reason for one in decisions if one.rule == RULE)
+
+
+def test_settings_that_fail_only_in_the_end(
+    times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program goes on as asked, and the choice is not taken again."""
+    times["layout_as_it_is"] = 5.0
+    real = torch_private.compile_with_inductor
+
+    def fails(gm: Any, inputs: Any, patches: Mapping[str, Any], name: Any = None) -> Any:
+        if not patches["layout_optimization"] and "triton.cudagraphs" not in patches:
+            raise RuntimeError("no such layout in the end")
+        return real(gm, inputs, patches, name)
+
+    def with_layout(*given: Any) -> Any:
+        return fails(given[0], given[1], {"layout_optimization": True, **given[2]}, *given[3:])
+
+    monkeypatch.setattr(torch_private, "compile_with_inductor", with_layout)
+    with pytest.warns(CandidateFailed, match="recipe layout_as_it_is"):
+        (one,) = decided(network(), rules={"conv_layout": False})
+    assert (one.outcome, one.reason_code) == ("rejected", "internal")
+    (again,) = decided(network(), rules={"conv_layout": False})
+    assert "could not be compiled in the end" in again.reason
+
+
+@pytest.mark.parametrize(
+    "entry", [Entry("library_products", {}), Entry("gone", {"inductor": 1.0, "gone": 0.5})]
+)
+def test_an_entry_that_cannot_be_used_is_found_anew(
+    entry: Entry, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe_search, "_key", lambda *given: "the one")
+    tune.table_for(torch.device("cpu")).add("the one", entry)
+    (one,) = decided(network())
+    assert "as asked is fastest" in one.reason
 
 
 def test_nothing_is_written_while_it_is_tried(times: dict[str, float]) -> None:
@@ -175,6 +268,23 @@ def test_what_the_user_has_set_stays(times: dict[str, float]) -> None:
     assert "library_products" in one.reason
 
 
+def test_what_the_user_has_set_for_all_stays(times: dict[str, float]) -> None:
+    from torch._inductor import config
+
+    with config.patch(max_autotune_gemm_backends="TRITON,ATEN"):
+        (one,) = decided(network())
+    assert "library_products" not in one.reason
+    assert "layout_as_it_is" in one.reason
+
+
+def test_a_choice_by_timing_is_not_deterministic(times: dict[str, float]) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert decided(network()) == []
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_setting_that_this_torch_lacks_is_not_tried(
     times: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +312,7 @@ def test_a_recipe_that_changes_results_is_left_out(
     def spoilt(made: Any, expected: Any) -> bool:
         return False
 
-    monkeypatch.setattr(recipe_search, "_agree", spoilt)
+    monkeypatch.setattr(recipe_trial, "agree", spoilt)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (one,) = decided(network())
@@ -216,7 +326,7 @@ def test_a_graph_that_cannot_be_timed_is_compiled_as_asked(
     def fails(self: Any, calls: Any) -> Samples:
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(recipe_search._Search, "_timed", fails)
+    monkeypatch.setattr(Trial, "_timed", fails)
     with pytest.warns(CandidateFailed, match="the device is gone"):
         assert decided(network()) == []
 
@@ -235,14 +345,41 @@ def test_sizes_that_vary(times: dict[str, float]) -> None:
 
 
 def test_agreement() -> None:
+    agree = recipe_trial.agree
     x = torch.tensor([1.0, float("nan"), float("inf"), -2.0])
-    assert recipe_search._agree([x, 3], [x.clone(), 3])
-    assert recipe_search._agree([x * (1 + 1e-6)], [x])
-    assert not recipe_search._agree([x * 1.01], [x])
-    assert recipe_search._agree([x.half() * 1.001], [x.half()])
-    assert not recipe_search._agree([x.nan_to_num(7.0)], [x])
-    assert not recipe_search._agree([x, 3], [x, 4])
-    assert not recipe_search._agree([torch.ones(2, 2).t()], [torch.ones(2, 2).half()])
-    assert not recipe_search._agree([torch.tensor([1, 2])], [torch.tensor([1, 3])])
+    assert agree([x, 3], [x.clone(), 3])
+    assert agree([x * (1 + 1e-6)], [x])
+    assert agree([x[:0]], [x[:0]])
+    assert agree([x[0]], [x[0].clone()])
+    assert agree([x.half() * 1.001], [x.half()])
+    assert not agree([x * 1.01], [x])
+    assert not agree([x.nan_to_num(7.0)], [x])
+    assert not agree([x.nan_to_num(posinf=float("nan"))], [x])
+    assert not agree([x.nan_to_num(float("nan"), float("-inf"))], [x])
+    assert not agree([x, 3], [x, 4])
+    assert not agree([torch.ones(2, 2).t()], [torch.ones(2, 2).half()])
+    assert not agree([torch.tensor([1, 2])], [torch.tensor([1, 3])])
+    a = torch.randn(4, dtype=torch.complex64)
+    assert agree([a], [a.clone()])
+    assert not agree([a], [100 * a])
+    rows = torch.zeros(2, 1000)
+    rows[0, 0] = 1e6
+    assert not agree([rows + torch.tensor([[0.0], [1.0]])], [rows])
     with pytest.raises(ValueError, match="zip"):
-        recipe_search._agree([x], [x, x])
+        agree([x], [x, x])
+
+
+def test_what_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = {"inductor": 3.0, "slow": 9.0, "near": 3.1}
+    counts = dict.fromkeys(took, 0)
+
+    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+        name = str(call())
+        counts[name] += 1
+        return took[name]
+
+    monkeypatch.setattr(Trial, "_seconds", seconds)
+    trial = Trial(torch.fx.GraphModule({}, torch.fx.Graph()), [], torch.device("cpu"), False, id)  # type: ignore[arg-type]
+    samples = trial._timed({name: lambda name=name: name for name in took})  # type: ignore[misc]
+    assert counts == {"inductor": 2 + 5, "slow": 2, "near": 2 + 5}
+    assert set(samples.rounds) == {"inductor", "near"}

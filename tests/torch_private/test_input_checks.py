@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
 from fusepass.torch_private import input_checks
+from fusepass.torch_private.inductor import graph_pass
 from fusepass.torch_private.input_checks import KnownInputs, aligned_at_once
 from fusepass.torch_private.versions import torch_version
 
@@ -59,6 +60,53 @@ def test_one_call_for_all(asserted: list[Tensor]) -> None:
         assert len(asserted) - first <= 3
         compiled([nn.Parameter(x) for x in xs])
         compiled(xs)
+
+
+@grouped_by_inductor
+def test_installed_twice(asserted: list[Tensor]) -> None:
+    """A check around a check would learn before anything is asserted."""
+    for _ in range(2):
+        input_checks.install()
+    xs = [torch.randn(4, 4) for _ in range(6)]
+    with torch.no_grad():
+        _, (code,) = run_and_get_code(torch.compile(summed, backend="fusepass"), xs)
+    begin, end = code.index("fusepass_inputs.same("), code.index("fusepass_inputs.learn(")
+    assert code.count("fusepass_inputs.same(") == 1
+    assert code[begin:end].count("assert_size_stride(arg") == 6
+
+
+def ours() -> Any:
+    return graph_pass(lambda graph: None, lambda: "")
+
+
+@pytest.mark.skipif(torch_version() >= (2, 13), reason="generated code of this torch aligns inputs")
+@pytest.mark.parametrize("hook", [None, ours])
+def test_where_alignment_is_looked_at(
+    hook: Callable[[], Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Inductor itself asks for it, under passes of ours and under others."""
+    from torch._inductor import config, output_code, utils
+
+    input_checks.install()
+    looked: list[int] = []
+    theirs = utils.copy_misaligned_inputs
+
+    def counted(*given: Any) -> Any:
+        looked.append(1)
+        return theirs(*given)
+
+    monkeypatch.setattr(utils, "copy_misaligned_inputs", counted)
+    kept: list[Any] = []
+    with config.patch(post_grad_custom_post_pass=hook and hook()):
+        run = vars(output_code)["align_inputs_from_check_idxs"](kept.extend, [0, 2], [])
+    aligned, shifted = torch.zeros(8), torch.arange(8.0)[1:]
+    run([aligned, shifted, aligned])
+    assert len(looked) == (hook is None)
+    run([shifted, shifted, aligned])
+    assert len(looked) == 1 + (hook is None)
+    assert torch.equal(kept[3], shifted)
+    assert kept[3] is not shifted
+    assert kept[4] is shifted
 
 
 @grouped_by_inductor
@@ -114,11 +162,16 @@ def test_sizes_that_vary(asserted: list[Tensor]) -> None:
     def program(x: Tensor) -> Tensor:
         return torch.stack([(x * w.sum(1)).relu() for w in weights])
 
-    compiled = torch.compile(program, backend="fusepass", dynamic=True)
+    compiled = torch.compile(program, backend="fusepass")
     with torch.no_grad():
-        for rows in (3, 5, 4):
+        for rows in (3, 5, 4, 6):
+            asserted.clear()
             x = torch.randn(rows, 7)
+            torch._dynamo.mark_dynamic(x, 0)
             torch.testing.assert_close(compiled(x), program(x))
+    if torch_version() < (2, 15):
+        assert any(one is x for one in asserted)
+        assert not any(one is weight for one in asserted for weight in weights)
 
 
 def test_what_is_known() -> None:
@@ -147,6 +200,41 @@ def test_what_changes_all_the_time_is_not_learnt_for_ever() -> None:
     for size in (3, 50):
         known.learn(torch.zeros(size), torch.ones(1))
         assert not known.same(torch.zeros(size), torch.ones(1))
+
+
+def test_a_tensor_given_twice_is_asserted_each_time() -> None:
+    known, x = KnownInputs(), torch.randn(3)
+    known.learn(x, x)
+    assert not known.same(x, x)
+    known.learn(x, x.clone())
+    assert not known.same(x, x.clone())
+
+
+def test_nobody_else_hears_of_it() -> None:
+    heard: list[Any] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    known, x, y = KnownInputs(), torch.randn(3), torch.randn(4)
+    with Mode():
+        known.learn(x, y)
+        assert known.same(x, y)
+    assert heard == []
+
+
+def test_what_cannot_be_learnt_is_asserted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any, **sizes: Any) -> Any:
+        raise RuntimeError("another torch")
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", fails)  # type: ignore[attr-defined]
+    known, x, y = KnownInputs(), torch.randn(3), torch.randn(4)
+    known.learn(x, y)
+    assert not known.same(x, y)
 
 
 def test_nothing_is_kept_alive() -> None:
