@@ -74,10 +74,8 @@ def fusepass(
         def handed(more: Mapping[str, Any]) -> Callable[..., Any]:
             return hand_off(gm, inputs, options, name, {**settings, **more})
 
-        so_far = list(record.decisions)  # without what is decided on the way to a choice
         # Stations 3, 4, 5; 6 is the log.
-        runs, found = compiled_with_recipes(gm, options, settings, handed)
-        record.decisions = so_far + found
+        runs = compiled_with_recipes(gm, record, options, settings, handed)
         return watched(runs, gm, options)
 
     return log.counting(compiled_or_without_rules(gm, record, resolved, compiled), record)

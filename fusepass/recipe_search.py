@@ -29,6 +29,7 @@ from fusepass.options import Options
 from fusepass.recipe_trial import Compile, Settings, Trial, WritesInputs
 from fusepass.report import artifact
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.log import GraphRecord
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.driver import innermost_first
 from fusepass.torch_private.graphs import real_input
@@ -74,12 +75,17 @@ RECIPES = (
 
 
 def compiled_with_recipes(
-    gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
-) -> tuple[Callable[..., Any], list[Decision]]:
-    """What runs a graph, and what was decided on the way.
+    gm: fx.GraphModule,
+    record: GraphRecord,
+    options: Options,
+    settings: Settings,
+    compiled: Compile,
+) -> Callable[..., Any]:
+    """What runs a graph.
 
     Args:
         gm: as it is handed to Inductor, and edited on the way.
+        record: gets what is decided; what was said of compiles on trial is taken back.
         options: in force.
         settings: chosen already.
         compiled: hands ``gm`` to Inductor with ``settings`` and those it is given.
@@ -87,6 +93,7 @@ def compiled_with_recipes(
     Raises:
         Exception: what ``compiled({})`` raises.
     """
+    before = list(record.decisions)
     try:
         with artifact.forgotten():
             found = _found(gm, options, settings, compiled)
@@ -95,13 +102,12 @@ def compiled_with_recipes(
             raise
         _warn(RULE, error)
         found = None
-    if found is None:
-        return compiled({}), []
-    if not found.settings:
-        return compiled({}), [found.decision]
+    record.decisions = before if found is None else [*before, found.decision]
+    if found is None or not found.settings:
+        return compiled({})
     put_back = remembered(innermost_first(gm))
     try:
-        return compiled(found.settings), [found.decision]
+        return compiled(found.settings)
     except Exception as error:
         if torch_private.is_control_flow(error):
             raise
@@ -109,7 +115,8 @@ def compiled_with_recipes(
     put_back()
     found.table.add(found.key, Entry(INDUCTOR, {}))
     text = f"Inductor cannot compile it with {found.name}, only on trial"
-    return compiled({}), [_decision(Outcome.REJECTED, Reason.INTERNAL, text)]
+    record.decisions = [*before, _decision(Outcome.REJECTED, Reason.INTERNAL, text)]
+    return compiled({})
 
 
 def _warn(name: str, error: Exception) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import torch
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import is_random
+from fusepass.torch_private.graphs import higher_order_name
 
 _NAMESPACES = ("aten", "prims", "fusepass")
 # They call graphs, which are looked at themselves, and do nothing else.
@@ -44,8 +44,9 @@ def _is_known(node: fx.Node) -> bool:
         return False
     if node.op != "call_function":
         return True
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name() in _HIGHER_ORDER
+    higher_order = higher_order_name(target)
+    if higher_order is not None:
+        return higher_order in _HIGHER_ORDER
     registered = torch_private.operator_name(target)
     if registered is not None:
         return registered[0] in _NAMESPACES

@@ -157,6 +157,11 @@ def operator_name(target: Any) -> tuple[str, str] | None:
     return namespace, name
 
 
+def higher_order_name(target: Any) -> str | None:
+    """Name of an operator that is given functions or graphs, as ``torch.cond`` is, else None."""
+    return target.name() if isinstance(target, torch._ops.HigherOrderOperator) else None
+
+
 def function_of_operator(value: Any) -> Any:
     """The Python function behind what ``torch.library.custom_op`` made; None for anything else."""
     return getattr(value, "_init_fn", None)
