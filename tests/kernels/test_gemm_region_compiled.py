@@ -16,6 +16,14 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from tests.kernels.test_gemm_region import DTYPES, EPILOGUES, inputs, needs_triton, single
 
 GLUON = "triton.experimental.gluon._runtime"
+# What an epilogue does hardly depends on the device; to compile it takes seconds.
+ON_EVERY_DEVICE = ("gelu", "gradient", "plain", "swiglu", "truths")
+EPILOGUE_AND_CAPABILITY = [
+    pytest.param(name, capability, marks=() if often else pytest.mark.slow)
+    for name in EPILOGUES
+    for capability in (80, 90, 100)
+    for often in [capability == 90 or name in ON_EVERY_DEVICE]
+]
 
 
 def compiled(
@@ -55,8 +63,7 @@ def compiled(
 
 
 @needs_triton
-@pytest.mark.parametrize("name", EPILOGUES)
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize(("name", "capability"), EPILOGUE_AND_CAPABILITY)
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsize: int) -> None:
