@@ -123,6 +123,10 @@ def test_a_batch_size_that_varies(rule: str, name: str) -> None:
 def test_strides_of_few_pixels(rule: str, name: str, sizes: tuple[int, int, int]) -> None:
     """Inductor's without the rule: of one pixel there is more than one way to lie in order."""
     module, x = layer(rule, AROUND[name]), images(sizes[0], CHANNELS, *sizes[1:])
+    if rule == "depthwise":
+        # In 16 bits a CPU without AVX-512 has no library kernel for it, and what it calls instead
+        # lets one pixel lie otherwise than torch's fake tensors say, by which Inductor decides.
+        module, x = module.float(), x.float()
     made = []
     for on in (True, False):
         torch.compiler.reset()
