@@ -28,7 +28,7 @@ from fusepass.graph.leaves_trace import traces_of_calling
 from fusepass.options import Options
 from fusepass.recipe_trial import Compile, Settings, Trial, WritesInputs
 from fusepass.report import artifact
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 from fusepass.report.log import GraphRecord
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.driver import innermost_first
@@ -93,6 +93,8 @@ def compiled_with_recipes(
     Raises:
         Exception: what ``compiled({})`` raises.
     """
+    if not _is_asked_for(options):
+        return compiled({})
     before = list(record.decisions)
     try:
         with artifact.forgotten():
@@ -120,9 +122,7 @@ def compiled_with_recipes(
 
 
 def _warn(name: str, error: Exception) -> None:
-    first, *_ = str(error).strip().splitlines() or ["no text"]
-    problem = f"{type(error).__name__}: {first}"
-    warnings.warn(CandidateFailed(name, problem), stacklevel=3)
+    warnings.warn(CandidateFailed(name, in_short(error)), stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,6 @@ def _found(
     gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
 ) -> _Found | None:
     """The fastest of the recipes, from the table or by trying; None where nothing is tried."""
-    if not _is_asked_for(options):
-        return None
     inputs = _real_inputs(gm)
     devices = {one.device for one in inputs or () if isinstance(one, Tensor)}
     if inputs is None or len(devices) != 1:
@@ -178,7 +176,7 @@ def _found(
         none = "what was fastest on trial could not be compiled in the end"
         return left(Reason.SLOWER, f"as asked is fastest: {times}" if times else none)
     names = known.candidate.split("+")
-    chosen = {key: value for name in names for key, value in recipes[name].settings.items()}
+    chosen = {k: v for name in names for k, v in recipes[name].settings.items()}
     gain = known.microseconds[INDUCTOR] / known.microseconds[known.candidate]
     text = f"{known.candidate} is {gain:.2f} times as fast: {times}"
     decision = _decision(Outcome.APPLIED, Reason.MEASURED, text)
@@ -239,7 +237,7 @@ def _suitable(
         known = {k: v for k, v in one.settings.items() if is_inductor_option(k)}
         if any(k in options.inductor or k in settings or not is_default(k) for k in known):
             continue
-        now = {key: mode.get(key, torch_private.inductor_config_value(key)) for key in known}
+        now = {k: mode.get(k, torch_private.inductor_config_value(k)) for k in known}
         if now != known:
             yield replace(one, settings=known)
 

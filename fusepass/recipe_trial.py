@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
+from fusepass.report.decision import in_short
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.driver import innermost_first
 from fusepass.torch_private.trial_compile import compiled_on_trial
@@ -117,9 +118,7 @@ class Trial:
         except Exception as error:
             if name == INDUCTOR or torch_private.is_control_flow(error):
                 raise
-            first, *_ = str(error).strip().splitlines() or ["no text"]
-            problem = f"{type(error).__name__}: {first}"
-            warnings.warn(CandidateFailed(f"recipe {name}", problem), stacklevel=2)
+            warnings.warn(CandidateFailed(f"recipe {name}", in_short(error)), stacklevel=2)
             return expected
         calls[name] = call
         return made if expected is None else expected
@@ -127,15 +126,13 @@ class Trial:
     def _timed(self, calls: Calls) -> Samples:
         """Microseconds in interleaved rounds; what is far too slow takes no part in them."""
         with torch_private.real_tensors():
-            runs: Calls = dict(calls)
-            if self.replayed:
-                runs = {name: record(call).replay for name, call in calls.items()}
+            runs = _replays(calls) if self.replayed else dict(calls)
             once = {
                 name: min(self._seconds(call, 1) for _ in range(2)) for name, call in runs.items()
             }
             runs = {n: call for n, call in runs.items() if once[n] <= _HOPELESS * once[INDUCTOR]}
-            longest = max(once[name] for name in runs)
-            count = max(1, int(_ROUND_SECONDS / max(longest, 1e-6)))
+            longest = max(1e-6, *(once[name] for name in runs))
+            count = max(1, int(_ROUND_SECONDS / longest))
             most = int(_TIMING_SECONDS / (longest * count * len(runs)))
             rounds: dict[str, list[float]] = {name: [] for name in runs}
             for turn in range(min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, most))):
@@ -154,6 +151,14 @@ class Trial:
         if cuda:
             torch.cuda.synchronize(self.device)
         return (time.perf_counter() - began) / count
+
+
+def _replays(calls: Calls) -> Calls:
+    """Each call as a CUDA graph; as they are where one cannot be, nor is by Inductor then."""
+    try:
+        return {name: record(call).replay for name, call in calls.items()}
+    except RuntimeError:
+        return dict(calls)
 
 
 def _better(samples: Samples) -> list[str]:

@@ -16,8 +16,9 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.errors import FusepassError, InductorFault
 from fusepass.options import Options
+from fusepass.recipe_search import RULE as RECIPES
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.report.decision import Decision, Outcome, Reason, in_short
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.default_rules import graph_edits
 from fusepass.rewrite.driver import innermost_first
@@ -52,8 +53,7 @@ def compiled_or_without_rules(
     except Exception as error:
         if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
             raise
-        first_line, *_ = str(error).strip().splitlines() or ["no text"]
-        problem = f"{type(error).__name__}: {first_line}"
+        problem = in_short(error)
     undone = [d for d in record.decisions if d.rule in _optional() and _is_new(d, before)]
     record.decisions = before
     put_back()
@@ -87,5 +87,5 @@ def _optional() -> set[str]:
 
 
 def _without_rules(options: Options) -> Options:
-    off = dict.fromkeys({*_optional(), "recipes"}, False)
+    off = dict.fromkeys({*_optional(), RECIPES}, False)
     return dataclasses.replace(options, rules={**options.rules, **off}, reuse_regions=False)

@@ -77,6 +77,12 @@ class Reason(enum.StrEnum):
     INTERNAL = "internal"
 
 
+def in_short(error: BaseException) -> str:
+    """An error's type and the first line of what it says: some of torch's are pages long."""
+    first, *_ = str(error).strip().splitlines() or ["no text"]
+    return f"{type(error).__name__}: {first}"
+
+
 @dataclass(frozen=True)
 class Decision:
     """One line of the report.

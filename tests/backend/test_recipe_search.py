@@ -249,8 +249,12 @@ def test_nothing_is_written_while_it_is_tried(times: dict[str, float]) -> None:
     ],
 )
 def test_where_nothing_is_tried(
-    mode: str, options: dict[str, Any], times: dict[str, float]
+    mode: str,
+    options: dict[str, Any],
+    times: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr(recipe_search, "artifact")  # nothing is done that a trial would need
     assert decided(network(), mode=mode, **options) == []
 
 
@@ -383,3 +387,18 @@ def test_what_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) ->
     samples = trial._timed({name: lambda name=name: name for name in took})  # type: ignore[misc]
     assert counts == {"inductor": 2 + 5, "slow": 2, "near": 2 + 5}
     assert set(samples.rounds) == {"inductor", "near"}
+
+
+def test_what_cannot_be_a_cuda_graph_is_timed_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(call: Callable[[], Any]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+        assert call() == "called"
+        return 0.0  # a clock may be coarse
+
+    monkeypatch.setattr(recipe_trial, "record", fails)
+    monkeypatch.setattr(Trial, "_seconds", seconds)
+    trial = Trial(torch.fx.GraphModule({}, torch.fx.Graph()), [], torch.device("cpu"), True, id)  # type: ignore[arg-type]
+    samples = trial._timed({"inductor": lambda: "called", "other": lambda: "called"})
+    assert set(samples.rounds) == {"inductor", "other"}

@@ -34,7 +34,7 @@ ROUNDS = 25
 
 
 def updated_in_place(parameters: list[Tensor], gradients: list[Tensor]) -> None:
-    """The same update, of the tensors themselves."""
+    """A like update, of the tensors themselves: what is subtracted is of those already scaled."""
     for p, g in zip(parameters, gradients, strict=True):
         p.mul_(0.99).sub_(0.01 * g * torch.sigmoid(p))
 
