@@ -16,6 +16,7 @@ def test_values(program: Program) -> None:
     check(program)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", WITH_GRAD, ids=lambda program: program.name)
 def test_gradients(program: Program) -> None:
     check(program, "grad")

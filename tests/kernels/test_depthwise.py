@@ -137,6 +137,7 @@ def test_huge_kernels_are_left_alone() -> None:
 
 
 @needs_nvrtc
+@pytest.mark.sampled(4)  # each device and each dtype once
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_compiles_for(architecture: str, dtype: str) -> None:

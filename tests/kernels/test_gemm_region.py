@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -294,9 +295,14 @@ def test_batches_of_rows_that_vary() -> None:
             assert (kernel.refuses(x, [weight], [], PLAIN) is None) == fine
 
 
-def interpreted() -> None:
-    """Every epilogue through Triton's interpreter, in fp16: it knows no bf16."""
+def interpreted(everything: bool) -> None:
+    """Every epilogue through Triton's interpreter, in fp16: it knows no bf16.
+
+    Args:
+        everything: each form with all sizes and orders of weights, not just one after the other.
+    """
     torch.use_deterministic_algorithms(True)  # what is not written is NaN
+    turns = itertools.count()
     for name, as_given in EPILOGUES.items():
         epilogue = parse(as_given.text().replace("bfloat16", "float16"))
         grid = Tile(16, 32, 16, 4, 2, split=name == "gelu", group=2)
@@ -310,7 +316,8 @@ def interpreted() -> None:
             )  # their columns in turn
             alternating = [both[:, i :: len(weights)] for i in range(len(weights))]
             rows = [w.contiguous() for w in weights]
-            for given in (weights, weights[::-1], rows, alternating):
+            orders = (weights, weights[::-1], rows, alternating)
+            for given in orders if everything else orders[next(turns) % 4 :][:1]:
                 transposed = all(w.stride(0) == 1 for w in given)
                 if kernel.refuses(x, given, operands, epilogue):
                     continue
@@ -327,10 +334,13 @@ def interpreted() -> None:
 
 
 @needs_triton
-def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "which", ["one after the other", pytest.param("everything", marks=pytest.mark.slow)]
+)
+def test_its_numbers_through_the_interpreter(which: str, tmp_path: Path) -> None:
     """In a process of its own: Triton decides when it is imported whether it interprets."""
     done = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, __file__, which],
         cwd=tmp_path,
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONSAFEPATH": "1"},
         capture_output=True,
@@ -342,5 +352,5 @@ def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    interpreted()
+    interpreted(sys.argv[1] == "everything")
     sys.stdout.write("interpreted\n")

@@ -16,14 +16,9 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from tests.kernels.test_gemm_region import DTYPES, EPILOGUES, inputs, needs_triton, single
 
 GLUON = "triton.experimental.gluon._runtime"
-# What an epilogue does hardly depends on the device; to compile it takes seconds.
-ON_EVERY_DEVICE = ("gelu", "gradient", "plain", "swiglu", "truths")
-EPILOGUE_AND_CAPABILITY = [
-    pytest.param(name, capability, marks=() if often else pytest.mark.slow)
-    for name in EPILOGUES
-    for capability in (80, 90, 100)
-    for often in [capability == 90 or name in ON_EVERY_DEVICE]
-]
+# To compile a kernel takes seconds, and what an epilogue is written as hardly depends on the rest.
+# No number of parameters is a multiple of these, so that one in so many has each of them.
+sampled = pytest.mark.sampled
 
 
 def compiled(
@@ -63,7 +58,9 @@ def compiled(
 
 
 @needs_triton
-@pytest.mark.parametrize(("name", "capability"), EPILOGUE_AND_CAPABILITY)
+@sampled(7)
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
 @pytest.mark.parametrize("itemsize", [2, 4])
 def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsize: int) -> None:
@@ -74,6 +71,7 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsi
 
 
 @needs_triton
+@sampled(4)
 @pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
 @pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -99,6 +97,7 @@ def test_it_needs_no_more_memory_than_it_says(
 
 
 @needs_triton
+@sampled(5)
 @pytest.mark.parametrize(
     "name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums", "backward", "pair_and_more"]
 )

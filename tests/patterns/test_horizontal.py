@@ -273,6 +273,7 @@ OPERATIONS: list[Callable[[Tensor, Tensor, Tensor], Any]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_writes(seed: int) -> None:
     dice = random.Random(seed)

@@ -1,0 +1,74 @@
+"""One graph compiled in several ways: whether their results agree, and how they are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusepass import recipe_trial
+from fusepass.recipe_trial import Trial
+
+
+def a_trial(*, replayed: bool) -> Trial:
+    """Of nothing; it is told what to time."""
+    nothing = torch.fx.GraphModule({}, torch.fx.Graph())
+    return Trial(nothing, [], torch.device("cpu"), replayed, id)  # type: ignore[arg-type]
+
+
+def test_agreement() -> None:
+    agree = recipe_trial.agree
+    x = torch.tensor([1.0, float("nan"), float("inf"), -2.0])
+    assert agree([x, 3], [x.clone(), 3])
+    assert agree([x * (1 + 1e-6)], [x])
+    assert agree([x[:0]], [x[:0]])
+    assert agree([x[0]], [x[0].clone()])
+    assert agree([x.half() * 1.001], [x.half()])
+    assert not agree([x * 1.01], [x])
+    assert not agree([x.nan_to_num(7.0)], [x])
+    assert not agree([x.nan_to_num(posinf=float("nan"))], [x])
+    assert not agree([x.nan_to_num(float("nan"), float("-inf"))], [x])
+    assert not agree([x, 3], [x, 4])
+    assert not agree([torch.ones(2, 2).t()], [torch.ones(2, 2).half()])
+    assert not agree([torch.tensor([1, 2])], [torch.tensor([1, 3])])
+    a = torch.randn(4, dtype=torch.complex64)
+    assert agree([a], [a.clone()])
+    assert not agree([a], [100 * a])
+    rows = torch.zeros(2, 1000)
+    rows[0, 0] = 1e6
+    assert not agree([rows + torch.tensor([[0.0], [1.0]])], [rows])
+    with pytest.raises(ValueError, match="zip"):
+        agree([x], [x, x])
+
+
+def test_what_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = {"inductor": 3.0, "slow": 9.0, "near": 3.1}
+    counts = dict.fromkeys(took, 0)
+
+    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+        name = str(call())
+        counts[name] += 1
+        return took[name]
+
+    monkeypatch.setattr(Trial, "_seconds", seconds)
+    trial = a_trial(replayed=False)
+    samples = trial._timed({name: lambda name=name: name for name in took})  # type: ignore[misc]
+    assert counts == {"inductor": 2 + 5, "slow": 2, "near": 2 + 5}
+    assert set(samples.rounds) == {"inductor", "near"}
+
+
+def test_what_cannot_be_a_cuda_graph_is_timed_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(call: Callable[[], Any]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+        assert call() == "called"
+        return 0.0  # a clock may be coarse
+
+    monkeypatch.setattr(recipe_trial, "record", fails)
+    monkeypatch.setattr(Trial, "_seconds", seconds)
+    trial = a_trial(replayed=True)
+    samples = trial._timed({"inductor": lambda: "called", "other": lambda: "called"})
+    assert set(samples.rounds) == {"inductor", "other"}
