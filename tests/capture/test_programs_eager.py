@@ -11,6 +11,7 @@ from .program import Program
 WITH_GRAD = [program for program in CORPUS if program.grad]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", CORPUS, ids=lambda program: program.name)
 def test_values(program: Program) -> None:
     check(program)

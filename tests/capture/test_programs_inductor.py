@@ -113,13 +113,13 @@ def _inductor(program: Program, context: str) -> Runs:
         return runs(program, torch.compile(module), module, context)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_results(program: Program) -> None:
     hold(program, "plain")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", WITH_GRAD, ids=lambda program: program.name)
 def test_gradients(program: Program) -> None:
     hold(program, "grad")

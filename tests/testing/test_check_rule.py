@@ -32,6 +32,7 @@ def silu(**changes):
     return dataclasses.replace(correct_rules.RULES["silu"], **changes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", correct_rules.RULES)
 def test_a_rule_that_is_right_passes(name: str, fusepass_check_rule):
     result = fusepass_check_rule(correct_rules.RULES[name])
