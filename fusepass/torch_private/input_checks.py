@@ -26,37 +26,45 @@ from fusepass.torch_private.versions import torch_version
 
 _FEWEST = 2  # inputs that are worth a check of their own
 _lock, _MARK = threading.Lock(), "of_fusepass"  # installed twice, a check would hide the next one
-_MOST_KINDS = 8  # of inputs that code learns one after the other, before it asks one by one again
+_MOST_KINDS = 8  # of inputs that code learns; of others it asks one by one in each call
 
 
 class KnownInputs:
-    """What the tensors of a call were that generated code was content with.
+    """What the tensors of calls were that generated code was content with.
 
     Attributes:
         same: given the tensors of a call, whether type, dtype, device, size and strides of each
-            are as those learnt last, and no two of them are one.
+            are as those of a call that was learnt, and no two of them are one.
     """
 
     def __init__(self) -> None:
         self.same: Callable[..., bool] = _never
-        self._left = _MOST_KINDS
+        self._kinds: list[Callable[..., bool]] = []
 
     def learn(self, *tensors: Tensor) -> None:
-        """Take these for what is to be expected; after too many changes nothing is expected."""
-        self._left -= 1
-        if self._left < 0 or len({*map(id, tensors)}) < len(tensors):
-            self.same, self._left = _never, 0
+        """Take these for what may be expected, unless too many kinds of them are expected by now.
+
+        Code may be called with inputs of several kinds in turn: what Inductor generates for two
+        graphs of Dynamo's is one module if it is the same text.
+        """
+        if len(self._kinds) >= _MOST_KINDS or len({*map(id, tensors)}) < len(tensors):
             return
         guards: Any = torch._C._dynamo.guards
         try:
             with torch._C.DisableTorchFunction():  # nobody's code runs for a check
-                self.same = guards.TensorGuards(
+                check = guards.TensorGuards(
                     *tensors,
                     dynamic_dims_sizes=[[*one.shape] for one in tensors],
                     dynamic_dims_strides=[[*one.stride()] for one in tensors],
                 ).check
         except Exception:  # noqa: BLE001 - the assertions have passed: nothing is wrong with inputs
-            self.same, self._left = _never, 0
+            check = _never
+        kinds = self._kinds = [check, *self._kinds]
+        self.same = check if len(kinds) == 1 else functools.partial(_one_of, kinds)
+
+
+def _one_of(kinds: Sequence[Callable[..., bool]], *tensors: Tensor) -> bool:
+    return any(check(*tensors) for check in kinds)
 
 
 def _never(*tensors: Tensor) -> bool:

@@ -41,7 +41,7 @@ def test_floors_have_the_programs_inputs_and_results(suite: str) -> None:
         assert least.shape[1] in (out.shape[1], 2 * out.shape[1])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["linear relu-16", "gated swiglu-16", "gated swiglu-mlp"])
 def test_the_command_times_the_floor(
     program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -52,7 +52,7 @@ def test_floors_move_the_bytes_that_pooling_moves() -> None:
         assert 2 * result.nbytes == moved
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["elementwise relu-max-pool", "conv resnet-1-channels"])
 def test_the_command_runs_them(program: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"

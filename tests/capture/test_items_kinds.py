@@ -119,6 +119,7 @@ def refuses(form: str, dtype: torch.dtype, kind: str) -> bool:
 QUICK = ("sub", "rsub", "isub", "torch.sub", "torch.rsub", "x.sub_", "lerp", "sub of a sum")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "kind"), itertools.product(DTYPES, NUMBERS), ids=str)
 @pytest.mark.parametrize("form", QUICK)
 def test_errors_for_a_kind(form: str, dtype: torch.dtype, kind: str) -> None:

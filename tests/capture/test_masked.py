@@ -131,6 +131,7 @@ def on_device(outcome: Outcome, *, warns: bool) -> None:
     assert len(outcome.graphs) == 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", [*REDUCED, *LOSSES])
 def test_reduced(name: str, grad: bool) -> None:
@@ -200,6 +201,7 @@ def test_dynamic_shapes() -> None:
     on_device(outcome, warns=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["sum", "squares", "cross_entropy", "variance", "softmax"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_through_inductor(name: str, grad: bool) -> None:

@@ -212,6 +212,7 @@ def program(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return run
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", ["relu", "gelu", "silu"])
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -149,7 +149,7 @@ def held(seed: int) -> Counter[str]:
     return counts
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seeds", [range(first, first + 6) for first in range(0, 30, 6)], ids=str)
 def test_random_networks(seeds: range) -> None:
     acted: Counter[str] = sum((held(seed) for seed in seeds), Counter())

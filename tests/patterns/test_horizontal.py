@@ -173,6 +173,7 @@ def both(
     return compiled, mine
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("program", "shapes", "found"), OVERWRITING)
 @pytest.mark.parametrize("codegen", ["inductor", "eager-decomposed"])
 def test_inputs_that_are_overwritten(

@@ -39,6 +39,7 @@ def calls(graphs: list[fx.GraphModule]) -> list[str]:
     return [str(getattr(n.target, "__name__", n.target)) for n in nodes]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize(("spelling", "count"), RELU, ids=lambda v: getattr(v, "name", None))
 def test_spelling(spelling: Spelling, count: int, grad: bool, graphs: list[fx.GraphModule]) -> None:

@@ -50,6 +50,7 @@ def written(draw: random.Random) -> str:
     return "\n    ".join(["def program(x, there):", *lines, "return y, out"]) + "\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_random_chains(seed: int, dynamic: bool, pretended: list[fx.GraphModule]) -> None:

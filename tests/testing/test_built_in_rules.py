@@ -12,6 +12,7 @@ RULES = default_rules()
 QUICK = ("linear_gelu_tanh", "linear_relu_no_bias", "linear_silu_by_hand_saved")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", [r for r in RULES if r.name in QUICK], ids=lambda rule: rule.name)
 def test_quick(rule: fusepass.Rule) -> None:
     assert check_rule(rule).fired

@@ -197,9 +197,11 @@ def test_what_changes_all_the_time_is_not_learnt_for_ever() -> None:
     for size in range(1, input_checks._MOST_KINDS + 1):
         known.learn(torch.zeros(size), torch.ones(1))
         assert known.same(torch.zeros(size), torch.ones(1))
-    for size in (3, 50):
-        known.learn(torch.zeros(size), torch.ones(1))
-        assert not known.same(torch.zeros(size), torch.ones(1))
+    known.learn(torch.zeros(50), torch.ones(1))
+    assert not known.same(torch.zeros(50), torch.ones(1))
+    for size in range(1, input_checks._MOST_KINDS + 1):  # in turn, too
+        assert known.same(torch.zeros(size), torch.ones(1))
+    assert not known.same(torch.zeros(3), torch.ones(2))
 
 
 def test_a_tensor_given_twice_is_asserted_each_time() -> None:
@@ -207,7 +209,8 @@ def test_a_tensor_given_twice_is_asserted_each_time() -> None:
     known.learn(x, x)
     assert not known.same(x, x)
     known.learn(x, x.clone())
-    assert not known.same(x, x.clone())
+    assert known.same(x, x.clone())
+    assert not known.same(x, x)
 
 
 def test_nobody_else_hears_of_it() -> None:
