@@ -28,6 +28,7 @@ def encoder() -> tuple[nn.Module, Tensor]:
     return model, x
 
 
+@pytest.mark.sampled(2)
 @torch.no_grad()
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_values(dynamic: bool) -> None:
@@ -47,6 +48,7 @@ def test_the_branch_is_taken_in_a_layer() -> None:
     torch.testing.assert_close(compiled(model)(x), model(x), equal_nan=True)
 
 
+@pytest.mark.slow
 def test_gradients() -> None:
     # Outlined, these were wrong by half: see docs of fusepass.graph.repeats.
     model, x = encoder()
@@ -78,6 +80,7 @@ def test_hidden_states_of_every_layer() -> None:
     assert reused(x)[0] is x
 
 
+@pytest.mark.sampled(2)
 @torch.no_grad()
 @pytest.mark.parametrize("options", [{"inductor.cpp_wrapper": True}, {"codegen": "eager"}], ids=str)
 def test_not_where_inductor_cannot_call_it(options: dict[str, Any]) -> None:

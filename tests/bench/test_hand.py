@@ -32,6 +32,7 @@ def test_a_program_without_a_twin_leaves_it_out() -> None:
     assert kept == ["eager", "inductor/default", "fusepass/default", "floor/default"]
 
 
+@pytest.mark.slow
 def test_the_command_times_the_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     arguments = "bench --suite sync --only branch-on-sum --device cpu --modes default --rounds 5"

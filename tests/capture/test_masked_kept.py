@@ -83,7 +83,7 @@ KEPT: dict[str, Program] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str, grad: bool) -> None:

@@ -58,7 +58,7 @@ def compiled(
 
 
 @needs_triton
-@sampled(7)
+@sampled(11)
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("form", ["grid", "rows16", "rows64", "row"])
@@ -71,7 +71,7 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsi
 
 
 @needs_triton
-@sampled(4)
+@sampled(7)
 @pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
 @pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -97,7 +97,7 @@ def test_it_needs_no_more_memory_than_it_says(
 
 
 @needs_triton
-@sampled(5)
+@sampled(9)
 @pytest.mark.parametrize(
     "name", ["swiglu", "gelu", "gelu_tanh", "gradient", "sums", "backward", "pair_and_more"]
 )

@@ -274,7 +274,7 @@ OPERATIONS: list[Callable[[Tensor, Tensor, Tensor], Any]] = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_writes(seed: int) -> None:
     dice = random.Random(seed)

@@ -87,6 +87,7 @@ def test_the_message_names_what_is_wrong(name: str, said: str, fusepass_rule_pro
     assert re.search(f"(?s){said}", str(failure_of(name, fusepass_rule_profile)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["dim baked in", "result shared", "wrong backward", "mean of nothing"]
 )
