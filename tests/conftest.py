@@ -1,6 +1,8 @@
 """What every test gets: a printed seed, reset compilers, a cache folder of the run's own, skips.
 
-``FUSEPASS_TEST_SEED`` chooses the seed; ``TORCHINDUCTOR_CACHE_DIR`` keeps one cache between runs.
+``FUSEPASS_TEST_SEED`` chooses the seed, ``FUSEPASS_TEST_SAMPLE`` which of the tests marked
+``sampled`` are run every day (CI: another part for each commit), and ``TORCHINDUCTOR_CACHE_DIR``
+keeps one cache between runs.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import pytest
 import torch
 
 SEED = int(os.environ.get("FUSEPASS_TEST_SEED", "0"))
+SAMPLE = int(os.environ.get("FUSEPASS_TEST_SAMPLE", "0"))
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _own_cache = pytest.StashKey[str]()
 
@@ -60,14 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("sampled")
         if mark is not None:
             test = item.nodeid.partition("[")[0]
-            if (seen[test] + SEED) % mark.args[0]:
+            if (seen[test] + SAMPLE) % mark.args[0]:
                 item.add_marker("slow")
             seen[test] += 1
 
 
 def pytest_report_header() -> str:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
-    return f"fusepass: seed {SEED} (FUSEPASS_TEST_SEED), torch {torch.__version__}, {device}"
+    chosen = f"seed {SEED} (FUSEPASS_TEST_SEED), sample {SAMPLE} (FUSEPASS_TEST_SAMPLE)"
+    return f"fusepass: {chosen}, torch {torch.__version__}, {device}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

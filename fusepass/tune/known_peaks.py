@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from fusepass.errors import PeaksUnusable
+from fusepass.report.decision import in_short
 from fusepass.tune import decide
 from fusepass.tune.kept_file import KeptFile
 from fusepass.tune.peaks import Peaks, measure
@@ -102,8 +103,7 @@ def _kept_or_measured(device: torch.device, key: tuple[str, str]) -> Peaks | Non
     try:
         found = measure(device)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
-        first = str(error).strip().split("\n")[0].rstrip(".")
-        problem = f"measuring failed ({type(error).__name__}: {first})"
+        problem = f"measuring failed ({in_short(error).rstrip('.')})"
         warnings.warn(PeaksUnusable(name, problem), stacklevel=2)
         return None
     logger.info("fusepass: measured %s: %s", name, found)

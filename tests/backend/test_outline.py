@@ -48,7 +48,6 @@ def test_the_branch_is_taken_in_a_layer() -> None:
     torch.testing.assert_close(compiled(model)(x), model(x), equal_nan=True)
 
 
-@pytest.mark.slow
 def test_gradients() -> None:
     # Outlined, these were wrong by half: see docs of fusepass.graph.repeats.
     model, x = encoder()

@@ -72,3 +72,23 @@ def test_what_cannot_be_a_cuda_graph_is_timed_by_the_wall(monkeypatch: pytest.Mo
     trial = a_trial(replayed=True)
     samples = trial._timed({"inductor": lambda: "called", "other": lambda: "called"})
     assert set(samples.rounds) == {"inductor", "other"}
+
+
+def test_a_recipe_that_takes_cuda_graphs_away_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Graph:
+        replay = staticmethod(lambda: "replayed")
+
+    def recorded(call: Callable[[], Any]) -> type[Graph]:
+        if call() == "other":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return Graph
+
+    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+        assert call() == "replayed"
+        return 1e-3
+
+    monkeypatch.setattr(recipe_trial, "record", recorded)
+    monkeypatch.setattr(Trial, "_seconds", seconds)
+    names = ("inductor", "other", "third")
+    samples = a_trial(replayed=True)._timed({name: lambda name=name: name for name in names})  # type: ignore[misc]
+    assert set(samples.rounds) == {"inductor", "third"}

@@ -85,7 +85,6 @@ def test_too_few_operands() -> None:
         )
 
 
-@pytest.mark.sampled(3)
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_it_compiles_for(architecture: str) -> None:

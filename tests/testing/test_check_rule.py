@@ -127,7 +127,6 @@ def test_a_rule_that_never_fires_fails_with_its_reasons():
     assert "cost: too dear today" in str(failure.value)
 
 
-@pytest.mark.slow
 def test_a_rule_that_fires_too_seldom_fails():
     def check(match):
         plain = tuple(match["x"].shape) == (4, 8) and match["x"].is_contiguous()
@@ -154,7 +153,6 @@ def test_a_replacement_that_fails_only_when_run_is_not_blamed_on_the_program():
     assert any("IndexError" in text for _, text in result.rejected)
 
 
-@pytest.mark.slow
 def test_equal_seeds_try_equal_programs():
     one, other = (check_rule(silu(), seed=3) for _ in range(2))
     third = check_rule(silu(), seed=4)

@@ -166,7 +166,6 @@ def test_a_gradient_may_be_as_far_off_as_eagers_own(
     assert examined.rounded == (not found)
 
 
-@pytest.mark.slow
 def test_a_campaign_over_processes_is_the_same_campaign(tmp_path: Path) -> None:
     out = tmp_path / "summary.json"
     main(["--programs", "6", "--seed", "3", "--jobs", "2", "--out", str(out)])
