@@ -8,7 +8,7 @@ from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 
 LIBRARY_CALLS = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
-_OURS = frozenset("conv_relu depthwise gemm_region linear_activation".split())
+_OURS = frozenset("conv_relu depthwise gemm_region linear_activation pool".split())
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze permute detach alias".split())
 
 
@@ -18,11 +18,13 @@ def stays_inside(node: fx.Node) -> bool:
     Their results are memory of their own: nothing holds this one when they are done.
     """
     return bool(node.users) and all(
-        stays_inside(user) if op_name(user) in VIEWS else _is_call(user) for user in node.users
+        stays_inside(user) if op_name(user) in VIEWS else is_library_call(user)
+        for user in node.users
     )
 
 
-def _is_call(node: fx.Node) -> bool:
+def is_library_call(node: fx.Node) -> bool:
+    """Whether a node is such a call."""
     namespace, name = torch_private.operator_name(node.target) or ("", "")
     if namespace == "fusepass":
         return name in _OURS

@@ -202,11 +202,12 @@ def _compiled_side_by_side(
 def _call(
     candidate: Candidate, inputs: tuple[torch.Tensor | None, ...], mode: str
 ) -> Callable[[], object]:
-    """What is timed. Under max-autotune Inductor's own candidate is really compiled."""
-    if candidate.name == INDUCTOR and mode.startswith("max-autotune"):
+    """What is timed. Inductor's own candidate is really compiled where that may be a gain."""
+    autotuned = mode.startswith("max-autotune")
+    if candidate.name == INDUCTOR and (autotuned or candidate.generated):
         present = [one for one in inputs if one is not None]
         rest = [None] * (len(inputs) - len(present))
-        patches = torch_private.mode_config("max-autotune-no-cudagraphs")
+        patches = torch_private.mode_config("max-autotune-no-cudagraphs") if autotuned else {}
         run = candidate.traced or candidate.run
         return torch_private.compile_region(lambda *a: run(*a, *rest), present, patches)
     return lambda: candidate.run(*inputs)

@@ -86,6 +86,8 @@ class Candidate:
         compiles: whether its first call compiles a kernel of ours, which a thread may do. Libraries
             would keep a workspace for each thread.
         besides: microseconds of work elsewhere without which it cannot be had; not in ``run``.
+        generated: whether Inductor generates all of it, so that ``traced`` is compiled in any mode:
+            what eager would call is no baseline.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None, or a function that
             gives None, if nobody knows.
@@ -98,6 +100,7 @@ class Candidate:
     traced: Callable[..., Any] | None = None
     besides: float = 0.0
     compiles: bool = False
+    generated: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fusepass import torch_private
 from fusepass.tune.conv_problem import ConvProblem
+from fusepass.tune.pool_problem import PoolProblem
 from fusepass.tune.problem import Problem
 from fusepass.tune.region_problem import RegionProblem
 
@@ -76,12 +77,12 @@ class Samples:
 def make_inputs(problem: Problem) -> tuple[Tensor | None, ...]:
     """Random x, weight_t and bias with the problem's strides; torch's own generators stay put.
 
-    For a region: x, the weights and the operands. For a convolution: see its problem.
+    For a region: x, the weights and the operands. For a convolution or a pooling: see its problem.
 
     Raises:
         NotEnoughMemory: operands and results would not leave half of the free memory alone.
     """
-    if isinstance(problem, (RegionProblem, ConvProblem)):
+    if isinstance(problem, (RegionProblem, ConvProblem, PoolProblem)):
         _ensure_room(problem.bytes_needed, problem.device)
         return problem.inputs(torch.Generator(problem.device).manual_seed(_SEED))
     m, n, k = problem.m, problem.n, problem.k

@@ -57,3 +57,25 @@ def test_failures_are_left_for_later(caplog: pytest.LogCaptureFixture) -> None:
         assert len(called(2, failing=2)) == 2
     assert "ours 2" in caplog.text
     assert "no kernel" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+@pytest.mark.parametrize("generated", [False, True])
+def test_what_inductor_generates_is_compiled(
+    mode: str, generated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any mode, where eager would call other kernels than Inductor's."""
+    patched: list[Any] = []
+
+    def compiled(run: Any, inputs: Any, patches: Any) -> Any:
+        patched.append(patches)
+        return lambda: "compiled"
+
+    monkeypatch.setattr(decide.torch_private, "compile_region", compiled)
+    theirs = Candidate(decide.INDUCTOR, lambda x: "run", generated=generated)
+    made = decide._call(theirs, (torch.zeros(1),), mode)()
+    assert made == ("compiled" if generated or mode == "max-autotune" else "run")
+    if mode == "default":
+        assert patched in ([], [{}])
+    ours = Candidate("ours", lambda x: "run", generated=generated)
+    assert decide._call(ours, (torch.zeros(1),), mode)() == "run"

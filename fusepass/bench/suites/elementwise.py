@@ -1,11 +1,12 @@
 """Suite ``elementwise``: work on single elements that Inductor leaves in many kernels, or slow.
 
 Four hundred independent updates of small tensors; ReLU and max-pooling of images, whose floor is a
-copy of as many bytes as they read and write. fp32; on the CPU smaller.
+copy of as many bytes as they read and write. fp32, pooling in fp16, too; on the CPU smaller.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from fusepass.bench.programs import Program
 SIZES = (64, 128, 256, 512, 777, 1024, 2048, 4096)
 UPDATES = {"cuda": 400, "cpu": 24}
 IMAGES = {"cuda": ((1, 64, 256, 256), (64, 64, 112, 112)), "cpu": ((1, 8, 32, 32),)}
+DTYPES = {"": torch.float32, "fp16-": torch.float16}
 _SEED = 0
 
 
@@ -42,9 +44,11 @@ def pooled(x: Tensor) -> Tensor:
     return F.max_pool2d(torch.relu(x), 2)
 
 
-def pooling(device: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple[Tensor]]:
+def pooling(
+    device: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Callable[..., Any], tuple[Tensor]]:
     """A batch of images."""
-    return pooled, (torch.randn(shape, device=device),)
+    return pooled, (torch.randn(shape, device=device).to(dtype),)
 
 
 def copied(x: Tensor) -> Tensor:
@@ -53,9 +57,11 @@ def copied(x: Tensor) -> Tensor:
     return x.view(-1)[:count].clone()
 
 
-def copying(device: str, shape: tuple[int, ...]) -> tuple[Callable[..., Any], tuple[Tensor]]:
+def copying(
+    device: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> tuple[Callable[..., Any], tuple[Tensor]]:
     """The same images."""
-    return copied, (torch.randn(shape, device=device),)
+    return copied, (torch.randn(shape, device=device).to(dtype),)
 
 
 def programs(device: str) -> tuple[Program, ...]:
@@ -64,8 +70,10 @@ def programs(device: str) -> tuple[Program, ...]:
     found = [
         Program(f"updates-{count}", partial(updates, device), {"count": count}, branches=False)
     ]
-    for shape in IMAGES[device]:
-        name = "relu-max-pool-" + "x".join(map(str, shape))
-        build, floor = partial(pooling, device, shape), partial(copying, device, shape)
-        found.append(Program(name, build, {"shape": shape}, floor=floor, branches=False))
+    for shape, (kind, dtype) in itertools.product(IMAGES[device], DTYPES.items()):
+        name = f"relu-max-pool-{kind}" + "x".join(map(str, shape))
+        given = device, shape, dtype
+        build, floor = partial(pooling, *given), partial(copying, *given)
+        sizes = {"shape": shape, "dtype": str(dtype)}
+        found.append(Program(name, build, sizes, floor=floor, branches=False))
     return tuple(found)

@@ -1,0 +1,148 @@
+"""Max- or average-pooling and what is element-wise on either side of it, in one kernel of ours.
+
+    g(max_pool2d(f(x)))  ->  fusepass::pool(x, f, g, …)
+    max_pool2d(f(x))     ->  fusepass::pool(x, …, f)       where f keeps the order of numbers
+
+for images that lie plane by plane. Inductor computes either side in one kernel, too, but reads
+numbers of half precision one by one. Which f may be taken past a maximum, and why that changes no
+value, says :func:`fusepass.graph.pool_chain.is_monotone`.
+
+Whether it pays is measured: the kernel that Inductor generates against ours.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from functools import partial
+from typing import Any
+
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.errors import CandidateFailed
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.epilogue import parse
+from fusepass.graph.epilogue_of_aten import NoRegion
+from fusepass.graph.pool_chain import PoolChain, chain_at, is_pool
+from fusepass.kernels import pool as kernel
+from fusepass.kernels.pool_launch import prepare
+from fusepass.kernels.pool_source import Patch, Shape
+from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
+from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.provenance import inherit
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
+
+
+def candidates(problem: PoolProblem, every: bool) -> tuple[Candidate, ...]:
+    """Inductor's kernel, and ours with some patches.
+
+    Args:
+        problem: to be computed.
+        every: ask for more patches than those that were best elsewhere.
+    """
+    found = kernel.choices(problem.shape)
+    made = [
+        Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
+        for one in (found if every else found[: kernel.TIMED])
+    ]
+    return Candidate(INDUCTOR, partial(_theirs, problem=problem), generated=True), *made
+
+
+def _ours(x: Tensor, problem: PoolProblem, patch: Patch) -> Tensor:
+    return kernel.launch(x, problem.before, problem.behind, problem.shape, patch.name)
+
+
+def _theirs(x: Tensor, problem: PoolProblem) -> Tensor:
+    return kernel.reference(x, parse(problem.before), parse(problem.behind), problem.shape)
+
+
+def _check(site: Site) -> Accept | Reject:
+    pool = site.anchor
+    image = tensor_value(pool.args[0])
+    if image is None or image.dtype not in kernel.DTYPES:
+        return Reject(Reason.FLAVOUR, "its kernel pools bf16, fp16 or fp32", pool)
+    nowhere = own_kernels.refused(image.device, site.options, pool)
+    if nowhere is not None:
+        return nowhere
+    if written_before(site, pool):
+        return Reject(Reason.FLAVOUR, "something is written in front of it", pool)
+    try:
+        chain = chain_at(pool)
+    except NoRegion as why:
+        return Reject(Reason.FLAVOUR, str(why), pool)
+    x: Tensor = chain.source.meta["val"]
+    if 0 in list(x.shape):
+        return Reject(Reason.FLAVOUR, "there is nothing to pool", pool)
+    return _asked(site, chain, x)
+
+
+def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
+    pool = site.anchor
+    shape = _shape(chain, x)
+    planes = 1
+    for size in x.shape[:-2]:
+        hint = torch_private.size_hint(size)
+        if hint is None:
+            return Reject(Reason.COST, "its batch depends on data: nothing can be timed", pool)
+        planes *= hint
+    problem = PoolProblem(
+        op="pool",
+        activation="",
+        bias=False,
+        dtype=x.dtype,
+        m=planes,
+        n=shape.result[0] * shape.result[1],
+        k=shape.kernel[0] * shape.kernel[1],
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=x.device,
+        shape=shape,
+        before=chain.before.text(),
+        behind=chain.behind.text(),
+    )
+    every = site.options.mode.startswith("max-autotune")
+    choice = choose(problem, site.options, candidates(problem, every))
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", pool, choice.microseconds)
+    if choice.candidate != REFERENCE:
+        try:
+            prepare(shape, problem.before, problem.behind, choice.candidate, x.device)
+        except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
+            obstacle = f"{type(error).__name__}: {error}"
+            warnings.warn(CandidateFailed("pool", obstacle), stacklevel=2)
+            why = f"its kernel cannot be made: {obstacle}"
+            return Reject(Reason.INTERNAL, why, pool)
+    site.notes.update(chain=chain, patch=choice.candidate)
+    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
+    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def _shape(chain: PoolChain, x: Tensor) -> Shape:
+    steps = chain.kernel, chain.stride, chain.padding
+    return kernel.shape_of(x, chain.largest, steps, chain.divisor, chain.behind.outputs[0].dtype)
+
+
+def _replace(site: Site) -> None:
+    kernel.install_lowering()
+    chain: PoolChain = site.notes["chain"]
+    shape = _shape(chain, chain.source.meta["val"])
+    steps = [[*chain.kernel], [*chain.stride], [*chain.padding]]
+    rest = chain.largest, *steps, chain.divisor, shape.made, site.notes["patch"]
+    arguments: tuple[Any, ...] = chain.before.text(), chain.behind.text(), *rest
+    graph: fx.Graph = site.gm.graph
+    with graph.inserting_before(chain.last):
+        call = graph.call_function(kernel.OPERATOR, (chain.source, *arguments))
+        call.meta["val"] = kernel.OPERATOR(chain.source.meta["val"], *arguments)
+        inherit(call, chain.last)
+        item = graph.call_function(operator.getitem, (call, 0))
+        item.meta["val"] = call.meta["val"][0]
+        inherit(item, chain.last)
+    chain.last.replace_all_uses_with(item)
+    graph.eliminate_dead_code()
+
+
+RULE = GraphRule("pool", is_pool, _check, _replace)
