@@ -48,7 +48,7 @@ def behind(products: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
     """What follows the products, by one kernel; what is reduced comes in partial results."""
     parsed, first = parse(epilogue), products[0]
     m, n = first.shape
-    cut = _CUT_REDUCED if parsed.reduced else _CUT
+    cut = _CUT_REDUCED if parsed.reduced else _cut(n)
     while m > cut.m * _MOST:
         cut = replace(cut, m=2 * cut.m)
     outputs = [
@@ -63,6 +63,12 @@ def behind(products: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
     if m and n:
         _pointwise(epilogue)[grid](**given, M=m, N=n, BM=cut.m, BN=cut.n, num_warps=cut.warps)
     return outputs
+
+
+def _cut(n: int) -> Tile:
+    """As many elements for any width: where rows are short, more of them."""
+    wide = min(_CUT.n, 1 << (n - 1).bit_length()) if n else _CUT.n
+    return replace(_CUT, m=_CUT.m * _CUT.n // wide, n=wide)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,6 +55,7 @@ def filler(
         device: its number.
     """
     known, wanted = Shape(*shape), named(patch)
+    unaligned = replace(wanted, vector=1)
     kernels: dict[Patch, Any] = {}  # compiled by the first call
     sizes = [getattr(torch, dtype).itemsize for dtype in (known.given, known.made)]
     reads, writes = sizes[0] * wanted.vector - 1, sizes[1] * wanted.across - 1
@@ -62,7 +64,11 @@ def filler(
         *leading, x, y = given
         planes = math.prod(leading)
         source, target = Tensor.data_ptr(x), Tensor.data_ptr(y)
-        used = _NARROW if source & reads or target & writes else wanted
+        used = wanted
+        if target & writes:
+            used = _NARROW
+        elif source & reads:
+            used = unaligned
         kernel = kernels.get(used)
         if kernel is None:
             kernel = kernels[used] = _compiled(known, before, behind, used, device)

@@ -13,42 +13,35 @@ them, against one kernel.
 
 from __future__ import annotations
 
-import math
 import warnings
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
-from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.conv_chain import is_conv, scaled_at
-from fusepass.graph.epilogue import evaluate, parse
-from fusepass.graph.epilogue_of_aten import NoRegion
-from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.conv_chain import is_conv
 from fusepass.graph.region import Region
-from fusepass.graph.region_growth import grown
 from fusepass.kernels import depthwise as kernel
 from fusepass.kernels.depthwise_launch import prepare
 from fusepass.kernels.depthwise_source import Patch, Shape, shape_of
-from fusepass.kernels.gemm_unfused import behind
+from fusepass.patterns.conv_candidates import inductors
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ChannelWriter
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.matrix_form import (
-    OtherStrides,
-    Trial,
-    has_known_images,
-    lies_last,
-    write_trial,
-)
+from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.matrix_form import has_known_images, lies_last
 from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.tune import INDUCTOR, REFERENCE, Candidate, DepthwiseProblem, choose
-from fusepass.tune.region_problem import digest
+from fusepass.tune import (
+    INDUCTOR,
+    REFERENCE,
+    Candidate,
+    ConvRegionProblem,
+    DepthwiseProblem,
+    choose,
+)
 
 TIMED = 3  # patches that are timed outside max-autotune
 
@@ -81,15 +74,10 @@ def _in_order(weight: Tensor) -> bool:
     return True
 
 
-def _arguments(conv: fx.Node) -> tuple[list[int], list[int], list[int]]:
-    stride, padding, dilation = (list(pair) for pair in conv.args[3:6])  # type: ignore[arg-type]
-    return stride, padding, dilation
-
-
 # --- candidates -----------------------------------------------------------------------------------
 
 
-def candidates(problem: DepthwiseProblem, shape: Shape, every: bool) -> tuple[Candidate, ...]:
+def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and ours with some patches.
 
     Args:
@@ -97,103 +85,43 @@ def candidates(problem: DepthwiseProblem, shape: Shape, every: bool) -> tuple[Ca
         shape: of the convolution.
         every: ask for more patches than those that were best elsewhere.
     """
-    text = problem.epilogue.text()
     found = kernel.choices(shape)
     made = [
-        Candidate(one.name, partial(_ours, text=text, problem=problem, patch=one), compiles=True)
+        Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
         for one in (found if every else found[:TIMED])
     ]
-    unfused = partial(_unfused, text=text, problem=problem)
-    traced = partial(_traced, text=text, problem=problem)
-    return Candidate(INDUCTOR, unfused, traced=traced), *made
+    return inductors(problem), *made
 
 
 def _ours(
-    x: Tensor, weight: Tensor, *operands: Tensor, text: str, problem: DepthwiseProblem, patch: Patch
+    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, patch: Patch
 ) -> Any:
     stride, padding, dilation = problem.sizes
+    text = problem.epilogue.text()
     return kernel.launch(x, weight, operands, text, stride, padding, dilation, patch.name)
-
-
-def _convolved(x: Tensor, weight: Tensor, problem: DepthwiseProblem) -> Tensor:
-    made: Tensor = torch.ops.aten.convolution.default(
-        x, weight, None, *map(list, problem.sizes), False, [0, 0], problem.groups
-    )
-    return made.permute(0, 2, 3, 1).reshape(-1, problem.n)
-
-
-def _unfused(
-    x: Tensor, weight: Tensor, *operands: Tensor, text: str, problem: DepthwiseProblem
-) -> Any:
-    made = _convolved(x, weight, problem)
-    return behind([made], operands, text) if parse(text).steps else made
-
-
-def _traced(
-    x: Tensor, weight: Tensor, *operands: Tensor, text: str, problem: DepthwiseProblem
-) -> Any:
-    return evaluate(parse(text), [_convolved(x, weight, problem).float()], operands)
 
 
 # --- the rule -------------------------------------------------------------------------------------
 
 
 def _check(site: Site) -> Accept | Reject:
-    conv = site.anchor
-    nowhere = own_kernels.refused(conv.meta["val"].device, site.options, conv)
-    if nowhere is not None:
-        return nowhere
-    if written_before(site, scaled_at(conv)[1].next):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", conv)
-    before = set(site.gm.graph.nodes)
-    trial = Trial(conv)
-    verdict: Accept | Reject | None = None
-    try:
-        product = write_trial(trial, _multiply)
-        inner = Site(site.gm, product, site.options, site.fake_mode, site.nested)
-        verdict = _asked(inner, conv)
-    except (OtherStrides, NoRegion) as why:
-        return Reject(Reason.FLAVOUR, str(why) or "its images would lie otherwise", conv)
-    finally:
-        if not isinstance(verdict, Accept):
-            trial.take_back(before)
-    site.notes["product"] = inner
-    return verdict
+    return on_trial(site, _multiply, _asked)
 
 
 def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
     """The convolution without its bias, in matrix form."""
     x, weight = conv.args[:2]
-    return write.call(kernel.PRODUCT, x, weight, *_arguments(conv))
+    return write.call(kernel.PRODUCT, x, weight, *steps_of(conv))
 
 
 def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say."""
-    region = _region(site.anchor)
+    region = region_behind(site.anchor)
     x, weight = region.x.meta["val"], region.weights[0].value
-    stride, padding, dilation = _arguments(conv)
-    shape = shape_of(x.shape, weight.shape, x.dtype, stride, padding, dilation)
-    batch = torch_private.size_hint(x.shape[0])
-    if batch is None:
-        return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)
-    images = batch, shape.channels, *shape.image
-    problem = DepthwiseProblem(
-        op="depthwise",
-        activation=digest(region.epilogue),
-        bias=False,
-        dtype=x.dtype,
-        m=0,
-        n=shape.channels,
-        k=math.prod(shape.kernel),
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
-        device=x.device,
-        images=images,
-        kernel=tuple(weight.shape),  # type: ignore[arg-type]
-        sizes=(tuple(stride), tuple(padding), tuple(dilation)),
-        groups=shape.channels,
-        epilogue=region.epilogue,
-    )
+    shape = shape_of(x.shape, weight.shape, x.dtype, *steps_of(conv))
+    problem = problem_of(DepthwiseProblem, "depthwise", region, conv)
+    if isinstance(problem, Reject):
+        return problem
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
     if choice.candidate == INDUCTOR:
@@ -219,26 +147,10 @@ def _obstacle(shape: Shape, region: Region, patch: str) -> str | None:
     return None
 
 
-def _region(product: fx.Node) -> Region:
-    """What one kernel computes: all that follows, or nothing where it is better computed there.
-
-    Raises:
-        NoRegion: there is nothing.
-    """
-    try:
-        region = grown([product], ())
-    except NoRegion:
-        return grown([product], (), alone=True)
-    stored = (node for nodes in region.outputs for node in nodes)
-    if any(feeds_generated_code(node, region.nodes) for node in stored):
-        return grown([product], (), alone=True)
-    return region
-
-
 def _replace(site: Site) -> None:
     kernel.install_lowering()
     inner: Site = site.notes["product"]
-    arguments = _arguments(inner.notes["conv"])
+    arguments = steps_of(inner.notes["conv"])
 
     def call(x: Any, weights: Any, operands: Any, epilogue: str, patch: str) -> tuple[Any, ...]:
         return kernel.OPERATOR, x, weights[0], operands, epilogue, *arguments, patch

@@ -5,7 +5,7 @@
 
 for images that lie plane by plane. Inductor computes either side in one kernel, too, but reads
 numbers of half precision one by one. Which f may be taken past a maximum, and why that changes no
-value, says :func:`fusepass.graph.pool_chain.is_monotone`.
+value but the sign of a zero, says :func:`fusepass.graph.pool_chain.is_monotone`.
 
 Whether it pays is measured: the kernel that Inductor generates against ours.
 """
@@ -34,6 +34,8 @@ from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
+
+_MOST_PLANES = 1 << 31
 
 
 def candidates(problem: PoolProblem, every: bool) -> tuple[Candidate, ...]:
@@ -67,16 +69,13 @@ def _check(site: Site) -> Accept | Reject:
     nowhere = own_kernels.refused(image.device, site.options, pool)
     if nowhere is not None:
         return nowhere
-    if written_before(site, pool):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", pool)
     try:
         chain = chain_at(pool)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, str(why), pool)
-    x: Tensor = chain.source.meta["val"]
-    if 0 in list(x.shape):
-        return Reject(Reason.FLAVOUR, "there is nothing to pool", pool)
-    return _asked(site, chain, x)
+    if written_before(site, chain.last):
+        return Reject(Reason.FLAVOUR, "something is written in front of it", pool)
+    return _asked(site, chain, chain.source.meta["val"])
 
 
 def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
@@ -88,6 +87,8 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
         if hint is None:
             return Reject(Reason.COST, "its batch depends on data: nothing can be timed", pool)
         planes *= hint
+    if not 0 < planes < _MOST_PLANES:
+        return Reject(Reason.FLAVOUR, "there is nothing to pool, or too many planes", pool)
     problem = PoolProblem(
         op="pool",
         activation="",

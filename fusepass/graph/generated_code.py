@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from torch import fx
 
@@ -18,7 +18,9 @@ _OPAQUE = frozenset(
 )
 
 
-def feeds_generated_code(node: fx.Node, besides: Collection[fx.Node] = ()) -> bool:
+def feeds_generated_code(
+    node: fx.Node, besides: Collection[fx.Node] = (), alike: Sequence[fx.Node] = ()
+) -> bool:
     """Whether Inductor computes a node inside the kernel that it generates for a reader of it.
 
     Readers through views count, too. It then costs nothing there: reading the pre-activation costs
@@ -28,8 +30,13 @@ def feeds_generated_code(node: fx.Node, besides: Collection[fx.Node] = ()) -> bo
     Args:
         node: of an ATen graph.
         besides: calls that do not count, because what computes the node takes them in.
+        alike: other nodes with the same value, whose readers are its readers, too.
     """
-    generated, called = _readers(node, besides)
+    generated: list[fx.Node] = []
+    called: list[fx.Node] = []
+    for one in (node, *alike):
+        for found, more in zip((generated, called), _readers(one, besides), strict=True):
+            found.extend(more)
     if not generated or not called:
         return bool(generated)
     behind = _behind(called)

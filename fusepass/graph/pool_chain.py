@@ -18,11 +18,11 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
-from fusepass.graph.library_calls import is_library_call
+from fusepass.graph.library_calls import VIEWS, is_library_call
 from fusepass.graph.members import through_views
 
 _MAXIMA = frozenset("_low_memory_max_pool_with_offsets max_pool2d_with_indices".split())
-_LAID_OUT_ANEW = frozenset("convolution cudnn_convolution_relu".split())
+_LAID_OUT_ANEW = frozenset("convolution cudnn_convolution_relu conv_relu".split())
 _MOST_STEPS = 32
 _LARGE = 1e38  # what is smaller is finite in fp32, and so is one over it
 Pair = tuple[int, int]
@@ -76,8 +76,12 @@ def chain_at(node: fx.Node) -> PoolChain:
     pools = [user for user in last.users if is_pool(user)]
     if feeds_generated_code(last, [*nodes, *pools]):
         raise NoRegion("Inductor computes it in the kernel that reads it")
+    if _feeds_convolution(last):
+        raise NoRegion("a convolution reads it, for which Inductor may lay it out in another way")
+    if any(one is not node and _moves_alike(one, node) for one in _pools_of(source)):
+        raise NoRegion("Inductor pools it in one kernel with another of the same image")
     behind = _body(pooled, nodes, last)
-    if largest and is_monotone(before):
+    if largest and is_monotone(before) and not _tells_zeros_apart(behind):
         before, behind = _body(source, (), source), joined(before, behind)
     return PoolChain(
         source, last, largest, kernel, stride, padding, divisor, before, _typed(behind, last)
@@ -170,7 +174,39 @@ def _is_there(node: fx.Node) -> bool:
         node = node.all_input_nodes[0]
     if node.op in ("placeholder", "get_attr") or is_pool(node):
         return True
-    return is_library_call(node) and op_name(node) not in _LAID_OUT_ANEW
+    return is_library_call(node) and not _is_convolution(node)
+
+
+def _feeds_convolution(node: fx.Node) -> bool:
+    return any(
+        _feeds_convolution(user) if op_name(user) in VIEWS else _is_convolution(user)
+        for user in node.users
+    )
+
+
+def _is_convolution(node: fx.Node) -> bool:
+    _, name = torch_private.operator_name(node.target) or ("", "")
+    return name in _LAID_OUT_ANEW
+
+
+def _pools_of(source: fx.Node) -> list[fx.Node]:
+    """The poolings of what is computed from a tensor alone, element by element."""
+    seen, waiting = {source}, [source]
+    while waiting:
+        for user in waiting.pop().users:
+            if user not in seen and (is_pool(user) or calls_of(user) is not None):
+                seen.add(user)
+                waiting += [] if is_pool(user) else [user]
+    return list(filter(is_pool, seen))
+
+
+def _moves_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether two poolings have as many results of an image."""
+    sizes = [
+        value[0] if isinstance(value := node.meta["val"], (tuple, list)) else value
+        for node in (one, other)
+    ]
+    return tuple(sizes[0].shape[-2:]) == tuple(sizes[1].shape[-2:])
 
 
 def _check_lies(source: fx.Node) -> None:
@@ -278,6 +314,14 @@ def _keeps_order(step: Step, previous: str) -> bool:
         return False
     scales = step.op in ("mul", "div") and number > 1 / _LARGE
     return scales or step.op in ("maximum", "minimum", "add", "sub")
+
+
+def _tells_zeros_apart(body: Epilogue) -> bool:
+    """Whether 0 and -0 may give different numbers."""
+    return any(
+        step.op in ("reciprocal", "rsqrt") or (step.op == "div" and isinstance(step.args[1], str))
+        for step in body.steps
+    )
 
 
 def joined(first: Epilogue, second: Epilogue) -> Epilogue:

@@ -51,9 +51,16 @@ def region_rules() -> tuple[GraphRule, ...]:
 @functools.cache
 def late_rules() -> tuple[GraphRule, ...]:
     """Those that follow: convolutions, then element-wise calls, also those that rules made."""
-    from fusepass.patterns import conv_product, conv_relu, depthwise, horizontal, pool
+    from fusepass.patterns import conv_product, conv_region, conv_relu, depthwise, horizontal, pool
 
-    return (conv_relu.RULE, depthwise.RULE, conv_product.RULE, pool.RULE, horizontal.RULE)
+    return (
+        conv_relu.RULE,
+        depthwise.RULE,
+        conv_product.RULE,
+        conv_region.RULE,
+        pool.RULE,
+        horizontal.RULE,
+    )
 
 
 def graph_edits() -> tuple[GraphRule, ...]:

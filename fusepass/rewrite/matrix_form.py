@@ -7,7 +7,7 @@ for regions behind products finds one there. If nothing comes of it, the graph i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,12 +79,18 @@ def _same_shape(value: Tensor, other: Tensor) -> bool:
     return value.dim() == other.dim() and all(torch_private.known_equal(*pair) for pair in pairs)
 
 
-def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.Node]) -> fx.Node:
+def write_trial(
+    trial: Trial,
+    multiply: Callable[[ChannelWriter, fx.Node], fx.Node],
+    only: Container[fx.Node] | None = None,
+) -> fx.Node:
     """Write a site in matrix form beside what it is, and let others read it.
 
     Args:
         trial: with the convolution.
         multiply: writes the convolution, without its bias, as a matrix.
+        only: of the nodes behind the convolution and the changes of its channels, those to write in
+            matrix form; None for all that can be.
 
     Returns:
         What ``multiply`` wrote.
@@ -129,7 +135,8 @@ def write_trial(trial: Trial, multiply: Callable[[ChannelWriter, fx.Node], fx.No
         following = node.next
         value = tensor_value(node)
         reads = any(one in trial.matrix for one in node.all_input_nodes)
-        if reads and value is not None and _same_shape(value, images) and calls_of(node):
+        wanted = reads and (only is None or node in only)
+        if wanted and value is not None and _same_shape(value, images) and calls_of(node):
             with graph.inserting_before(node):
                 given = [argument(arg) for arg in node.args]
                 if None not in given:

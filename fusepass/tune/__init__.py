@@ -8,6 +8,7 @@ of it for users.
 from __future__ import annotations
 
 from fusepass.tune.conv_problem import ConvProblem
+from fusepass.tune.conv_region_problem import ConvRegionProblem
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
 from fusepass.tune.depthwise_problem import DepthwiseProblem
 from fusepass.tune.maintain import import_choices, prune
@@ -23,6 +24,7 @@ __all__ = [
     "Candidate",
     "Choice",
     "ConvProblem",
+    "ConvRegionProblem",
     "DepthwiseProblem",
     "Entry",
     "PoolProblem",

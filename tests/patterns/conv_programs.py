@@ -42,17 +42,19 @@ class Layer(nn.Module):
         self,
         around: Callable[[Layer, Tensor, Tensor], Tensor],
         *,
-        inputs: int = CHANNELS,
+        channels: int = CHANNELS,
+        inputs: int = 0,
         width: int = 3,
         bias: bool = False,
         **given: Any,
     ) -> None:
         super().__init__()
         given.setdefault("padding", width // 2)
-        self.conv = nn.Conv2d(inputs, CHANNELS, width, bias=bias, **given)
-        self.shortcut = nn.Conv2d(inputs, CHANNELS, 1, bias=False)
-        self.norm, self.norm2, self.around = norm(), norm(), around
-        self.scale = nn.Parameter(torch.randn(CHANNELS, 1, 1))
+        inputs = inputs or channels
+        self.conv = nn.Conv2d(inputs, channels, width, bias=bias, **given)
+        self.shortcut = nn.Conv2d(inputs, channels, 1, bias=False)
+        self.norm, self.norm2, self.around = norm(channels), norm(channels), around
+        self.scale = nn.Parameter(torch.randn(channels, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.around(self, self.conv(x), x)
@@ -116,7 +118,7 @@ def aten_graph(module: nn.Module, x: Tensor, *rules: str) -> str:
     call = partial(torch.func.functional_call, module)
     with torch.no_grad():
         gm = make_fx(call, select_decomp_table(), tracing_mode="fake")(given, (x,))
-    names = ("conv_relu", "depthwise", "conv_product", "horizontal")
+    names = ("conv_relu", "depthwise", "conv_product", "conv_region", "horizontal")
     options = Options(candidate="reference", rules={name: name in rules for name in names})
     rewrite_aten(gm.graph, options, ())
     gm.graph.lint()

@@ -1,0 +1,122 @@
+"""A convolution and what is element-wise behind it, in one Triton kernel.
+
+    f(s * (conv(x, w) + a) + t, z, …)  ->  fusepass::conv_region(x, [w], [s, t, z, …], f)
+
+for images that lie channels last, in half precision. cuDNN's kernels take a bias, a residual and
+ReLU in (rule ``conv_relu``); for other activations (SiLU, hard-swish, GELU, leaky ReLU, a gate)
+Inductor writes the result to memory and reads it again. In matrix form it is a product like
+another: what may follow is found as behind a linear layer.
+
+Whether it pays is measured: the library's convolution and one element-wise kernel, as Inductor runs
+them, against one kernel, whose convolution is mostly slower than the library's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, fx
+
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.conv_chain import is_conv
+from fusepass.kernels import conv_region as kernel
+from fusepass.kernels.conv_source import Shape, Tile
+from fusepass.patterns.conv_candidates import inductors
+from fusepass.report.decision import Reason
+from fusepass.rewrite.channels import ChannelWriter
+from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.matrix_form import has_known_images, lies_last
+from fusepass.rewrite.region_call import sizes_of, write_call
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
+
+
+def is_dense_conv(node: fx.Node) -> bool:
+    """Whether a node convolves all channels, with images and weight channels last, known sizes."""
+    if not is_conv(node):
+        return False
+    args: Any = node.args
+    values = [tensor_value(one) for one in (*args[:2], node)]
+    if any(one is None or one.dtype not in kernel.HALF for one in values):
+        return False
+    x, weight, made = (one for one in values if one is not None)
+    sizes = *weight.shape, *args[3], *args[4], *args[5]
+    known = has_known_images(x) and has_known_images(made) and has_known_images(weight)
+    if not known or args[8] != 1 or not all(isinstance(size, int) for size in sizes):
+        return False
+    if {len(args[3]), len(args[4]), len(args[5])} != {2}:
+        return False
+    return lies_last(x) and lies_last(weight) and lies_last(made)
+
+
+def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[Candidate, ...]:
+    """Inductor's two kernels, and ours with some tiles.
+
+    Args:
+        problem: to be computed.
+        shape: of the convolution.
+        every: ask for more tiles than those that were best elsewhere.
+    """
+    found = kernel.choices(shape)
+    made = [
+        Candidate(one.name, partial(_ours, problem=problem, tile=one), compiles=True)
+        for one in (found if every else found[: kernel.TIMED])
+    ]
+    return inductors(problem), *made
+
+
+def _ours(
+    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, tile: Tile
+) -> Any:
+    name = kernel.name_of(tile.name, *problem.sizes)
+    return kernel.launch(x, weight, operands, problem.epilogue.text(), name)
+
+
+def _check(site: Site) -> Accept | Reject:
+    x, weight = (one.meta["val"] for one in site.anchor.args[:2])  # type: ignore[union-attr]
+    why = kernel.refuses(x, weight)
+    if why is not None:
+        return Reject(Reason.FLAVOUR, why, site.anchor)
+    return on_trial(site, _multiply, _asked)
+
+
+def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
+    """The convolution without its bias, in matrix form."""
+    x, weight = conv.args[:2]
+    return write.call(kernel.PRODUCT, x, weight, *steps_of(conv))
+
+
+def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
+    """Whether a kernel of ours computes the region at a product, as the site's notes then say."""
+    region = region_behind(site.anchor)
+    if not region.epilogue.steps:
+        return Reject(Reason.NO_RULE, "nothing follows that one kernel could compute", conv)
+    x, weight = region.x.meta["val"], region.weights[0].value
+    problem = problem_of(ConvRegionProblem, "conv", region, conv)
+    if isinstance(problem, Reject):
+        return problem
+    shape = kernel.shape_of(x, weight, *steps_of(conv))
+    every = site.options.mode.startswith("max-autotune")
+    choice = choose(problem, site.options, candidates(problem, shape, every))
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", conv, choice.microseconds)
+    tile = kernel.name_of(choice.candidate, *steps_of(conv))
+    site.notes.update(region=region, sizes=sizes_of(region), tile=tile)
+    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
+    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def _replace(site: Site) -> None:
+    kernel.install_lowering()
+
+    def call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tuple[Any, ...]:
+        return kernel.OPERATOR, x, weights, operands, epilogue, tile
+
+    write_call(site.notes["product"], call)
+    site.gm.graph.eliminate_dead_code()
+
+
+RULE = GraphRule("conv_region", is_dense_conv, _check, _replace)
