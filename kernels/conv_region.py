@@ -33,7 +33,7 @@ ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
 _Pair = Sequence[int]
 _GROUP = 8
 _NARROWEST = 32  # channels of the image that a step reads
-_MOST_NUMBERS = 1 << 31  # of an image: places in it are 32-bit numbers
+_MOST_NUMBERS = 1 << 31  # of one image: places in it are 32-bit numbers
 
 # --- reference ------------------------------------------------------------------------------------
 
@@ -70,9 +70,8 @@ def refuses(x: Tensor, weight: Tensor) -> str | None:
         return "its kernel multiplies fp16 or bf16"
     if x.shape[1] % _NARROWEST or weight.shape[0] % 16:
         return f"its channels are no multiples of {_NARROWEST} and 16"
-    images = torch_private.size_hint(x.shape[0])
-    if images is None or images * x.shape[1] * x.shape[2] * x.shape[3] >= _MOST_NUMBERS:
-        return "its batch depends on data, or its images are too large together"
+    if x.shape[1] * x.shape[2] * x.shape[3] >= _MOST_NUMBERS or weight.numel() >= _MOST_NUMBERS:
+        return "its image or its weight is too large"
     return None
 
 

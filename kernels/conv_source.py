@@ -91,7 +91,8 @@ def fusepass_conv(x_ptr, w0_ptr, $params M, N, C: tl.constexpr, O: tl.constexpr,
     rows, columns = m * BM + tl.arange(0, BM), n * BN + tl.arange(0, BN)
     image, pixel = rows // (OH * OW), rows % (OH * OW)
     top, left = pixel // OW * SY - PY, pixel % OW * SX - PX
-    start = ((image * H + top) * W + left) * C
+    # Outside the image, too, where nothing is read; far into a large batch beyond 32 bits.
+    start = x_ptr + ((image.to(tl.int64) * H + top) * W + left) * C
     steps: tl.constexpr = C // BK
     k = tl.arange(0, BK)
     product = tl.zeros((BM, BN), tl.float32)
@@ -101,7 +102,7 @@ def fusepass_conv(x_ptr, w0_ptr, $params M, N, C: tl.constexpr, O: tl.constexpr,
         y, x = top + down, left + across
         there = (y >= 0) & (y < H) & (x >= 0) & (x < W) & (rows < M)
         at = start + ((down * W + across) * C + first)
-        pixels = tl.load(x_ptr + at[:, None] + k[None, :], mask=there[:, None], other=0.0)
+        pixels = tl.load(at[:, None] + k[None, :], mask=there[:, None], other=0.0)
         weight = w0_ptr + (columns * (KH * KW * C))[None, :] + (tap * C + first) + k[:, None]
         taps = tl.load(weight, mask=(columns < N)[None, :], other=0.0)
         product = tl.dot(pixels, taps, product)

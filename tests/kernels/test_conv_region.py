@@ -166,7 +166,8 @@ def test_what_it_refuses() -> None:
         assert refused(x, weight.bfloat16())
         assert refused(x, weight[:24])
         assert refused(x[:, :48], weight[:, :48])
-        assert refused(torch.empty(1 << 16, 64, 32, 32, dtype=torch.half), weight)
+        assert not refused(torch.empty(1 << 16, 64, 32, 32, dtype=torch.half), weight)
+        assert refused(torch.empty(1, 64, 1 << 13, 1 << 12, dtype=torch.half), weight)
 
 
 def test_the_operator() -> None:
