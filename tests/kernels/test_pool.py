@@ -100,6 +100,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @host.needs_compiler
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_its_text_on_the_host(seed: int, on_host: None) -> None:
     draw = random.Random(seed)

@@ -53,6 +53,7 @@ TAKEN: dict[str, Around] = {
 }
 
 
+@pytest.mark.sampled(2)  # each of them once, with one dtype or the other
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_is_taken(name: str, dtype: torch.dtype) -> None:

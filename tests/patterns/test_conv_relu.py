@@ -25,6 +25,7 @@ from tests.patterns.conv_programs import AROUND, CHANNELS, OPTIONS, Layer, agree
 LAST = torch.channels_last
 
 
+@pytest.mark.sampled(2)  # each of them in both orders, with one dtype or another
 @pytest.mark.parametrize("name", AROUND)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("last", [False, True])

@@ -63,6 +63,7 @@ TAKEN: dict[str, Around] = {
 }
 
 
+@pytest.mark.sampled(3)  # each of them once, with one dtype or another
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_what_is_taken(name: str, dtype: torch.dtype) -> None:

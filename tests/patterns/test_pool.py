@@ -88,6 +88,7 @@ TAKEN: dict[str, Program] = {
 TIMES = {"two of them": 2, "one after the other": 2}
 
 
+@pytest.mark.sampled(3)  # each of them once, with one dtype or another
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_what_is_taken(name: str, dtype: torch.dtype) -> None:
