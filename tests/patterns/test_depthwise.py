@@ -87,6 +87,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("name", ["silu", "nothing"])
 def test_kinds_of_convolutions(given: dict[str, Any], name: str) -> None:

@@ -51,6 +51,7 @@ def failure_of(name: str, profile: str) -> Exception | None:
     return None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", wrong_rules.RULES)
 def test_a_wrong_rule_fails(name: str, fusepass_rule_profile):
     assert failure_of(name, fusepass_rule_profile) is not None
