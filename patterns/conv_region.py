@@ -24,13 +24,14 @@ from fusepass.kernels import conv_region as kernel
 from fusepass.kernels.conv_source import Shape, Tile
 from fusepass.patterns.conv_candidates import inductors
 from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ChannelWriter
 from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.matrix_form import has_known_images, lies_last
 from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
+from fusepass.tune import Candidate, ConvRegionProblem, choose
 
 
 def is_dense_conv(node: fx.Node) -> bool:
@@ -100,13 +101,12 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     shape = kernel.shape_of(x, weight, *steps_of(conv))
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
-    if choice.candidate == INDUCTOR:
-        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", conv, choice.microseconds)
+    verdict = own_kernels.verdict(choice, conv)
+    if isinstance(verdict, Reject):
+        return verdict
     tile = kernel.name_of(choice.candidate, *steps_of(conv))
     site.notes.update(region=region, sizes=sizes_of(region), tile=tile)
-    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
-    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+    return verdict
 
 
 def _replace(site: Site) -> None:

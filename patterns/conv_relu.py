@@ -34,6 +34,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import conv_relu as kernel
 from fusepass.kernels.gemm_unfused import behind
 from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.provenance import inherit
@@ -140,12 +141,11 @@ def _check(site: Site) -> Accept | Reject:
     )
     weights = sum(_bytes(_given(one)[1]) for one in scaled)
     choice = choose(problem, options, candidates(problem, weights))
-    if choice.candidate == INDUCTOR:
-        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", relu, choice.microseconds)
+    verdict = own_kernels.verdict(choice, relu)
+    if isinstance(verdict, Reject):
+        return verdict
     site.notes.update(chain=chain)
-    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
-    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+    return verdict
 
 
 def _given(one: Scaled) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:

@@ -13,21 +13,18 @@ them, against one kernel.
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from typing import Any
 
 from torch import Tensor, fx
 
-from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.conv_chain import is_conv
-from fusepass.graph.region import Region
 from fusepass.kernels import depthwise as kernel
 from fusepass.kernels.depthwise_launch import prepare
 from fusepass.kernels.depthwise_source import Patch, Shape, shape_of
 from fusepass.patterns.conv_candidates import inductors
-from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ChannelWriter
 from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
 from fusepass.rewrite.graph_rule import GraphRule, Site
@@ -35,7 +32,6 @@ from fusepass.rewrite.matrix_form import has_known_images, lies_last
 from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import (
-    INDUCTOR,
     REFERENCE,
     Candidate,
     ConvRegionProblem,
@@ -124,27 +120,16 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
         return problem
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
-    if choice.candidate == INDUCTOR:
-        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", conv, choice.microseconds)
+    verdict = own_kernels.verdict(choice, conv)
+    if isinstance(verdict, Reject):
+        return verdict
     if choice.candidate != REFERENCE:
-        obstacle = _obstacle(shape, region, choice.candidate)
+        given = shape, region.epilogue, choice.candidate, x.device
+        obstacle = own_kernels.compiled("depthwise", partial(prepare, *given), conv)
         if obstacle is not None:
-            return Reject(Reason.INTERNAL, f"its kernel cannot be made: {obstacle}", conv)
+            return obstacle
     site.notes.update(region=region, sizes=sizes_of(region), tile=choice.candidate, conv=conv)
-    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
-    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
-
-
-def _obstacle(shape: Shape, region: Region, patch: str) -> str | None:
-    """Why a kernel cannot be compiled, which a table does not know; None if it can."""
-    try:
-        prepare(shape, region.epilogue, patch, region.x.meta["val"].device)
-    except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
-        problem = f"{type(error).__name__}: {error}"
-        warnings.warn(CandidateFailed("depthwise", problem), stacklevel=2)
-        return problem
-    return None
+    return verdict
 
 
 def _replace(site: Site) -> None:

@@ -5,7 +5,7 @@
 
 for images that lie plane by plane. Inductor computes either side in one kernel, too, but reads
 numbers of half precision one by one. Which f may be taken past a maximum, and why that changes no
-value but the sign of a zero, says :func:`fusepass.graph.pool_chain.is_monotone`.
+value but the sign of a zero, says :func:`fusepass.graph.monotone.is_monotone`.
 
 Whether it pays is measured: the kernel that Inductor generates against ours.
 """
@@ -13,14 +13,12 @@ Whether it pays is measured: the kernel that Inductor generates against ours.
 from __future__ import annotations
 
 import operator
-import warnings
 from functools import partial
 from typing import Any
 
 from torch import Tensor, fx
 
 from fusepass import torch_private
-from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.epilogue import parse
 from fusepass.graph.epilogue_of_aten import NoRegion
@@ -106,20 +104,16 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
     )
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, every))
-    if choice.candidate == INDUCTOR:
-        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", pool, choice.microseconds)
+    verdict = own_kernels.verdict(choice, pool)
+    if isinstance(verdict, Reject):
+        return verdict
     if choice.candidate != REFERENCE:
-        try:
-            prepare(shape, problem.before, problem.behind, choice.candidate, x.device)
-        except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
-            obstacle = f"{type(error).__name__}: {error}"
-            warnings.warn(CandidateFailed("pool", obstacle), stacklevel=2)
-            why = f"its kernel cannot be made: {obstacle}"
-            return Reject(Reason.INTERNAL, why, pool)
+        given = shape, problem.before, problem.behind, choice.candidate, x.device
+        obstacle = own_kernels.compiled("pool", partial(prepare, *given), pool)
+        if obstacle is not None:
+            return obstacle
     site.notes.update(chain=chain, patch=choice.candidate)
-    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
-    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+    return verdict
 
 
 def _shape(chain: PoolChain, x: Tensor) -> Shape:

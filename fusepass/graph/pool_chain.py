@@ -15,16 +15,16 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
+from fusepass.graph.epilogue import Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.library_calls import VIEWS, is_library_call
 from fusepass.graph.members import through_views
+from fusepass.graph.monotone import is_monotone, joined, tells_zeros_apart
 
 _MAXIMA = frozenset("_low_memory_max_pool_with_offsets max_pool2d_with_indices".split())
 _LAID_OUT_ANEW = frozenset("convolution cudnn_convolution_relu conv_relu".split())
 _MOST_STEPS = 32
-_LARGE = 1e38  # what is smaller is finite in fp32, and so is one over it
 Pair = tuple[int, int]
 
 
@@ -81,7 +81,7 @@ def chain_at(node: fx.Node) -> PoolChain:
     if any(one is not node and _moves_alike(one, node) for one in _pools_of(source)):
         raise NoRegion("Inductor pools it in one kernel with another of the same image")
     behind = _body(pooled, nodes, last)
-    if largest and is_monotone(before) and not _tells_zeros_apart(behind):
+    if largest and is_monotone(before) and not tells_zeros_apart(behind):
         before, behind = _body(source, (), source), joined(before, behind)
     return PoolChain(
         source, last, largest, kernel, stride, padding, divisor, before, _typed(behind, last)
@@ -283,56 +283,3 @@ def _body(source: fx.Node, nodes: Iterable[fx.Node], last: fx.Node) -> Epilogue:
 def _typed(body: Epilogue, last: fx.Node) -> Epilogue:
     dtype = str(last.meta["val"].dtype).removeprefix("torch.")
     return Epilogue(1, (), body.steps, (Output(body.outputs[0].value, dtype),))
-
-
-# --- algebra --------------------------------------------------------------------------------------
-
-
-def is_monotone(body: Epilogue) -> bool:
-    """Whether a function never gives less for more, also in floating point, and NaN for NaN alone.
-
-    Then the maximum of what it gives is what it gives for the maximum: each window has a pixel, as
-    padding is at most half of it. Of numbers that it makes equal (0 and -0, say) another one may be
-    taken, which is equal. Sums with a finite number and products with a positive one are monotone
-    because rounding is.
-    """
-    previous = "%0"
-    for number, step in enumerate(body.steps, start=1):
-        if not _keeps_order(step, previous):
-            return False
-        previous = f"%{number}"
-    return body.outputs[0].value == previous
-
-
-def _keeps_order(step: Step, previous: str) -> bool:
-    if step.op == "relu":
-        return step.args == (previous,)
-    if len(step.args) != 2 or step.args[0] != previous:
-        return False
-    number = step.args[1]
-    if isinstance(number, (bool, str)) or not abs(number) < _LARGE:
-        return False
-    scales = step.op in ("mul", "div") and number > 1 / _LARGE
-    return scales or step.op in ("maximum", "minimum", "add", "sub")
-
-
-def _tells_zeros_apart(body: Epilogue) -> bool:
-    """Whether 0 and -0 may give different numbers."""
-    return any(
-        step.op in ("reciprocal", "rsqrt") or (step.op == "div" and isinstance(step.args[1], str))
-        for step in body.steps
-    )
-
-
-def joined(first: Epilogue, second: Epilogue) -> Epilogue:
-    """One function after the other, both of one product."""
-    count = len(first.steps)
-
-    def moved(arg: Argument) -> Argument:
-        if not isinstance(arg, str):
-            return arg
-        return first.outputs[0].value if arg == "%0" else f"%{int(arg[1:]) + count}"
-
-    steps = (Step(step.op, tuple(map(moved, step.args))) for step in second.steps)
-    output = Output(str(moved(second.outputs[0].value)), second.outputs[0].dtype)
-    return Epilogue(1, (), (*first.steps, *steps), (output,))

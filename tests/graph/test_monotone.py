@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusepass.graph.epilogue import Epilogue, Output, Step, evaluate
-from fusepass.graph.pool_chain import is_monotone, joined
+from fusepass.graph.monotone import is_monotone, joined
 
 
 def body(*steps: tuple[object, ...]) -> Epilogue:
