@@ -17,7 +17,7 @@ from fusepass import torch_private
 from fusepass.errors import FusepassError, InductorFault
 from fusepass.options import Options
 from fusepass.recipe_search import RULE as RECIPES
-from fusepass.report import log
+from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, in_short
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.default_rules import graph_edits
@@ -47,19 +47,21 @@ def compiled_or_without_rules(
     if options.codegen != "inductor":
         return compiled(options)  # run op by op: nothing to compile that could fail
     put_back = remembered(innermost_first(gm))
-    before = list(record.decisions)
+    before, noted = list(record.decisions), artifact.snapshot()
     try:
         return compiled(options)
     except Exception as error:
         if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
             raise
         problem = in_short(error)
-    undone = [d for d in record.decisions if d.rule in _optional() and _is_new(d, before)]
+    made = [*record.decisions, *artifact.taken_back(noted)]
+    undone = [d for d in made if d.rule in _optional() and _is_new(d, before)]
     record.decisions = before
     put_back()
-    found = compiled(_without_rules(options))
     # "Switched off" would be true of the second try only; what follows says what happened.
-    record.decisions = [d for d in record.decisions if d.reason_code is not Reason.RULE_OFF]
+    record.undone = frozenset(rule for rule in _optional() if options.rule_on(rule))
+    found = compiled(_without_rules(options))
+    record.decisions = record.news(record.decisions)
     named = sorted({decision.rule for decision in undone})
     warnings.warn(InductorFault(named, problem), stacklevel=2)
     record.decisions += [

@@ -33,10 +33,17 @@ def forgotten() -> Iterator[None]:
     try:
         yield
     finally:
-        counters = torch_private.inductor_counters()
-        for key in snapshot():
-            del counters[key]
-        counters.update(before)
+        taken_back(before)
+
+
+def taken_back(before: dict[str, int]) -> list[Decision]:
+    """What the counters have gained since a snapshot; they are put back to it."""
+    found = decisions_since(before)
+    counters = torch_private.inductor_counters()
+    for key in snapshot():
+        del counters[key]
+    counters.update(before)
+    return found
 
 
 def decisions_since(before: dict[str, int]) -> list[Decision]:

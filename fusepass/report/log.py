@@ -15,12 +15,12 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from fusepass.report import artifact
-from fusepass.report.decision import Decision, Station
+from fusepass.report.decision import Decision, Reason, Station
 
 logger = logging.getLogger("fusepass")
 
@@ -39,6 +39,12 @@ class GraphRecord:
     code: Any = None
     waits: list[Any] = field(default_factory=list)
     reads_back: bool = False  # whether the code behind it brings something to the host
+    undone: frozenset[str] = frozenset()  # rules that had to be switched off, which is no news
+
+    def news(self, found: Iterable[Decision]) -> list[Decision]:
+        """Those of some decisions that do not just say that a rule was switched off for a fault."""
+        off = Reason.RULE_OFF
+        return [d for d in found if d.reason_code is not off or d.rule not in self.undone]
 
     def decide(self, found: list[Decision]) -> None:
         """Add decisions; what a rule made of a captured branch takes the place of the capture."""
@@ -273,7 +279,7 @@ def _settle() -> None:
         if _open is not None:
             record, before = _open
             _open = None
-            record.decisions += artifact.decisions_since(before)
+            record.decisions += record.news(artifact.decisions_since(before))
 
 
 def _summarise(record: GraphRecord) -> None:
