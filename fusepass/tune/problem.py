@@ -6,11 +6,13 @@ rounded up to a power of two; the sizes of the weight are exact, since a model h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 INDUCTOR = "inductor"
 REFERENCE = "reference"
@@ -71,6 +73,36 @@ class Problem:
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
+
+    def inputs(self, generator: torch.Generator) -> tuple[Tensor | None, ...]:
+        """What candidates are called with: here x, the weight (k, n) and the bias, if there is one.
+
+        Random numbers, on the device and with the problem's strides.
+        """
+
+        def noise(count: int, scale: float) -> Tensor:
+            data = torch.empty(count, dtype=self.dtype, device=self.device)
+            return data.normal_(0.0, scale, generator=generator)
+
+        (of_x, of_weight), (m, n, k) = self._extents, (self.m, self.n, self.k)
+        x = noise(of_x, 1.0).as_strided((m, k), self.x_strides)
+        weight = noise(of_weight, 1 / math.sqrt(k)).as_strided((k, n), self.weight_strides)
+        return x, weight, noise(n, 1.0) if self.bias else None
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of inputs and results."""
+        return (sum(self._extents) + 4 * self.m * self.n) * self.dtype.itemsize
+
+    @property
+    def _extents(self) -> tuple[int, int]:
+        """Elements from the first to the last of x and of the weight."""
+        both = (self.m, self.k, self.x_strides), (self.k, self.n, self.weight_strides)
+        x, weight = (
+            1 + (rows - 1) * strides[0] + (columns - 1) * strides[1]
+            for rows, columns, strides in both
+        )
+        return x, weight
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ call a memset larger than L2 pushes out what earlier calls left there.
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,7 @@ import torch
 from torch import Tensor
 
 from fusepass import torch_private
-from fusepass.tune.conv_problem import ConvProblem
-from fusepass.tune.pool_problem import PoolProblem
 from fusepass.tune.problem import Problem
-from fusepass.tune.region_problem import RegionProblem
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 SMALLEST_GAIN = 0.01
@@ -75,34 +71,13 @@ class Samples:
 
 
 def make_inputs(problem: Problem) -> tuple[Tensor | None, ...]:
-    """Random x, weight_t and bias with the problem's strides; torch's own generators stay put.
-
-    For a region: x, the weights and the operands. For a convolution or a pooling: see its problem.
+    """A problem's random inputs; torch's own generators stay put.
 
     Raises:
         NotEnoughMemory: operands and results would not leave half of the free memory alone.
     """
-    if isinstance(problem, (RegionProblem, ConvProblem, PoolProblem)):
-        _ensure_room(problem.bytes_needed, problem.device)
-        return problem.inputs(torch.Generator(problem.device).manual_seed(_SEED))
-    m, n, k = problem.m, problem.n, problem.k
-    extents = [
-        1 + (rows - 1) * stride[0] + (columns - 1) * stride[1]
-        for rows, columns, stride in [
-            (m, k, problem.x_strides),
-            (k, n, problem.weight_strides),
-        ]
-    ]
-    _ensure_room((sum(extents) + 4 * m * n) * problem.dtype.itemsize, problem.device)
-    generator = torch.Generator(problem.device).manual_seed(_SEED)
-
-    def noise(count: int, scale: float) -> Tensor:
-        data = torch.empty(count, dtype=problem.dtype, device=problem.device)
-        return data.normal_(0.0, scale, generator=generator)
-
-    x = noise(extents[0], 1.0).as_strided((m, k), problem.x_strides)
-    weight = noise(extents[1], 1 / math.sqrt(k)).as_strided((k, n), problem.weight_strides)
-    return x, weight, noise(n, 1.0) if problem.bias else None
+    _ensure_room(problem.bytes_needed, problem.device)
+    return problem.inputs(torch.Generator(problem.device).manual_seed(_SEED))
 
 
 def _ensure_room(operands: int, device: torch.device) -> None:
