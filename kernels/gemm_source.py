@@ -20,7 +20,7 @@ from __future__ import annotations
 from fusepass.graph.epilogue import Epilogue
 from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
 
-_IMPORTS = """\
+BEGINNING = """\
 import triton
 import triton.language as tl
 
@@ -121,7 +121,7 @@ def source(epilogue: Epilogue) -> str:
 def completed(epilogue: Epilogue, body: str) -> str:
     """The module of a kernel's text: helpers and the epilogue before it, its parameters put in."""
     names = list(parameters(epilogue))
-    text = _IMPORTS + helpers() + "\n\n" + _epilogue_text(epilogue, names) + body
+    text = BEGINNING + helpers() + "\n\n" + epilogue_function(epilogue) + body
     replaced = {
         "$params": "".join(f"{name}, " for name in names),
         " $given": "".join(f", {name}" for name in names),
@@ -131,12 +131,14 @@ def completed(epilogue: Epilogue, body: str) -> str:
     return text
 
 
-def _epilogue_text(epilogue: Epilogue, names: list[str]) -> str:
+def epilogue_function(epilogue: Epilogue, name: str = "_epilogue") -> str:
+    """The function that computes and stores an epilogue, given products, places and parameters."""
     products = [f"v{i}" for i in range(epilogue.products)]
     computed, values = epilogue_parts(epilogue)
+    given = [*products, *"m n rows columns M N".split(), *parameters(epilogue)]
     lines = [
         "@triton.jit",
-        f"def _epilogue({', '.join([*products, *'m n rows columns M N'.split(), *names])}):",
+        f"def {name}({', '.join(given)}):",
         *(f"    {line}" for line in computed),
     ]
     for i, (output, value) in enumerate(zip(epilogue.outputs, values, strict=True)):

@@ -55,6 +55,8 @@ _ROW = {
     "step": "        product{0} += w{0}.to(tl.float32) * x.to(tl.float32)",
     "product": "tl.sum(product{0}, 1)[None, :]",
 }
+LINES = {"rows": _ROWS, "row": _ROW}
+"""How a weight is loaded and multiplied, in the loop over K; ``{0}`` is its number."""
 
 
 def skinny_source(epilogue: Epilogue, form: str) -> str:
@@ -64,7 +66,7 @@ def skinny_source(epilogue: Epilogue, form: str) -> str:
         epilogue: of one or two products.
         form: ``rows`` or ``row``, as above.
     """
-    lines = _ROW if form == "row" else _ROWS
+    lines = LINES[form]
     each = range(epilogue.products)
     parts = {
         "$weights ": "".join(f"w{i}_ptr, " for i in each),

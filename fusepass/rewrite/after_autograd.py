@@ -106,11 +106,10 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
             decisions = apply_rules(gm, rules, options, "after", built_in)
         else:
             recompose(gm)
-            pair, one = region_rules()  # a pair first: a rule for an activation would take half
+            pair, *others = region_rules()  # first: a rule for an activation would take half
             decisions = _regions(gm, pair, options)
             decisions += apply_rules(gm, rules, options, "after", built_in)
-            decisions += _regions(gm, one, options)
-            for rule in late_rules():
+            for rule in (*others, *late_rules()):
                 decisions += _regions(gm, rule, options)
             decompose(gm)
     if decisions:

@@ -42,10 +42,11 @@ def default_rules() -> tuple[Rule, ...]:
 
 @functools.cache
 def region_rules() -> tuple[GraphRule, ...]:
-    """Rules that edit ATen graphs themselves: GEMMs with what is element-wise around them."""
-    from fusepass.patterns import gemm_region
+    """Rules that edit ATen graphs themselves, for GEMMs: the first for pairs, then for others."""
+    from fusepass.patterns import gemm_region, sibling_gemms
 
-    return gemm_region.RULES
+    pair, one = gemm_region.RULES
+    return pair, sibling_gemms.RULE, one
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from fusepass.tune.model import Rates
 from fusepass.tune.pool_problem import PoolProblem
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.region_problem import RegionProblem
+from fusepass.tune.sibling_problem import SiblingProblem
 from fusepass.tune.table import Entry
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Problem",
     "Rates",
     "RegionProblem",
+    "SiblingProblem",
     "choose",
     "epoch",
     "import_choices",

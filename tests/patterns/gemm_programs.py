@@ -157,14 +157,19 @@ NOT: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-def applied(compiled: Any) -> Counter[str]:
+def applied(compiled: Any, rules: tuple[str, ...] = RULES) -> Counter[str]:
     report = fusepass.last_report(compiled)
-    found = (one.rule for one in report.decisions if one.outcome == "applied" and one.rule in RULES)
+    found = (one.rule for one in report.decisions if one.outcome == "applied" and one.rule in rules)
     return Counter(found)
 
 
 def agrees(
-    module: nn.Module, x: Tensor, *, train: bool, codegen: str = "eager-decomposed"
+    module: nn.Module,
+    x: Tensor,
+    *,
+    train: bool,
+    codegen: str = "eager-decomposed",
+    rules: tuple[str, ...] = RULES,
 ) -> tuple[Any, Counter[str]]:
     """Compare with eager by the error rule, gradients included."""
     module = module.to(x.dtype)
@@ -200,7 +205,7 @@ def agrees(
         else:
             assert torch.equal(mine, theirs)
     assert len(leaves) == 0 or x.grad is None
-    return compiled, applied(compiled)
+    return compiled, applied(compiled, rules)
 
 
 # Without Inductor's choice of what to save (codegen="eager-decomposed") every value between is saved

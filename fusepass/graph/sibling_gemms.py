@@ -1,0 +1,165 @@
+"""Products of one operand in an ATen graph, as one launch could compute them.
+
+They are siblings: ``x @ w0``, ``x @ w1``, … Computing all of them where the first one stood needs
+their weights and biases there. These are inputs of the graph, or views and casts of such, which can
+be made earlier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import op_name
+from fusepass.graph.epilogue_of_aten import NoRegion
+from fusepass.graph.gemm import is_gemm, operands_of
+from fusepass.graph.gemm_region import region_at
+from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.region import Region
+
+_MADE_EARLIER = frozenset(
+    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
+    detach split split_with_sizes unbind getitem convert_element_type""".split()
+)
+_RESHAPES = frozenset("view reshape _unsafe_view".split())
+_FARTHEST = 8  # calls that are made earlier for one product
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """Products of one x that can all be computed where the first one stands.
+
+    Attributes:
+        regions: each a product with its bias, in the order of the graph.
+        earlier: what they need that stands behind the first product, in the order of the graph.
+    """
+
+    regions: tuple[Region, ...]
+    earlier: tuple[fx.Node, ...]
+
+    @property
+    def x(self) -> Tensor:
+        """The fake operand of all."""
+        value: Tensor = self.regions[0].x.meta["val"]
+        return value
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The fake weights."""
+        return [one.weights[0].value for one in self.regions]
+
+    @property
+    def operands(self) -> list[Tensor]:
+        """Fake, those of the first product first."""
+        return [part.value for one in self.regions for part in one.operands]
+
+
+def siblings_of(first: fx.Node, most: int, most_bytes: int) -> Siblings | None:
+    """The products that could be computed together with one that stands in front of them.
+
+    Args:
+        first: of :func:`fusepass.graph.gemm.is_gemm`.
+        most: products.
+        most_bytes: of results that are made earlier than they were.
+
+    Returns:
+        At least two products; None where there are no others.
+    """
+    x = operands_of(first)[1]
+    same = _same_views(x)
+    behind = {node for one in same for node in one.users if first < node}
+    regions: list[Region] = []
+    earlier: set[fx.Node] = set()
+    held = 0
+    for node in (first, *sorted(node for node in behind if _is_product_of(node, same, first))):
+        region = _alone(node)
+        needed = None if region is None else _behind(first, _read(region))
+        more = _bytes(node) if regions else 0
+        if regions and region is not None and _strides(region) != _strides(regions[0]):
+            continue
+        if region is not None and needed is not None and held + more <= most_bytes:
+            regions.append(region)
+            earlier |= needed
+            held += more
+        elif node is first:
+            return None
+        if len(regions) == most:
+            break
+    return Siblings(tuple(regions), tuple(sorted(earlier))) if len(regions) > 1 else None
+
+
+def _same_views(x: fx.Node) -> list[fx.Node]:
+    """The nodes that are the same view of the same tensor as x; each layer makes one of its own."""
+    if op_name(x) not in _RESHAPES:
+        return [x]
+    made: fx.Node = x.all_input_nodes[0]
+    return [node for node in made.users if op_name(node) in _RESHAPES and node.args == x.args]
+
+
+def _is_product_of(node: fx.Node, same: Collection[fx.Node], first: fx.Node) -> bool:
+    """Whether a node multiplies one of some nodes by a matrix, into the same dtype."""
+    if not is_gemm(node) or operands_of(node)[1] not in same:
+        return False
+    value: Tensor = node.meta["val"]
+    return value.dim() == 2 and value.dtype is first.meta["val"].dtype
+
+
+def _alone(node: fx.Node) -> Region | None:
+    """A product with its bias where nothing that follows is better computed with it; else None."""
+    try:
+        longer = region_at(node, pairs=False)
+    except NoRegion:
+        pass
+    else:
+        outputs = (made for nodes in longer.outputs for made in nodes)
+        if not any(feeds_generated_code(made, longer.nodes) for made in outputs):
+            return None
+    try:
+        region = region_at(node, pairs=False, alone=True)
+    except NoRegion:
+        return None
+    whole = all(part.width is None for part in (*region.weights, *region.operands))
+    as_they_lie = not any(shape is not None for shape in region.shapes)
+    nothing_else = region.nodes == (node,) and not region.pulled
+    return region if whole and as_they_lie and nothing_else else None
+
+
+def _read(region: Region) -> list[fx.Node]:
+    return [part.node for part in (*region.weights, *region.operands)]
+
+
+def _strides(region: Region) -> tuple[Any, ...]:
+    """Of its weight; one kernel reads all weights with the same."""
+    return tuple(region.weights[0].value.stride())
+
+
+def _behind(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:
+    """What of some nodes, and of what they are made of, stands behind ``first``.
+
+    None if some of it cannot be made earlier.
+    """
+    found: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node < first or node in found:
+            continue
+        if node.op == "get_attr":
+            found.add(node)
+            continue
+        if op_name(node) not in _MADE_EARLIER or len(found) == _FARTHEST:
+            return None
+        found.add(node)
+        waiting += node.all_input_nodes
+    return found
+
+
+def _bytes(node: fx.Node) -> int:
+    value: Tensor = node.meta["val"]
+    sizes = (torch_private.size_hint(size) or 0 for size in value.shape)
+    return math.prod(sizes) * value.dtype.itemsize

@@ -1,0 +1,65 @@
+"""Several GEMMs of one operand as the tuner sees them, and random inputs for them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue
+from fusepass.tune.problem import Problem, rounded
+from fusepass.tune.region_problem import random_operands
+
+
+@dataclass(frozen=True)
+class SiblingProblem(Problem):
+    """Products of x (m, k) with weights (k, n) of several widths n; in the base's ``n`` their sum.
+
+    Attributes:
+        widths: columns of each product.
+        epilogues: what follows each.
+    """
+
+    widths: tuple[int, ...] = ()
+    epilogues: tuple[Epilogue, ...] = ()
+
+    def key(self, mode: str) -> str:
+        """The class of problems: rows rounded, all widths, and a digest of the epilogues."""
+        texts = " ".join(one.text() for one in self.epilogues)
+        parts = [
+            self.op,
+            hashlib.sha256(texts.encode()).hexdigest()[:12],
+            str(self.dtype).removeprefix("torch."),
+            self.layout,
+            f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
+        ]
+        if mode.startswith("max-autotune"):
+            parts.append("max-autotune")
+        return "/".join(parts)
+
+    def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random x, weights (k, n) and operands, on the device and with the problem's strides."""
+
+        def matrix(rows: int, columns: int, apart: int, scale: float) -> Tensor:
+            whole = torch.empty(rows, max(apart, columns), device=self.device)
+            return whole.normal_(0.0, scale, generator=generator).to(self.dtype)[:, :columns]
+
+        x = matrix(self.m, self.k, self.x_strides[0], 1.0)
+        scale = 1 / math.sqrt(max(self.k, 1))
+        weights = [matrix(n, self.k, self.weight_strides[1], scale).t() for n in self.widths]
+        operands = [
+            operand
+            for n, epilogue in zip(self.widths, self.epilogues, strict=True)
+            for operand in random_operands(epilogue, self.m, n, self.device, generator)
+        ]
+        return (x, *weights, *operands)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of the inputs (in fp32 while they are drawn) and the results."""
+        read = self.m * self.x_strides[0] + self.n * self.weight_strides[1]
+        most = max(len(one.outputs) + len(one.operands) for one in self.epilogues)
+        return 6 * (read + most * self.m * self.n)

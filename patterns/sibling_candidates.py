@@ -1,0 +1,48 @@
+"""What can compute several GEMMs of one operand, for the tuner: Inductor's kernels, and ours."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from fusepass.graph.epilogue import evaluate
+from fusepass.kernels import sibling_gemms as kernel
+from fusepass.kernels.gemm_tiles import Tile, shared_memory
+from fusepass.kernels.gemm_unfused import unfused
+from fusepass.tune import INDUCTOR, Candidate, SiblingProblem
+
+
+def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
+    """One GEMM after another, as Inductor has them, and our kernel with some tiles.
+
+    Args:
+        problem: to be computed.
+        every: ask for more tiles than those that were best elsewhere.
+    """
+    memory = shared_memory(problem.device)
+    found = [one for one in kernel.choices(problem.m) if one.bytes_in_flight(1) <= memory]
+    made = [
+        Candidate(one.name, partial(_ours, problem=problem, tile=one), compiles=True)
+        for one in (found if every else found[: kernel.TIMED])
+    ]
+    theirs = partial(_unfused, problem=problem)
+    return Candidate(INDUCTOR, theirs, traced=partial(_traced, problem=problem)), *made
+
+
+def _ours(x: Tensor, *rest: Tensor, problem: SiblingProblem, tile: Tile) -> list[Tensor]:
+    count = len(problem.widths)
+    text = kernel.text_of(problem.epilogues)
+    return kernel.launch(x, rest[:count], rest[count:], text, tile)
+
+
+def _unfused(x: Tensor, *rest: Tensor, problem: SiblingProblem) -> list[Tensor]:
+    count = len(problem.widths)
+    each = kernel.parted(rest[:count], rest[count:], problem.epilogues)
+    return [made for w, given, one in each for made in unfused(x, [w], given, one.text())]
+
+
+def _traced(x: Tensor, *rest: Tensor, problem: SiblingProblem) -> list[Tensor]:
+    count = len(problem.widths)
+    each = kernel.parted(rest[:count], rest[count:], problem.epilogues)
+    return [made for w, given, one in each for made in evaluate(one, [(x @ w).float()], given)]

@@ -1,0 +1,131 @@
+"""GEMMs of one operand in one launch: the projections of attention, and their like.
+
+    x @ w0 + b0; x @ w1 + b1; …  ->  fusepass::sibling_gemms(x, [w0, w1, …], [b0, b1, …], …)
+
+Both sides compute the same products; the right one stands where the first of them stood. Weights
+stay as they lie and results are tensors of their own, so nothing is joined, split or copied: what
+Inductor does with frozen weights of one size (join them, multiply once, split) needs a copy of all
+of them.
+
+It pays where one product alone has too few tiles for the device: with few rows, or narrow weights.
+Products that one kernel computes with what is element-wise behind them are left to the rule for
+that (``gemm_region.py``). Whether it pays is measured, all products against all.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.gemm import is_gemm
+from fusepass.graph.saved import bound_on_saved_bytes
+from fusepass.graph.sibling_gemms import Siblings, siblings_of
+from fusepass.kernels import sibling_gemms as kernel
+from fusepass.patterns import sibling_candidates
+from fusepass.patterns.sibling_candidates import candidates
+from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
+from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.provenance import inherit
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import REFERENCE, SiblingProblem, choose
+from fusepass.tune.known_peaks import memory_of_device
+
+_ENOUGH = 512  # tiles of 128 x 128: several for each multiprocessor, which one launch helps nothing
+
+
+def _is_product(node: fx.Node) -> bool:
+    return is_gemm(node) and node.meta["val"].dim() == 2
+
+
+def _check(site: Site) -> Accept | Reject:
+    first = site.anchor
+    seen: set[fx.Node] = site.shared.setdefault("siblings", set())
+    if first in seen:
+        return Reject(Reason.FLAVOUR, "it was looked at with those in front of it", first)
+    memory = memory_of_device(first.meta["val"].device)
+    found = siblings_of(first, kernel.MOST, bound_on_saved_bytes(site.options, memory))
+    if found is None:
+        return Reject(Reason.FLAVOUR, "no other product of its operand can be made here", first)
+    seen |= {node for region in found.regions for node in region.nodes}
+    nowhere = own_kernels.refused(found.x.device, site.options, first)
+    if nowhere is not None:
+        return nowhere
+    if written_before(site, found.regions[-1].nodes[0]):
+        return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
+    epilogues = [one.epilogue for one in found.regions]
+    refused = kernel.refuses(found.x, found.weights, found.operands, epilogues)
+    if refused is not None and site.options.candidate != REFERENCE:
+        return Reject(Reason.STRIDE_MISMATCH, refused, first)
+    problem = _problem(found)
+    if isinstance(problem, str):
+        return Reject(Reason.COST, problem, first)
+    every = site.options.mode.startswith("max-autotune")
+    choice = choose(problem, site.options, candidates(problem, every))
+    verdict = own_kernels.verdict(choice, first)
+    if isinstance(verdict, Accept):
+        site.notes.update(siblings=found, tile=choice.candidate)
+        text = f"{len(found.regions)} products of one operand in one launch, {verdict.text}"
+        return Accept(verdict.code, text, verdict.microseconds)
+    return verdict
+
+
+def _problem(found: Siblings) -> SiblingProblem | str:
+    """What is to be computed, as the tuner sees it, or why it is not asked."""
+    x, weights = found.x, found.weights
+    m, k, apart = (torch_private.size_hint(size) for size in (*x.shape, x.stride(0)))
+    widths = [torch_private.size_hint(weight.shape[1]) for weight in weights]
+    if m is None or k is None or apart is None or None in widths:
+        return "its sizes depend on data: nothing can be timed"
+    known = [width or 0 for width in widths]
+    if 0 in (m, k, *known):
+        return "a product is empty"
+    if -(-m // 128) * sum(-(-width // 128) for width in known) > _ENOUGH:
+        return "each product has tiles enough for the device"
+    down, across = (torch_private.size_hint(size) or 0 for size in weights[0].stride())
+    return SiblingProblem(
+        op="sibling_gemms",
+        activation="",
+        bias=False,
+        dtype=x.dtype,
+        m=m,
+        n=sum(known),
+        k=k,
+        x_strides=(apart, 1),
+        weight_strides=(down, across),
+        device=x.device,
+        widths=tuple(known),
+        epilogues=tuple(one.epilogue for one in found.regions),
+    )
+
+
+def _replace(site: Site) -> None:
+    """Write the call where the first product stands, behind what it needs."""
+    kernel.install_lowering()
+    found: Siblings = site.notes["siblings"]
+    first, graph = site.anchor, site.gm.graph
+    for node in found.earlier:
+        first.prepend(node)
+    epilogues = kernel.text_of([one.epilogue for one in found.regions])
+    weights = [one.weights[0].node for one in found.regions]
+    operands = [part.node for one in found.regions for part in one.operands]
+    args: Any = found.regions[0].x, weights, operands, epilogues, site.notes["tile"]
+    products = [region.nodes[0] for region in found.regions]
+    with graph.inserting_before(first):
+        call = graph.call_function(kernel.OPERATOR, args)
+        call.meta["val"] = kernel.OPERATOR(*fx.map_arg(args, lambda one: one.meta["val"]))
+        inherit(call, first)
+        for i, node in enumerate(products):
+            made = graph.call_function(operator.getitem, (call, i))
+            made.meta["val"] = call.meta["val"][i]
+            inherit(made, node)
+            node.replace_all_uses_with(made)
+    for node in products:
+        graph.erase_node(node)
+
+
+_SOURCES = (sibling_candidates,)  # kernels count for cache keys without being named
+RULE = GraphRule("sibling_gemms", _is_product, _check, _replace, sources=_SOURCES)

@@ -1,0 +1,224 @@
+"""The kernel of several products of one operand: its operator, its text, its launches."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.utils import run_and_get_code
+
+from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels import sibling_gemms as kernel
+from fusepass.kernels.gemm_tiles import Tile
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs Triton, which this torch came without"
+)
+
+
+def epilogues(dtype: str) -> list[Epilogue]:
+    """Of no, one and several operands, and one or two results."""
+    row, full = Operand("row", dtype), Operand("full", dtype)
+    several = (row, full, Operand("column", "float32"))
+    steps = Step("add", ("%0", "%1")), Step("mul", ("%4", "%3")), Step("sub", ("%5", "%2"))
+    return [
+        Epilogue(1, (), (), (Output("%0", dtype),)),
+        Epilogue(1, (row,), (Step("add", ("%0", "%1")),), (Output("%2", dtype),)),
+        Epilogue(1, several, steps, (Output("%6", dtype), Output("%4", "float32"))),
+    ]
+
+
+class Case:
+    """Products of one operand, with the epilogues in any order."""
+
+    def __init__(
+        self, draw: random.Random, dtype: torch.dtype, rows: int, device: str = "cpu"
+    ) -> None:
+        def noise(*shape: int) -> Tensor:
+            return torch.randn(shape, device=device)
+
+        k, apart = 8 * draw.randint(1, 20), 8 * draw.randint(0, 2)
+        widths = [8 * draw.randint(1, 12) for _ in range(draw.randint(2, kernel.MOST))]
+        self.x = noise(rows, k + apart).to(dtype)[:, :k]
+        self.weights = [(noise(n, k) / k**0.5).to(dtype).t() for n in widths]
+        known = epilogues(str(dtype).removeprefix("torch."))
+        self.epilogues = [draw.choice(known) for _ in widths]
+        self.operands: list[Tensor] = []
+        for n, one in zip(widths, self.epilogues, strict=True):
+            shapes = {"row": (n,), "full": (rows, n), "column": (rows, 1)}
+            self.operands += [
+                noise(*shapes[operand.kind]).to(getattr(torch, operand.dtype))
+                for operand in one.operands
+            ]
+
+    @property
+    def text(self) -> str:
+        """Of its epilogues."""
+        return kernel.text_of(self.epilogues)
+
+    def check(self, got: list[Tensor]) -> None:
+        """By the error rule."""
+        wide = [one.double() for one in self.operands]
+        weights = [one.double() for one in self.weights]
+        exact = kernel.reference(self.x.double(), weights, wide, self.epilogues)
+        eager = kernel.reference(self.x, self.weights, self.operands, self.epilogues)
+        for one, want, theirs in zip(got, exact, eager, strict=True):
+            assert one.dtype is theirs.dtype
+            assert one.shape == want.shape
+            assert one.is_contiguous()
+            scale = half_ulp(self.x.dtype, rms(want))
+            assert passes(rms_error(one, want), error_bound(scale, rms_error(theirs, want), None))
+
+
+def interpreted() -> None:
+    """Through Triton's interpreter, in fp16: it knows no bf16."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        draw = random.Random(seed)
+        rows = draw.choice([1, 3, 40, 70])
+        case = Case(draw, torch.float16, rows)
+        tiles = [Tile(draw.choice([16, 32, 64]), draw.choice([16, 32]), 32, 4, 2, form="rows")]
+        if rows < 4:
+            tiles.append(Tile(1, 16, 64, 4, 2, form="row"))
+        for tile in tiles:
+            case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
+
+
+@needs_triton
+def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
+    """In a process of its own: Triton decides when it is imported whether it interprets."""
+    done = subprocess.run(
+        [sys.executable, __file__],
+        cwd=tmp_path,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "interpreted\n"
+
+
+@needs_triton
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("rows", [1, 16, 300])
+def test_it_compiles_without_a_gpu(capability: int, rows: int) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    every = epilogues("bfloat16")
+    made = kernel.kernel(kernel.text_of(every), kernel.choices(rows)[0])
+    (config,) = made.configs
+    kinds = {f"w{i}_ptr": "*bf16" for i in range(len(every))} | {"x_ptr": "*bf16"}
+    short = {"bfloat16": "*bf16", "float32": "*fp32"}
+    for i, one in enumerate(every):
+        for letter, some in (("p", one.operands), ("o", one.outputs)):
+            kinds |= {f"{letter}{j}_{i}": short[each.dtype] for j, each in enumerate(some)}
+    names = made.fn.arg_names
+    signature = {n: "constexpr" if n in config.kwargs else kinds.get(n, "i32") for n in names}
+    constants = {(names.index(n),): value for n, value in config.kwargs.items()}
+    aligned = {*kinds, "K", "sx", "sw"}
+    whole = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in aligned}
+    source = ASTSource(made.fn, signature, constants, whole)
+    ptx = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"]
+    assert "fusepass_siblings" in ptx
+    assert rows == 1 or ", 0x10" in ptx  # 16 bytes at once, though which weight is known late
+
+
+def test_texts() -> None:
+    every = epilogues("float16")
+    scaled = Epilogue(1, (), (Step("maximum", ("%0", -math.inf)),), (Output("%1", "float16"),))
+    text = kernel.text_of([*every, scaled])
+    assert kernel.parsed(text) == [*every, scaled]
+    assert "\n" not in text  # it stands in comments of Inductor's code
+    given = list(kernel.parted("abc", range(4), every))
+    assert [(w, list(some)) for w, some, _ in given] == [("a", []), ("b", [0]), ("c", [1, 2, 3])]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 64, 65, 256, 257, 5000])
+def test_choices(rows: int) -> None:
+    found = kernel.choices(rows)
+    assert len(found) == len(set(found)) >= 2
+    assert {tile.form for tile in found} == {"row" if rows == 1 else "rows"}
+    if rows <= 64:
+        assert all(rows <= tile.m < max(2 * rows, 32) for tile in found)
+
+
+def test_what_it_refuses() -> None:
+    plain = epilogues("float16")[:1]
+    x, weight = torch.randn(4, 16).half(), torch.randn(24, 16).half().t()
+
+    def refused(x: Tensor, *weights: Tensor) -> bool:
+        return kernel.refuses(x, weights, [], plain * len(weights)) is not None
+
+    assert not refused(x, weight, weight[:, :8])
+    assert refused(x.float(), weight.float(), weight.float())
+    assert refused(x, weight, weight.bfloat16())
+    assert refused(x, weight, weight.contiguous())
+    assert refused(x, weight, torch.randn(8, 32).half()[:, :16].t())
+    assert refused(x, weight, weight[:, :9])
+    assert refused(x[:, :12], weight[:12], weight[:12])
+    assert refused(x.t().contiguous().t(), weight, weight)
+    assert refused(x, weight, torch.randn(8, 16).half().t()[:, :0])
+
+
+def test_the_operator() -> None:
+    case = Case(random.Random(3), torch.bfloat16, 9)
+    args = case.x, case.weights, case.operands, case.text, "reference"
+    torch.library.opcheck(kernel.OPERATOR, args, test_utils=("test_schema", "test_faketensor"))
+    case.check(kernel.OPERATOR(*args))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5, 16, 30, 64, 65, 300, 1000])
+def test_on_a_device(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(rows)
+    case = Case(random.Random(rows), dtype, rows, "cuda")
+    for tile in kernel.choices(rows):
+        case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_under_inductor(mode: str, dynamic: bool) -> None:
+    kernel.install_lowering()
+    plain, biased, _ = epilogues("float16")
+    text, tile = kernel.text_of([biased, plain]), kernel.choices(70)[0].name
+    weights = [(torch.randn(n, 64, device="cuda") / 8).half().t() for n in (48, 24)]
+    bias = torch.randn(48, device="cuda").half()
+
+    def program(x: Tensor) -> list[Tensor]:
+        one, other = torch.ops.fusepass.sibling_gemms(x, weights, [bias], text, tile)
+        return [one + 1, other]
+
+    compiled = torch.compile(program, mode=mode)
+    code = ""
+    for rows in (70, 90, 31) if dynamic else (70, 70, 70):
+        x = torch.randn(rows, 64, device="cuda").half()
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 0)
+        results, codes = run_and_get_code(compiled, x)
+        code = codes[0] if codes else code
+        first, second = (x.double() @ weight.double() for weight in weights)
+        want = [first + bias.double() + 1, second]
+        for got, exact in zip([one.double() for one in results], want, strict=True):
+            torch.testing.assert_close(got, exact, rtol=2e-3, atol=4e-3)
+    assert "fusepass_siblings" in code
+    assert "ops.fusepass.sibling_gemms" not in code.split("def call")[1]
+
+
+if __name__ == "__main__":
+    interpreted()
+    sys.stdout.write("interpreted\n")
