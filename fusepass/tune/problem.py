@@ -117,7 +117,8 @@ class Candidate:
             ``run`` can be traced itself.
         compiles: whether its first call compiles a kernel of ours, which a thread may do. Libraries
             would keep a workspace for each thread.
-        besides: microseconds of work elsewhere without which it cannot be had; not in ``run``.
+        besides: microseconds that count against it beside those of ``run``: of work elsewhere
+            without which it cannot be had, or by which others are timed too slow.
         generated: whether Inductor generates all of it, so that ``traced`` is compiled in any mode:
             what eager would call is no baseline.
         refuses: why it cannot do a problem, or None.

@@ -231,7 +231,7 @@ def test_switched_off() -> None:
 @pytest.mark.filterwarnings("error::fusepass.errors.InductorFault")
 @pytest.mark.parametrize("name", ["attention", "what comes in between"])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-@pytest.mark.parametrize("rows", [24, 300])
+@pytest.mark.parametrize("rows", [24, 304])
 @pytest.mark.parametrize("train", [False, True])
 def test_on_a_device(
     name: str, rows: int, mode: str, train: bool, monkeypatch: pytest.MonkeyPatch
