@@ -33,6 +33,7 @@ ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
 _Pair = Sequence[int]
 _GROUP = 8
 _NARROWEST = 32  # channels of the image that a step reads
+_NARROWEST_TILE = 32  # of the result, in channels
 _MOST_NUMBERS = 1 << 31  # of one image: places in it are 32-bit numbers
 
 # --- reference ------------------------------------------------------------------------------------
@@ -64,14 +65,19 @@ _TILES = (
 )
 
 
-def refuses(x: Tensor, weight: Tensor) -> str | None:
+def refuses(x: Tensor, weight: Tensor, dilation: _Pair) -> str | None:
     """Why the kernel cannot compute a convolution of images channels last, or None."""
+    down, across = (
+        (size - 1) * step for size, step in zip(weight.shape[2:], dilation, strict=True)
+    )
     if x.dtype not in HALF or weight.dtype is not x.dtype:
         return "its kernel multiplies fp16 or bf16"
     if x.shape[1] % _NARROWEST or weight.shape[0] % 16:
         return f"its channels are no multiples of {_NARROWEST} and 16"
     if x.shape[1] * x.shape[2] * x.shape[3] >= _MOST_NUMBERS or weight.numel() >= _MOST_NUMBERS:
         return "its image or its weight is too large"
+    if (down * x.shape[3] + across) * x.shape[1] >= _MOST_NUMBERS:
+        return "its kernel reaches too far"
     return None
 
 
@@ -82,7 +88,7 @@ def choices(shape: Shape) -> tuple[Tile, ...]:
     return tuple(
         Tile(m, n, k, warps, stages)
         for m, n, warps, stages in _TILES
-        if n <= width or n == _NARROWEST
+        if n <= width or n == _NARROWEST_TILE
     )
 
 
@@ -235,7 +241,7 @@ def plan(
     """
     x, weight, *operands = values
     tile, steps = named(name)
-    if tile is None or x.device.type != "cuda" or refuses(x, weight):
+    if tile is None or x.device.type != "cuda" or refuses(x, weight, steps[2]):
         return None
     parsed, shape = parse(epilogue), shape_of(x, weight, *steps)
     pixels, programs = _counts(x, shape, tile)

@@ -22,24 +22,16 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.conv_chain import is_conv, scaled_at
+from fusepass.graph.conv_chain import is_conv
 from fusepass.graph.epilogue import parse
+from fusepass.graph.gemm_region import NoRegion, region_at
 from fusepass.graph.region import Region
 from fusepass.kernels.gemm_unfused import behind, complete
 from fusepass.patterns import gemm_region
-from fusepass.report.decision import Reason
 from fusepass.rewrite.channels import PERMUTE, RESHAPE, ChannelWriter
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.matrix_form import (
-    TO_LAST,
-    TO_SECOND,
-    OtherStrides,
-    Trial,
-    as_matrix,
-    has_known_images,
-    lies_last,
-    write_trial,
-)
+from fusepass.rewrite.conv_trial import on_trial
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.matrix_form import TO_LAST, TO_SECOND, as_matrix, has_known_images, lies_last
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import Candidate
 from fusepass.tune.model import region_microseconds
@@ -102,28 +94,24 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
 
 
 def _check(site: Site) -> Accept | Reject:
-    conv, graph = site.anchor, site.gm.graph
-    if written_before(site, scaled_at(conv)[1].next):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", conv)
-    before = set(graph.nodes)
-    args: Any = conv.args
-    trial = Trial(conv)
-    values = args[0].meta["val"], args[1].meta["val"]
-    library = partial(_convolution, images=values[0], weight=values[1])
-    verdict: Accept | Reject | None = None
+    return on_trial(site, _multiply, _asked, _whole_region)
+
+
+def _whole_region(product: fx.Node) -> Region:
+    """Whatever is element-wise behind it: the rule for GEMM regions says who computes it."""
     try:
-        inner = Site(
-            site.gm, write_trial(trial, _multiply), site.options, site.fake_mode, site.nested
-        )
-        verdict = gemm_region.check(inner, False, library)
-    except OtherStrides:
-        return Reject(Reason.STRIDE_MISMATCH, "its images would lie otherwise", conv)
-    finally:
-        if not isinstance(verdict, Accept):
-            trial.take_back(before)
+        return region_at(product, pairs=False)
+    except NoRegion:
+        return region_at(product, pairs=False, alone=True)
+
+
+def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
+    """What the rule for GEMM regions says of the product, with the convolution as it is beside."""
+    x, weight = (one.meta["val"] for one in conv.args[:2])  # type: ignore[union-attr]
+    library = partial(_convolution, images=x, weight=weight)
+    verdict = gemm_region.check(site, False, library)
     if isinstance(verdict, Reject):
         return Reject(verdict.code, verdict.text, conv, verdict.microseconds)
-    site.notes["product"] = inner
     return verdict
 
 
@@ -132,4 +120,6 @@ def _replace(site: Site) -> None:
     site.gm.graph.eliminate_dead_code()
 
 
-RULE = GraphRule("conv_product", is_pointwise_conv, _check, _replace, sources=(gemm_region,))
+RULE = GraphRule(
+    "conv_product", is_pointwise_conv, _check, _replace, sources=(gemm_region,), tries=True
+)

@@ -47,8 +47,6 @@ def is_dense_conv(node: fx.Node) -> bool:
     known = has_known_images(x) and has_known_images(made) and has_known_images(weight)
     if not known or args[8] != 1 or not all(isinstance(size, int) for size in sizes):
         return False
-    if {len(args[3]), len(args[4]), len(args[5])} != {2}:
-        return False
     return lies_last(x) and lies_last(weight) and lies_last(made)
 
 
@@ -77,7 +75,7 @@ def _ours(
 
 def _check(site: Site) -> Accept | Reject:
     x, weight = (one.meta["val"] for one in site.anchor.args[:2])  # type: ignore[union-attr]
-    why = kernel.refuses(x, weight)
+    why = kernel.refuses(x, weight, steps_of(site.anchor)[2])
     if why is not None:
         return Reject(Reason.FLAVOUR, why, site.anchor)
     return on_trial(site, _multiply, _asked)
@@ -93,7 +91,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say."""
     region = region_behind(site.anchor)
     if not region.epilogue.steps:
-        return Reject(Reason.NO_RULE, "nothing follows that one kernel could compute", conv)
+        return Reject(Reason.NO_RULE, "nothing follows that is better computed with it", conv)
     x, weight = region.x.meta["val"], region.weights[0].value
     problem = problem_of(ConvRegionProblem, "conv", region, conv)
     if isinstance(problem, Reject):
@@ -119,4 +117,4 @@ def _replace(site: Site) -> None:
     site.gm.graph.eliminate_dead_code()
 
 
-RULE = GraphRule("conv_region", is_dense_conv, _check, _replace)
+RULE = GraphRule("conv_region", is_dense_conv, _check, _replace, tries=True)

@@ -144,4 +144,4 @@ def _replace(site: Site) -> None:
     site.gm.graph.eliminate_dead_code()
 
 
-RULE = GraphRule("depthwise", is_depthwise, _check, _replace)
+RULE = GraphRule("depthwise", is_depthwise, _check, _replace, tries=True)

@@ -28,11 +28,21 @@ Asked = Callable[[Site, fx.Node], Accept | Reject]
 
 
 def on_trial(
-    site: Site, multiply: Callable[[ChannelWriter, fx.Node], fx.Node], asked: Asked
+    site: Site,
+    multiply: Callable[[ChannelWriter, fx.Node], fx.Node],
+    asked: Asked,
+    behind: Callable[[fx.Node], Region] | None = None,
 ) -> Accept | Reject:
     """What ``asked`` says of a convolution in matrix form; that form stays if it accepts.
 
     The site of the product is then in the notes, as ``product``.
+
+    Args:
+        site: whose anchor is the convolution.
+        multiply: see :func:`fusepass.rewrite.matrix_form.write_trial`.
+        asked: decides.
+        behind: the region of a product; what is not in it stays as it was, for other convolutions
+            to find. :func:`region_behind` by default.
     """
     conv = site.anchor
     nowhere = own_kernels.refused(conv.meta["val"].device, site.options, conv)
@@ -45,7 +55,7 @@ def on_trial(
     verdict: Accept | Reject | None = None
     try:
         product = write_trial(trial, multiply)
-        joined = region_behind(product).nodes
+        joined = (behind or region_behind)(product).nodes
         taken = {node for node, matrix in trial.matrix.items() if matrix in joined}
         if len(taken) < len(trial.matrix):  # the rest stays what other convolutions find
             trial.take_back(before)

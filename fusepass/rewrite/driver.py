@@ -64,7 +64,7 @@ class _Attempt:
     ) -> None:
         self.gm, self.rule, self.options, self.nested = gm, rule, options, nested
         self.station = station
-        self.before: fx.Graph | None = None  # the graph before the first replacement
+        self.before: fx.Graph | None = None  # the graph before the first edit
         self.children = {name for name, _ in gm.named_children()}
         self.buffers = {name for name, _ in gm.named_buffers(recurse=False)}
         self.site: fx.Node | None = None
@@ -84,6 +84,8 @@ class _Attempt:
         fake_mode = torch_private.fake_mode_of(gm) if anchors else None
         shared: dict[str, Any] = {}
         present = set(anchors)
+        if anchors and rule.tries:
+            self.before = copied(gm.graph)
         for node in anchors:
             if node not in present:
                 continue  # another replacement took it in
@@ -99,7 +101,7 @@ class _Attempt:
                     decisions.append(self._decision(Outcome.REJECTED, *why, place, kept))
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules
-                self.before = copied(gm.graph)
+                self.before = self.before or copied(gm.graph)
                 before_autograd = self.station is Station.BEFORE
                 verify = options.verify and before_autograd
                 facts = Facts(gm.graph, fake_mode) if verify else None

@@ -71,6 +71,7 @@ class GraphRule:
             switching the rule off is then up to capture (the select it lowers cannot stay).
         treatment: what the rule makes of a branch (one settled by capture) or of a host round
             trip, where the report should say so.
+        tries: ``check`` leaves in the graph what it found good on trial, for ``replace``.
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
     """
@@ -82,6 +83,7 @@ class GraphRule:
     summary: str = ""
     settled_by_capture: bool = False
     treatment: str = ""
+    tries: bool = False
     sources: tuple[Any, ...] = ()
     location: str = field(default="")
 

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.epilogue_of_aten import NoRegion
+from fusepass.graph.memory import memory_of
 from fusepass.graph.region import Part, Region
 from fusepass.rewrite.graph_rule import Site
 from fusepass.rewrite.provenance import inherit
 
 Fused = Callable[..., tuple[Any, ...]]
 _REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}
+_CLONE = torch.ops.aten.clone.default
 _CONVERT = torch.ops.prims.convert_element_type.default
 
 
@@ -69,6 +71,19 @@ def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
     return [size if isinstance(size, int) else held[size.node.expr] for size in shape]
 
 
+def _is_handed_out(node: fx.Node) -> bool:
+    """Whether the graph hands out a node, or a view of it."""
+    memory, seen, waiting = memory_of(node), {node}, [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op == "output":
+                return True
+            if user not in seen and memory_of(user) == memory:
+                seen.add(user)
+                waiting.append(user)
+    return False
+
+
 def write_call(site: Site, fused: Fused) -> None:
     """Write the call that computes a region, and let all read its outputs.
 
@@ -114,8 +129,14 @@ def write_call(site: Site, fused: Fused) -> None:
             output = region.epilogue.outputs[position]
             if output.over:
                 item = call(_REDUCING[output.by], item, [0])
+            copies: dict[Any, fx.Node] = {}  # of it, by the memory that the program has for each
             for node in nodes:
                 made = item
+                if _is_handed_out(node):
+                    memory = memory_of(node)
+                    if memory not in copies:
+                        copies[memory] = call(_CLONE, item) if copies else item
+                    made = copies[memory]
                 if output.over and node.meta["val"].dtype is not torch.float32:
                     made = call(_CONVERT, made, node.meta["val"].dtype)
                 if node in shaped:

@@ -155,8 +155,8 @@ def test_choices(channels: int, width: int) -> None:
 
 
 def test_what_it_refuses() -> None:
-    def refused(x: Tensor, weight: Tensor) -> bool:
-        return kernel.refuses(x, weight) is not None
+    def refused(x: Tensor, weight: Tensor, dilation: tuple[int, int] = (1, 1)) -> bool:
+        return kernel.refuses(x, weight, dilation) is not None
 
     with FakeTensorMode():
         x = torch.empty(2, 64, 8, 8, dtype=torch.half).to(memory_format=LAST)
@@ -168,6 +168,10 @@ def test_what_it_refuses() -> None:
         assert refused(x[:, :48], weight[:, :48])
         assert not refused(torch.empty(1 << 16, 64, 32, 32, dtype=torch.half), weight)
         assert refused(torch.empty(1, 64, 1 << 13, 1 << 12, dtype=torch.half), weight)
+        assert refused(x, torch.empty(1 << 15, 64, 32, 32, dtype=torch.half))
+        wide = torch.empty(1, 64, 1, 1 << 15, dtype=torch.half)
+        assert refused(wide, weight, (1 << 9, 1))
+        assert not refused(wide, weight, (1 << 8, 1))
 
 
 def test_the_operator() -> None:

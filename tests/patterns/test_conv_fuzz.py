@@ -153,7 +153,7 @@ def held(seed: int) -> Counter[str]:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("seeds", [range(first, first + 6) for first in range(0, 30, 6)], ids=str)
 def test_random_networks(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(x: torch.Tensor, weight: torch.Tensor) -> str | None:
+    def refuses(x: torch.Tensor, weight: torch.Tensor, dilation: Any) -> str | None:
         """Only what its reference cannot compute: these networks are narrower than its kernel."""
         return None if x.dtype is weight.dtype and x.dtype in conv_region.HALF else "another dtype"
 

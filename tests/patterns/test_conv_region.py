@@ -84,6 +84,11 @@ def test_with_relu_cudnns_kernel_comes_first() -> None:
     assert found_in(layer(TAKEN["silu"]), images(2, CHANNELS, 6, 7), OPTIONS) == 1
 
 
+def _with_weight_in_order(module: Layer) -> Layer:
+    module.conv.weight.data = module.conv.weight.data.contiguous()
+    return module
+
+
 CLOSE: dict[str, Callable[[], tuple[Layer, Tensor]]] = {
     "groups": lambda: (layer(TAKEN["silu"], groups=2), images(2, CHANNELS, 6, 7)),
     "few channels": lambda: (layer(TAKEN["silu"], channels=12), images(2, 12, 6, 7)),
@@ -100,6 +105,14 @@ CLOSE: dict[str, Callable[[], tuple[Layer, Tensor]]] = {
     ),
     "a number for each pixel": lambda: (
         layer(lambda m, y, x: y * x.amax(1, keepdim=True)),
+        images(2, CHANNELS, 6, 7),
+    ),
+    "a weight in order": lambda: (
+        _with_weight_in_order(layer(TAKEN["silu"])),
+        images(2, CHANNELS, 6, 7),
+    ),
+    "read by generated code": lambda: (
+        layer(lambda m, y, x: F.silu(m.norm(y)).mean((2, 3))),
         images(2, CHANNELS, 6, 7),
     ),
     "no image": lambda: (layer(TAKEN["silu"]), images(0, CHANNELS, 6, 7)),
@@ -141,6 +154,24 @@ def test_blocks_with_residuals() -> None:
     """What is behind one convolution is not kept from the region of another."""
     module = nn.Sequential(layer(TAKEN["silu"], stride=2), Block(), Block()).eval()
     assert found_in(module, images(1, CHANNELS, 8, 10)) == 5
+
+
+def test_behind_a_convolution_of_single_pixels() -> None:
+    """The residual is read by another convolution, too, and stays where that finds it."""
+    first = layer(TAKEN["silu"], width=1, padding=0)
+    assert found_in(nn.Sequential(first, Block()).eval(), images(2, CHANNELS, 6, 7)) == 2
+
+
+def test_equal_results_are_tensors_of_their_own() -> None:
+    module = layer(lambda m, y, x: (z := F.silu(y), z.float().to(z.dtype)))  # type: ignore[arg-type,return-value]
+    x = images(2, CHANNELS, 6, 7)
+    compiled = torch.compile(module, backend="fusepass", options=ONLY)
+    with torch.no_grad():
+        one, other = compiled(x)
+        kept = other.clone()
+        one.add_(1)
+    assert torch.equal(other, kept)
+    assert applied(compiled, RULE) == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fusepass import tune
+from fusepass.errors import RewriteFault
 from fusepass.patterns import depthwise, gemm_region
 from tests.patterns.conv_programs import (
     CHANNELS,
@@ -54,10 +55,17 @@ def compiled_with(rule: str, module: Layer, **options: Any) -> Any:
     return torch.compile(module, backend="fusepass", options=options)
 
 
+EQUAL: dict[str, Callable[[Layer, Tensor, Tensor], Any]] = {
+    "silu": lambda m, y, x: (F.silu(y), F.silu(y)),
+    "relu": lambda m, y, x: (F.relu(y), F.relu(y)),
+    "cast there and back": lambda m, y, x: (z := F.silu(y), z.float().to(z.dtype)),
+}
+
+
 @rules
-@pytest.mark.parametrize("name", ["silu", "relu"])
+@pytest.mark.parametrize("name", EQUAL)
 def test_equal_results_are_tensors_of_their_own(rule: str, name: str) -> None:
-    module = layer(rule, lambda m, y, x: (getattr(F, name)(y), getattr(F, name)(y)))
+    module = layer(rule, EQUAL[name])
     compiled = compiled_with(rule, module)
     with torch.no_grad():
         one, other = compiled(images(2, CHANNELS, 6, 7))
@@ -102,6 +110,19 @@ def test_a_trial_that_is_taken_back_leaves_the_graph_alone(
     module, x = layer(rule, AROUND[name]), images(3, CHANNELS, 9, 7)
     assert aten_graph(module, x, rule) == aten_graph(module, x)
     assert asked
+
+
+@rules
+def test_a_fault_leaves_nothing_of_the_trial(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a test breaks it")
+
+    for module_that_writes in (depthwise, gemm_region):
+        monkeypatch.setattr(module_that_writes, "write_call", broken)
+    module, x = layer(rule, AROUND["silu"]), images(3, CHANNELS, 9, 7)
+    with pytest.warns(RewriteFault, match="a test breaks it"):
+        left = aten_graph(module, x, rule)
+    assert left == aten_graph(module, x)
 
 
 @rules
