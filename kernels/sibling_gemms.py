@@ -114,7 +114,8 @@ def refuses(
         return "the kernel multiplies bf16 or fp16"
     if any(weight.stride(0) != 1 for weight in weights):
         return "a weight is not contiguous along K"
-    if len({weight.stride(1) for weight in weights}) > 1:
+    apart = [weight.stride(1) for weight in weights]
+    if not all(torch_private.known_equal(one, apart[0]) for one in apart):
         return "the rows of the weights lie at different distances"
     each = parted(weights, operands, epilogues)
     reasons = (gemm_region.refuses(x, [weight], given, one) for weight, given, one in each)

@@ -12,9 +12,9 @@ from fusepass.kernels.gemm_tiles import Tile, shared_memory
 from fusepass.kernels.gemm_unfused import unfused
 from fusepass.tune import INDUCTOR, Candidate, SiblingProblem
 
-# Microseconds for each product but one: what a launch behind another takes longer where kernels are
-# timed one by one, than in a CUDA graph or a model whose weights are in L2. Three products were
-# timed 1 to 4 µs too slow on an H200.
+# Microseconds that count against us for each product but one. Launches behind one another are timed
+# too slow, on an H200 by 1 to 4 µs for three products against a CUDA graph's; in a model whose
+# weights are in L2 they take yet less, and one was not faster where 5 µs had been measured.
 _LAUNCH = 2.5
 
 

@@ -21,6 +21,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.gemm import is_gemm
+from fusepass.graph.region import Region
 from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.graph.sibling_gemms import Siblings, siblings_of
 from fusepass.kernels import sibling_gemms as kernel
@@ -47,7 +48,9 @@ def _check(site: Site) -> Accept | Reject:
     if first in seen:
         return Reject(Reason.FLAVOUR, "it was looked at with those in front of it", first)
     memory = memory_of_device(first.meta["val"].device)
-    found = siblings_of(first, kernel.MOST, bound_on_saved_bytes(site.options, memory))
+    most_bytes = bound_on_saved_bytes(site.options, memory)
+    forced = site.options.candidate == REFERENCE
+    found = siblings_of(first, kernel.MOST, most_bytes, lambda one: forced or _takes(one))
     if found is None:
         return Reject(Reason.FLAVOUR, "no other product of its operand can be made here", first)
     seen |= {node for region in found.regions for node in region.nodes}
@@ -56,10 +59,6 @@ def _check(site: Site) -> Accept | Reject:
         return nowhere
     if written_before(site, found.regions[-1].nodes[0]):
         return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
-    epilogues = [one.epilogue for one in found.regions]
-    refused = kernel.refuses(found.x, found.weights, found.operands, epilogues)
-    if refused is not None and site.options.candidate != REFERENCE:
-        return Reject(Reason.STRIDE_MISMATCH, refused, first)
     problem = _problem(found)
     if isinstance(problem, str):
         return Reject(Reason.COST, problem, first)
@@ -71,6 +70,13 @@ def _check(site: Site) -> Accept | Reject:
         text = f"{len(found.regions)} products of one operand in one launch, {verdict.text}"
         return Accept(verdict.code, text, verdict.microseconds)
     return verdict
+
+
+def _takes(region: Region) -> bool:
+    """Whether the kernel computes a product; others may still be computed together."""
+    weights = [part.value for part in region.weights]
+    operands = [part.value for part in region.operands]
+    return kernel.refuses(region.x.meta["val"], weights, operands, [region.epilogue]) is None
 
 
 def _problem(found: Siblings) -> SiblingProblem | str:

@@ -8,9 +8,8 @@ be made earlier.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, fx
 
@@ -26,7 +25,7 @@ _MADE_EARLIER = frozenset(
     """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
     detach split split_with_sizes unbind getitem convert_element_type""".split()
 )
-_RESHAPES = frozenset("view reshape _unsafe_view".split())
+_COPIES = frozenset({"convert_element_type"})
 _FARTHEST = 8  # calls that are made earlier for one product
 
 
@@ -59,19 +58,21 @@ class Siblings:
         return [part.value for one in self.regions for part in one.operands]
 
 
-def siblings_of(first: fx.Node, most: int, most_bytes: int) -> Siblings | None:
+def siblings_of(
+    first: fx.Node, most: int, most_bytes: int, takes: Callable[[Region], bool]
+) -> Siblings | None:
     """The products that could be computed together with one that stands in front of them.
 
     Args:
         first: of :func:`fusepass.graph.gemm.is_gemm`.
         most: products.
-        most_bytes: of results that are made earlier than they were.
+        most_bytes: of what is made earlier than it was, results and cast weights.
+        takes: whether a kernel computes a product by itself.
 
     Returns:
         At least two products; None where there are no others.
     """
-    x = operands_of(first)[1]
-    same = _same_views(x)
+    same = _spelled_alike(operands_of(first)[1])
     behind = {node for one in same for node in one.users if first < node}
     regions: list[Region] = []
     earlier: set[fx.Node] = set()
@@ -79,26 +80,42 @@ def siblings_of(first: fx.Node, most: int, most_bytes: int) -> Siblings | None:
     for node in (first, *sorted(node for node in behind if _is_product_of(node, same, first))):
         region = _alone(node)
         needed = None if region is None else _behind(first, _read(region))
-        more = _bytes(node) if regions else 0
-        if regions and region is not None and _strides(region) != _strides(regions[0]):
+        if region is None or needed is None or not takes(region):
+            if node is first:
+                return None
             continue
-        if region is not None and needed is not None and held + more <= most_bytes:
-            regions.append(region)
-            earlier |= needed
-            held += more
-        elif node is first:
-            return None
+        made = {one for one in needed - earlier if op_name(one) in _COPIES}
+        more = sum(map(_bytes, {node} | made if regions else made))
+        if held + more > most_bytes or (regions and not _lie_alike(region, regions[0])):
+            continue
+        regions.append(region)
+        earlier |= needed
+        held += more
         if len(regions) == most:
             break
     return Siblings(tuple(regions), tuple(sorted(earlier))) if len(regions) > 1 else None
 
 
-def _same_views(x: fx.Node) -> list[fx.Node]:
-    """The nodes that are the same view of the same tensor as x; each layer makes one of its own."""
-    if op_name(x) not in _RESHAPES:
-        return [x]
-    made: fx.Node = x.all_input_nodes[0]
-    return [node for node in made.users if op_name(node) in _RESHAPES and node.args == x.args]
+def _spelled_alike(x: fx.Node) -> list[fx.Node]:
+    """The nodes that are x by the same views and casts of the same tensor: each layer has its own.
+
+    Autocast casts one tensor for each layer, and each layer makes a matrix of it.
+    """
+    steps: list[fx.Node] = []
+    source = x
+    while op_name(source) in _MADE_EARLIER and isinstance(source.args[0], fx.Node):
+        steps.append(source)
+        source = source.args[0]
+    found = [source]
+    for step in reversed(steps):
+        found = [user for one in found for user in one.users if _is_step(user, one, step)]
+    return found
+
+
+def _is_step(node: fx.Node, of: fx.Node, step: fx.Node) -> bool:
+    """Whether a call does with one node what another call does with another node."""
+    given = node.target, node.args[1:], node.kwargs
+    return given == (step.target, step.args[1:], step.kwargs) and node.args[0] is of
 
 
 def _is_product_of(node: fx.Node, same: Collection[fx.Node], first: fx.Node) -> bool:
@@ -133,9 +150,10 @@ def _read(region: Region) -> list[fx.Node]:
     return [part.node for part in (*region.weights, *region.operands)]
 
 
-def _strides(region: Region) -> tuple[Any, ...]:
-    """Of its weight; one kernel reads all weights with the same."""
-    return tuple(region.weights[0].value.stride())
+def _lie_alike(one: Region, other: Region) -> bool:
+    """Whether their weights have the same strides, with which one kernel reads all."""
+    both = (region.weights[0].value.stride() for region in (one, other))
+    return all(map(torch_private.known_equal, *both))
 
 
 def _behind(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,8 +22,10 @@ class SiblingProblem(Problem):
     Attributes:
         widths: columns of each product.
         epilogues: what follows each.
+        generation: of our kernels and of what counts against them: choices of older ones are left.
     """
 
+    generation: ClassVar[int] = 1
     widths: tuple[int, ...] = ()
     epilogues: tuple[Epilogue, ...] = ()
 
@@ -35,13 +38,14 @@ class SiblingProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
+            f"kernels {self.generation}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random x, weights (k, n) and operands, on the device and with the problem's strides."""
+        """Random x, weights (k, n) and operands, on the device, as they are read: along k."""
 
         def matrix(rows: int, columns: int, apart: int, scale: float) -> Tensor:
             whole = torch.empty(rows, max(apart, columns), device=self.device)

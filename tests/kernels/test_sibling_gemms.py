@@ -49,14 +49,15 @@ class Case:
         k, apart = 8 * draw.randint(1, 20), 8 * draw.randint(0, 2)
         widths = [8 * draw.randint(1, 12) for _ in range(draw.randint(2, kernel.MOST))]
         self.x = noise(rows, k + apart).to(dtype)[:, :k]
-        self.weights = [(noise(n, k) / k**0.5).to(dtype).t() for n in widths]
+        between = 8 * draw.randint(0, 2)
+        self.weights = [(noise(n, k + between) / k**0.5).to(dtype)[:, :k].t() for n in widths]
         known = epilogues(str(dtype).removeprefix("torch."))
         self.epilogues = [draw.choice(known) for _ in widths]
         self.operands: list[Tensor] = []
         for n, one in zip(widths, self.epilogues, strict=True):
-            shapes = {"row": (n,), "full": (rows, n), "column": (rows, 1)}
+            shapes = {"row": (n,), "full": (rows, n + apart), "column": (rows, 1)}
             self.operands += [
-                noise(*shapes[operand.kind]).to(getattr(torch, operand.dtype))
+                noise(*shapes[operand.kind]).to(getattr(torch, operand.dtype))[..., :n]
                 for operand in one.operands
             ]
 

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
+from fusepass.options import Options
 from fusepass.patterns import sibling_gemms
+from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.tune import Choice
 from tests.patterns.gemm_programs import OPTIONS, agrees, applied
 
@@ -71,6 +74,10 @@ TAKEN: dict[str, Around] = {
     "of a tensor that is made": lambda m, x: every(m, x.softmax(-1)),
     "one of them with more": lambda m, x: [*every(m, x), F.hardswish(x @ m.packed.t())],
     "a cast weight": lambda m, x: [m.layers[0](x), x @ m.packed.float().to(x.dtype).t()],
+    "a cast of x for each": lambda m, x: [
+        x.float().to(x.dtype) @ m.packed[i * 8 : (i + 1) * 8].t() for i in range(3)
+    ],
+    "a part of x for each": lambda m, x: [x[1:] @ m.packed[:8].t(), x[1:] @ m.packed[8:24].t()],
     "one is read twice": lambda m, x: [y := m.layers[0](x), y.t(), m.layers[1](x)],
 }
 
@@ -113,6 +120,11 @@ CLOSE: dict[str, Around] = {
         m.layers[0](x),
         x @ (m.packed[:24] * x.sum()).t(),
     ],
+    "other views of x": lambda m, x: [x[1:] @ m.packed[:8].t(), x[:-1] @ m.packed[:8].t()],
+    "a bias of one number": lambda m, x: [
+        m.layers[0](x),
+        torch.addmm(m.scale[:1], x, m.packed[:24].t()),
+    ],
     "the other operand": lambda m, x: [m.packed[:, :8] @ x[:8], m.packed[:, 8:] @ x[:8]],
     "a weight that lies otherwise": lambda m, x: [m.layers[0](x), x @ m.packed[:K]],
     "batches": lambda m, x: [x[None] @ m.packed.t()[None], x[None] @ m.packed[:8].t()[None]],
@@ -126,22 +138,24 @@ def test_what_comes_close(name: str) -> None:
     assert found_in(Layers(CLOSE[name]), torch.randn(72, K).bfloat16()) == 0
 
 
-def test_a_write_in_between() -> None:
+@pytest.mark.parametrize("write", [True, False])
+def test_a_write_in_between(write: bool) -> None:
     """What is read behind it could not be read in front of it."""
 
-    def around(m: Layers, x: Tensor) -> list[Tensor]:
-        first = m.layers[0](x)
-        m.scale.data.mul_(2)
-        return [first, torch.addmm(m.scale, x, m.packed[:K].t())]
+    def program(x: Tensor, one: Tensor, other: Tensor) -> list[Tensor]:
+        first = x @ one.t()
+        if write:
+            other.mul_(2)
+        return [first, x @ other.t()]
 
-    module, same = Layers(around).bfloat16(), Layers(around).bfloat16()
-    same.load_state_dict(module.state_dict())
-    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
-    x = torch.randn(5, K).bfloat16()
-    with torch.no_grad():
-        for _ in range(2):
-            for got, want in zip(compiled(x), same(x), strict=True):
-                torch.testing.assert_close(got, want)
+    given = [torch.randn(n, K).bfloat16() for n in (5, 8, 24)]
+    gm = make_fx(program, tracing_mode="fake")(*given)
+    rewrite_aten(gm.graph, Options(candidate="reference"), ())
+    gm.recompile()
+    assert ("sibling_gemms" in gm.code) == (not write)
+    want = program(*[one.clone() for one in given])
+    for got, exact in zip(gm(*given), want, strict=True):
+        torch.testing.assert_close(got, exact)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -170,6 +184,58 @@ def test_results_are_not_held_beyond_the_bound() -> None:
         with torch.no_grad():
             compiled(x)
         assert applied(compiled, (RULE,))[RULE] == taken
+
+
+def test_casts_that_are_made_earlier_count() -> None:
+    weights = [torch.randn(32, K) for _ in range(3)]
+
+    def program(x: Tensor) -> list[Tensor]:
+        return [x @ weight.bfloat16().t() for weight in weights]
+
+    each, x = 8 * 32 * 2 + 32 * K * 2, torch.randn(8, K).bfloat16()  # a result and a weight
+    for allowed, found in (
+        (each - 1, []),
+        (2 * each - 1, ["2 products"]),
+        (2 * each, ["3 products"]),
+    ):
+        torch.compiler.reset()
+        options = {**OPTIONS, "max_saved_bytes": allowed}
+        compiled = torch.compile(program, backend="fusepass", options=options)
+        for got, want in zip(compiled(x), program(x), strict=True):
+            torch.testing.assert_close(got, want)
+        decisions = fusepass.last_report(compiled).decisions
+        assert [one.reason[:10] for one in decisions if one.rule == RULE] == found
+
+
+def test_under_autocast() -> None:
+    """Each layer casts x, and its own weight."""
+    module, x = Layers(every), torch.randn(2, 9, K)
+    compiled = torch.compile(module, backend="fusepass", options=OPTIONS)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        for got, want in zip(compiled(x), module(x), strict=True):
+            torch.testing.assert_close(got, want)
+    assert applied(compiled, (RULE,)) == {RULE: 1}
+
+
+@pytest.mark.filterwarnings("error::fusepass.errors.RewriteFault")
+@pytest.mark.parametrize("rows", [True, False], ids=["as rows", "as columns"])
+def test_sizes_that_vary(rows: bool) -> None:
+    """No guard, and so no second graph."""
+    graphs = torch._dynamo.utils.counters["stats"]
+
+    def program(x: Tensor, one: Tensor, other: Tensor) -> list[Tensor]:
+        return [x @ one.t(), x @ other.t()] if rows else [x @ one, x @ other]
+
+    compiled = torch.compile(program, backend="fusepass", options=OPTIONS, dynamic=True)
+    torch.compiler.reset()
+    graphs.clear()
+    with torch.no_grad():
+        for widths in ((8, 24), (32, 40), (24, 24)):
+            given = [torch.randn((n, K) if rows else (K, n)).bfloat16() for n in widths]
+            x = torch.randn(9, K).bfloat16()
+            for got, want in zip(compiled(x, *given), program(x, *given), strict=True):
+                torch.testing.assert_close(got, want)
+    assert graphs["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -46,7 +46,8 @@ def test_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ONE.bytes_needed >= 4 * sum(one.numel() for one in (x, first, second)) + 2 * 48 * 40
 
 
-def test_classes() -> None:
+def test_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ONE.key("default")
     every = [
         ONE,
         replace(ONE, m=65),
@@ -57,9 +58,12 @@ def test_classes() -> None:
         replace(ONE, epilogues=(PLAIN, BIASED)),
         replace(ONE, dtype=torch.bfloat16),
         replace(ONE, x_strides=(16, 1)),
+        replace(ONE, weight_strides=(40, 1)),
     ]
     assert len({one.key("default") for one in every}) == len(every)
     assert replace(ONE, m=64).key("default") == ONE.key("default")
+    monkeypatch.setattr(SiblingProblem, "generation", SiblingProblem.generation + 1)
+    assert ONE.key("default") not in [one.key("default") for one in every[1:]] + [before]
     assert ONE.key("max-autotune") == ONE.key("max-autotune-no-cudagraphs") != ONE.key("default")
 
 
@@ -67,6 +71,8 @@ def test_candidates_compute_the_same() -> None:
     """Those that need no device."""
     inductor, *ours = candidates(ONE, every=False)
     assert inductor.name == INDUCTOR
+    assert inductor.besides == 0
+    assert {one.besides for one in ours} == {2.5}  # for one launch more
     assert 2 <= len(ours) < len(candidates(replace(ONE, m=100), every=True)) - 1
     inputs = ONE.inputs(torch.Generator().manual_seed(0))
     assert inductor.traced is not None
