@@ -52,11 +52,6 @@ class Siblings:
         """The fake weights."""
         return [one.weights[0].value for one in self.regions]
 
-    @property
-    def operands(self) -> list[Tensor]:
-        """Fake, those of the first product first."""
-        return [part.value for one in self.regions for part in one.operands]
-
 
 def siblings_of(
     first: fx.Node, most: int, most_bytes: int, takes: Callable[[Region], bool]
@@ -103,9 +98,12 @@ def _spelled_alike(x: fx.Node) -> list[fx.Node]:
     """
     steps: list[fx.Node] = []
     source = x
-    while op_name(source) in _MADE_EARLIER and isinstance(source.args[0], fx.Node):
+    while op_name(source) in _MADE_EARLIER and source.args:
+        inner = source.args[0]
+        if not isinstance(inner, fx.Node):
+            break
         steps.append(source)
-        source = source.args[0]
+        source = inner
     found = [source]
     for step in reversed(steps):
         found = [user for one in found for user in one.users if _is_step(user, one, step)]
@@ -115,7 +113,7 @@ def _spelled_alike(x: fx.Node) -> list[fx.Node]:
 def _is_step(node: fx.Node, of: fx.Node, step: fx.Node) -> bool:
     """Whether a call does with one node what another call does with another node."""
     given = node.target, node.args[1:], node.kwargs
-    return given == (step.target, step.args[1:], step.kwargs) and node.args[0] is of
+    return given == (step.target, step.args[1:], step.kwargs) and node.args[:1] == (of,)
 
 
 def _is_product_of(node: fx.Node, same: Collection[fx.Node], first: fx.Node) -> bool:
