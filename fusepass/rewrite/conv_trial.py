@@ -63,8 +63,10 @@ def on_trial(
             product = write_trial(trial, multiply, taken)
         inner = Site(site.gm, product, site.options, site.fake_mode, site.nested)
         verdict = asked(inner, conv)
-    except (OtherStrides, NoRegion) as why:
-        return Reject(Reason.FLAVOUR, str(why) or "its images would lie otherwise", conv)
+    except OtherStrides:
+        return Reject(Reason.STRIDE_MISMATCH, "its images would lie otherwise", conv)
+    except NoRegion as why:
+        return Reject(Reason.FLAVOUR, str(why), conv)
     finally:
         if not isinstance(verdict, Accept):
             trial.take_back(before)
