@@ -143,7 +143,7 @@ def kernel(epilogues: str, tile: Tile) -> Any:
     return triton.autotune([config], key=[])(made)
 
 
-def _arguments(
+def arguments(
     x: Any,
     weights: Sequence[Any],
     operands: Sequence[Any],
@@ -193,7 +193,7 @@ def launch(
     programs = _programs(x, weights, tile)
     if programs:
         values = x, *weights, *operands
-        given = _arguments(x, weights, operands, outputs, each, values)
+        given = arguments(x, weights, operands, outputs, each, values)
         kernel(epilogues, tile)[(programs,)](**given)
     return outputs
 
@@ -246,7 +246,7 @@ def plan(
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]
-        return _arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, each, values)
+        return arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, each, values)
 
     programs, made = _programs(x, weights, tile), _made(x, weights, each)
     return torch_private.KernelCall(kernel(epilogues, tile), programs, made, given)

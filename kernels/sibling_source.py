@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.norm import Norm
 from fusepass.kernels.epilogue_text import helpers, parameters
 from fusepass.kernels.gemm_source import BEGINNING, epilogue_function
-from fusepass.kernels.skinny_source import LINES
+from fusepass.kernels.skinny_source import LINES, norm_parts, scaled
 
 NAME = "fusepass_siblings"
 
 _BODY = """
 
 @triton.jit
-def fusepass_siblings(x_ptr, $params M, K, sx, sw, BM: tl.constexpr, BN: tl.constexpr,
+def fusepass_siblings(x_ptr, $gain $params M, K, sx, sw, BM: tl.constexpr, BN: tl.constexpr,
                       BK: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr):
     WEIGHT_FIRST: tl.constexpr = BM <= 32
 $ends
@@ -36,12 +37,15 @@ $picked
     at_x = x_ptr + rows.to(tl.int64)[:, None] * sx + k[None, :]
     offsets = columns.to(tl.int64)[:, None] * sw + k[None, :]
 $start
+$norm_starts
     for start in tl.range(0, K, BK, num_stages=STAGES):
         here = (k < K - start)[None, :]
         x = tl.load(at_x + start, mask=(rows < M)[:, None] & here, other=0.0)
         inside = (columns < N)[:, None] & here
+$norm_steps
 $load
 $step
+$norm_ends
     product = $product
 $stored
 """
@@ -55,7 +59,7 @@ _STORED = """\
         _epilogue{0}(product, m, n, rows, columns, M, N{1})"""
 
 
-def sibling_source(epilogues: Sequence[Epilogue], form: str) -> str:
+def sibling_source(epilogues: Sequence[Epilogue], form: str, norm: Norm | None = None) -> str:
     """The text of a module whose ``fusepass_siblings`` computes an epilogue of each product.
 
     Its parameters: x; for each product its weight, then operands, strides and outputs of its
@@ -65,6 +69,7 @@ def sibling_source(epilogues: Sequence[Epilogue], form: str) -> str:
     Args:
         epilogues: each of one product, without reductions.
         form: ``rows`` or ``row``, see ``skinny_source.py``.
+        norm: of x, in front of the products of form ``row``; its gain is the parameter behind x.
     """
     each = range(len(epilogues))
     names = [[f"{name}_{i}" for name in parameters(one)] for i, one in enumerate(epilogues)]
@@ -79,8 +84,10 @@ def sibling_source(epilogues: Sequence[Epilogue], form: str) -> str:
         ),
     }
     lines = {key: LINES[form][key].format("") for key in ("start", "load", "step", "product")}
+    lines["product"] = scaled(lines["product"], norm)
+    parts |= {f"${key}": value for key, value in lines.items()}
     text = _BODY
-    for key, value in (parts | {f"${key}": value for key, value in lines.items()}).items():
+    for key, value in (norm_parts(norm) | parts).items():
         text = text.replace(key, value)
     functions = (epilogue_function(one, f"_epilogue{i}") for i, one in enumerate(epilogues))
     return BEGINNING + helpers() + "\n\n" + "\n\n".join(functions) + text

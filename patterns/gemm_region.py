@@ -35,7 +35,7 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
-from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import FEW_ROWS, shared_memory, tiles
@@ -91,7 +91,7 @@ def _asked(
     rows = node.meta["val"].shape[-2]
     few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
     try:
-        region = _region(node, pairs=pairs, few=few, scales=library is None)
+        region = region_of(node, pairs=pairs, few=few, scales=library is None)
         shaped = sizes_of(region)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
@@ -202,8 +202,14 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
     return _accepted(choice, site.notes["region"])
 
 
-def _region(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:
+def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:
     """The region at a product; of few rows the product alone, where the rest is better elsewhere.
+
+    Args:
+        node: the product.
+        pairs: look for a region of two products.
+        few: whether it has few rows.
+        scales: of many rows, take the scale of a norm in front of it as well.
 
     Raises:
         NoRegion: there is none.
@@ -227,8 +233,8 @@ def _region(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> R
 def _feeds_generated_code(region: Region) -> bool:
     """Whether a result goes into a kernel that Inductor generates, and would be computed there."""
     outputs = zip(region.epilogue.outputs, region.outputs, strict=True)
-    stored = (node for output, nodes in outputs if not output.over for node in nodes)
-    return any(feeds_generated_code(node, region.nodes) for node in stored)
+    stored = (nodes for output, nodes in outputs if not output.over)
+    return any_feeds_generated_code(stored, region.nodes)
 
 
 def _accepted(choice: Choice, region: Region) -> Accept:

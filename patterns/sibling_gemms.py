@@ -15,6 +15,7 @@ that (``gemm_region.py``). Whether it pays is measured, all products against all
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
@@ -109,20 +110,40 @@ def _problem(found: Siblings) -> SiblingProblem | str:
 
 
 def _replace(site: Site) -> None:
-    """Write the call where the first product stands, behind what it needs."""
     kernel.install_lowering()
     found: Siblings = site.notes["siblings"]
+    text = kernel.text_of([one.epilogue for one in found.regions])
+    write_launch(site, found, kernel.OPERATOR, found.regions[0].x, text)
+
+
+def write_launch(
+    site: Site,
+    found: Siblings,
+    operator_: Any,
+    x: fx.Node,
+    text: str,
+    before: Sequence[fx.Node] = (),
+) -> None:
+    """Write the call where the first product stands, behind what it needs.
+
+    Args:
+        site: whose anchor is the first product, and whose notes hold the ``tile``.
+        found: what is computed.
+        operator_: called with x, weights, operands, the text and the tile.
+        x: of all products.
+        text: for the operator.
+        before: operands in front of those of the products.
+    """
     first, graph = site.anchor, site.gm.graph
     for node in found.earlier:
         first.prepend(node)
-    epilogues = kernel.text_of([one.epilogue for one in found.regions])
     weights = [one.weights[0].node for one in found.regions]
-    operands = [part.node for one in found.regions for part in one.operands]
-    args: Any = found.regions[0].x, weights, operands, epilogues, site.notes["tile"]
+    operands = [*before, *(part.node for one in found.regions for part in one.operands)]
+    args: Any = x, weights, operands, text, site.notes["tile"]
     products = [region.nodes[0] for region in found.regions]
     with graph.inserting_before(first):
-        call = graph.call_function(kernel.OPERATOR, args)
-        call.meta["val"] = kernel.OPERATOR(*fx.map_arg(args, lambda one: one.meta["val"]))
+        call = graph.call_function(operator_, args)
+        call.meta["val"] = operator_(*fx.map_arg(args, lambda one: one.meta["val"]))
         inherit(call, first)
         for i, node in enumerate(products):
             made = graph.call_function(operator.getitem, (call, i))

@@ -43,6 +43,32 @@ def feeds_generated_code(
     return any(one not in behind for one in generated)
 
 
+def any_feeds_generated_code(
+    results: Iterable[Sequence[fx.Node]], besides: Collection[fx.Node]
+) -> bool:
+    """Whether that is so for one of several results, each of which some nodes hold.
+
+    Args:
+        results: for each the nodes with its value, reshapes of one another.
+        besides: as for :func:`feeds_generated_code`.
+    """
+    return any(feeds_generated_code(nodes[0], besides, nodes[1:]) for nodes in results if nodes)
+
+
+def made_by_generated_code(node: fx.Node) -> bool:
+    """Whether Inductor generates the kernel that makes a node, where it is no view."""
+    while op_name(node) in _VIEWS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and not _is_called(node)
+
+
+def _is_called(node: fx.Node) -> bool:
+    """Whether Inductor calls a function as it is."""
+    name, registered = op_name(node), torch_private.operator_name(node.target)
+    ours = registered is None or registered[0] not in ("aten", "prims") or name is None
+    return ours or name in _OPAQUE or str(name).startswith("_scaled_dot_product")
+
+
 def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
     """Those that Inductor generates, and those it calls as they are."""
     generated: list[fx.Node] = []
@@ -55,10 +81,7 @@ def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node]
             for found, more in zip((generated, called), _readers(user, besides), strict=True):
                 found.extend(more)
             continue
-        registered = torch_private.operator_name(user.target)
-        ours = registered is None or registered[0] not in ("aten", "prims") or name is None
-        opaque = ours or name in _OPAQUE or str(name).startswith("_scaled_dot_product")
-        (called if opaque else generated).append(user)
+        (called if _is_called(user) else generated).append(user)
     return generated, called
 
 

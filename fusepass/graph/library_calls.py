@@ -9,7 +9,8 @@ from fusepass.graph.canonical import op_name
 
 LIBRARY_CALLS = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
 _OURS = frozenset(
-    "conv_region conv_relu depthwise gemm_region linear_activation pool sibling_gemms".split()
+    """conv_region conv_relu depthwise gemm_region linear_activation normed_gemms pool
+    sibling_gemms""".split()
 )
 VIEWS = frozenset("view reshape _unsafe_view unsqueeze squeeze permute detach alias".split())
 

@@ -18,7 +18,7 @@ from fusepass.graph.canonical import op_name
 from fusepass.graph.epilogue_of_aten import NoRegion
 from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.gemm_region import region_at
-from fusepass.graph.generated_code import feeds_generated_code
+from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region import Region
 
 _MADE_EARLIER = frozenset(
@@ -131,8 +131,7 @@ def _alone(node: fx.Node) -> Region | None:
     except NoRegion:
         pass
     else:
-        outputs = (made for nodes in longer.outputs for made in nodes)
-        if not any(feeds_generated_code(made, longer.nodes) for made in outputs):
+        if not any_feeds_generated_code(longer.outputs, longer.nodes):
             return None
     try:
         region = region_at(node, pairs=False, alone=True)

@@ -106,8 +106,9 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
             decisions = apply_rules(gm, rules, options, "after", built_in)
         else:
             recompose(gm)
-            pair, *others = region_rules()  # first: a rule for an activation would take half
-            decisions = _regions(gm, pair, options)
+            norm, pair, *others = region_rules()
+            decisions = _regions(gm, norm, options)
+            decisions += _regions(gm, pair, options)  # a rule for an activation would take half
             decisions += apply_rules(gm, rules, options, "after", built_in)
             for rule in (*others, *late_rules()):
                 decisions += _regions(gm, rule, options)

@@ -42,11 +42,11 @@ def default_rules() -> tuple[Rule, ...]:
 
 @functools.cache
 def region_rules() -> tuple[GraphRule, ...]:
-    """Rules that edit ATen graphs themselves, for GEMMs: the first for pairs, then for others."""
-    from fusepass.patterns import gemm_region, sibling_gemms
+    """Rules that edit ATen graphs themselves, for GEMMs: first with a norm, then pairs, others."""
+    from fusepass.patterns import gemm_region, normed_gemms, sibling_gemms
 
     pair, one = gemm_region.RULES
-    return pair, sibling_gemms.RULE, one
+    return normed_gemms.RULE, pair, sibling_gemms.RULE, one
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tu
 from fusepass.tune.depthwise_problem import DepthwiseProblem
 from fusepass.tune.maintain import import_choices, prune
 from fusepass.tune.model import Rates
+from fusepass.tune.normed_problem import NormedProblem
 from fusepass.tune.pool_problem import PoolProblem
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.region_problem import RegionProblem
@@ -28,6 +29,7 @@ __all__ = [
     "ConvRegionProblem",
     "DepthwiseProblem",
     "Entry",
+    "NormedProblem",
     "PoolProblem",
     "Problem",
     "Rates",

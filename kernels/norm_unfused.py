@@ -1,0 +1,41 @@
+"""What Inductor does with a norm of rows in front of products: one kernel for it. For timing."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.graph.norm import Norm
+from fusepass.kernels.gemm_region import function_of
+from fusepass.kernels.gemm_source import BEGINNING
+
+_WARPS = 8
+_BODY = """\
+@triton.jit
+def fusepass_norm(x_ptr, gain_ptr, out_ptr, K, EPS: tl.constexpr, OFFSET: tl.constexpr,
+                  BLOCK: tl.constexpr):
+    k = tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * K + k
+    x = tl.load(x_ptr + at, mask=k < K, other=0.0).to(tl.float32)
+    gain = tl.load(gain_ptr + k, mask=k < K, other=0.0).to(tl.float32) + OFFSET
+    scale = tl.rsqrt(tl.sum(x * x, 0) / K + EPS)
+    tl.store(out_ptr + at, (x * scale * gain).to(out_ptr.dtype.element_ty), mask=k < K)
+"""
+
+
+def normalise(x: Tensor, gain: Tensor, norm: Norm) -> Tensor:
+    """The norm of x (M, K), contiguous, rounded to its dtype; ``gain`` is (K,)."""
+    rows, k = x.shape
+    made = torch.empty_like(x)
+    block = 1 << (k - 1).bit_length()
+    given = {"EPS": norm.eps, "OFFSET": norm.offset, "BLOCK": block, "num_warps": _WARPS}
+    _kernel()[(rows,)](x, gain, made, k, **given)
+    return made
+
+
+@functools.cache
+def _kernel() -> Any:
+    return function_of(BEGINNING + _BODY, "fusepass_norm")

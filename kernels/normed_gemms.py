@@ -1,0 +1,233 @@
+"""Products of one normalised row, each with what is element-wise behind it, in one launch.
+
+    ``fusepass::normed_gemms(x, weights, operands, text, tile) -> outputs``
+
+``text`` holds a :class:`fusepass.graph.norm.Norm` and, with spaces in between, either one
+:class:`fusepass.graph.epilogue.Epilogue` of all products (a gated pair, or one product) or one for
+each. Shapes: ``x`` (1, K), contiguous; weights (K, N), contiguous along K and of the same stride
+from one column to the next; ``operands`` the norm's gain (K,) and then those of the epilogues, the
+first one's first, broadcastable to (1, N); outputs likewise in order, (1, N). ``x`` and weights are
+bf16 or fp16; the norm is computed in fp32 and not rounded; products accumulate in fp32.
+
+Decoding one sequence, a norm is a kernel that takes as long to start as to run. Each program of the
+kernels of ``skinny_source.py`` and ``sibling_source.py`` reads all of x anyway.
+
+The operator computes its reference. Under Inductor it becomes one launch. For graphs after
+autograd: no backward formula.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass import torch_private
+from fusepass.graph import norm as norms
+from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.norm import Norm
+from fusepass.kernels import gemm_region, sibling_gemms
+from fusepass.kernels.gemm_region import HALF, function_of
+from fusepass.kernels.gemm_tiles import Tile
+from fusepass.kernels.sibling_source import NAME, sibling_source
+from fusepass.kernels.skinny_source import skinny_source
+from fusepass.kernels.text_behind import launched_directly
+
+# --- reference ------------------------------------------------------------------------------------
+
+
+def reference(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    operands: Sequence[Tensor],
+    norm: Norm,
+    epilogues: Sequence[Epilogue],
+) -> list[Tensor]:
+    """The outputs in plain PyTorch: in fp32 (fp64 stays), rounded once, at the end."""
+    rows = norms.normalised(x, operands[0], norm)
+    if len(epilogues) == len(weights):
+        return sibling_gemms.reference(rows, weights, operands[1:], epilogues)
+    return gemm_region.reference(rows, weights, operands[1:], epilogues[0])
+
+
+def text_of(norm: Norm, epilogues: Sequence[Epilogue]) -> str:
+    """What the operator is given, on one line."""
+    return f"{norm.text()} {sibling_gemms.text_of(epilogues)}"
+
+
+def parsed(text: str) -> tuple[Norm, list[Epilogue]]:
+    """The norm and the epilogues of such a text.
+
+    Raises:
+        ValueError: one is malformed.
+    """
+    first, _, rest = text.partition(" ")
+    return norms.parse(first), sibling_gemms.parsed(rest)
+
+
+# --- what it can compute --------------------------------------------------------------------------
+
+_PAIR = (Tile(1, 8, 512, 4, 3, form="row"), Tile(1, 4, 1024, 4, 3, form="row"))
+_ONE = (Tile(1, 8, 512, 4, 3, form="row"), Tile(1, 4, 512, 2, 3, form="row"))
+_NAMED = {tile.name: tile for tile in (*_PAIR, *_ONE)}
+
+
+def refuses(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogues: Sequence[Epilogue]
+) -> str | None:
+    """Why the kernel cannot compute some products, or None. Takes fake tensors too."""
+    if x.dtype not in HALF:
+        return "the kernel multiplies bf16 or fp16"
+    rows: Any = x.shape[0]
+    if not isinstance(rows, int) or rows != 1:
+        return "it has more than one row"
+    if any(weight.stride(0) != 1 for weight in weights):
+        return "a weight is not contiguous along K"
+    if any(epilogue.reduced for epilogue in epilogues):
+        return "a result is reduced"
+    if len(epilogues) == len(weights):
+        return sibling_gemms.refuses(x, weights, operands[1:], epilogues)
+    return gemm_region.refuses(x, weights, operands[1:], epilogues[0])
+
+
+def choices(epilogues: Sequence[Epilogue]) -> tuple[Tile, ...]:
+    """The tiles worth timing, the likeliest first."""
+    return _PAIR if epilogues[0].products == 2 else _ONE
+
+
+# --- kernel ---------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def kernel(text: str, tile: Tile, direct: bool = False) -> Any:
+    """The Triton kernel of a norm and some epilogues with one tile.
+
+    Args:
+        text: as the operator is given it.
+        tile: of form ``row``.
+        direct: for Inductor's code, to be launched as Inductor's kernels are.
+    """
+    import triton
+
+    norm, epilogues = parsed(text)
+    constants = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "STAGES": tile.stages}
+    if len(epilogues) == 1:
+        made = function_of(skinny_source(epilogues[0], tile.form, norm), "fusepass_gemm")
+    else:
+        constants["GROUP"] = tile.group
+        made = function_of(sibling_source(epilogues, tile.form, norm), NAME)
+    config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
+    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+
+
+def _arguments(
+    x: Any,
+    weights: Sequence[Any],
+    operands: Sequence[Any],
+    outputs: Sequence[Any],
+    epilogues: Sequence[Epilogue],
+    values: Sequence[Tensor],
+    tile: Tile,
+) -> dict[str, Any]:
+    """The kernel's arguments, by name; ``values`` are tensors of all inputs' sizes and strides."""
+    gain, *rest = operands
+    count = 1 + len(weights)
+    fakes = (*values[:count], *values[count + 1 :])
+    given: dict[str, Any]
+    if len(epilogues) == 1:
+        (epilogue,) = epilogues
+        given = gemm_region.arguments(x, weights, rest, outputs, epilogue, fakes, tile, 0)
+    else:
+        given = sibling_gemms.arguments(x, weights, rest, outputs, epilogues, fakes)
+    return given | {"gain_ptr": gain}
+
+
+def _programs(weights: Sequence[Tensor], epilogues: Sequence[Epilogue], tile: Tile) -> int:
+    read = weights[:1] if len(epilogues) == 1 else weights
+    return sum(-(-int(weight.shape[1]) // tile.n) for weight in read)
+
+
+def _made(
+    weights: Sequence[Tensor], epilogues: Sequence[Epilogue]
+) -> list[tuple[torch.dtype, tuple[Any, Any]]]:
+    """Dtype and shape of each output."""
+    return [
+        (getattr(torch, output.dtype), (1, weight.shape[1]))
+        for weight, epilogue in zip(weights, epilogues, strict=False)
+        for output in epilogue.outputs
+    ]
+
+
+def launch(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, tile: Tile
+) -> list[Tensor]:
+    """Run the kernel now; for timing, and for tests."""
+    _, epilogues = parsed(text)
+    outputs = [x.new_empty(shape, dtype=dtype) for dtype, shape in _made(weights, epilogues)]
+    values = x, *weights, *operands
+    given = _arguments(x, weights, operands, outputs, epilogues, values, tile)
+    kernel(text, tile)[(_programs(weights, epilogues, tile),)](**given)
+    return outputs
+
+
+# --- operator -------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "fusepass::normed_gemms",
+    mutates_args=(),
+    schema="(Tensor x, Tensor[] weights, Tensor[] operands, str text, str tile) -> Tensor[]",
+)
+def normed_gemms(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, tile: str
+) -> list[Tensor]:
+    """Epilogues of the products of a normalised x; see the module.
+
+    Raises:
+        ValueError: a malformed norm or epilogue.
+    """
+    return reference(x, weights, operands, *parsed(text))
+
+
+@normed_gemms.register_fake
+def _(
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, tile: str
+) -> list[Tensor]:
+    made = _made(weights, parsed(text)[1])
+    return [x.new_empty((x.shape[0], shape[1]), dtype=dtype) for dtype, shape in made]
+
+
+OPERATOR = torch.ops.fusepass.normed_gemms.default
+
+
+def plan(
+    values: Sequence[Tensor], products: int, text: str, name: str
+) -> torch_private.KernelCall | None:
+    """How Inductor should compile one call; None for the operator itself.
+
+    Args:
+        values: fake tensors of x, the weights and the operands.
+        products: how many weights there are.
+        text: as the operator is given it.
+        name: likewise, its tile.
+    """
+    x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
+    (_, epilogues), tile = parsed(text), _NAMED.get(name)
+    if tile is None or x.device.type != "cuda" or refuses(x, weights, operands, epilogues):
+        return None
+
+    def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
+        rest = tensors[1 + products :]
+        read = tensors[1 : 1 + products]
+        return _arguments(tensors[0], read, rest, outputs, epilogues, values, tile)
+
+    programs, made = _programs(weights, epilogues, tile), _made(weights, epilogues)
+    return torch_private.KernelCall(kernel(text, tile, direct=True), programs, made, given)
+
+
+def install_lowering() -> None:
+    """Tell Inductor how to compile ``fusepass::normed_gemms``, if Inductor is loaded."""
+    torch_private.lower_to_kernel(OPERATOR, plan)

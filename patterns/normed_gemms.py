@@ -1,0 +1,260 @@
+"""A norm of one row, and the products that read it, in one launch.
+
+    ``n = rms_norm(x, gain); e(n @ w), …``    ->    ``fusepass::normed_gemms(x, [w, …], [gain, …])``
+
+``n[k] = x[k] * r * gain[k]`` with one number r for the row, so that
+
+    sum over k of ``n[k] w[k, j]``  =  r * sum over k of ``x[k] * gain[k] * w[k, j]``
+
+and r, which needs all of x, may come last. The kernels for one row read all of x in each program,
+multiply in fp32, and so need no kernel in front of them. Nothing is rounded where eager rounds n.
+
+The products are a gated pair, one product with what is behind it, or several with their biases.
+Where x is made by code that Inductor generates anyway the norm is computed there, and costs
+nothing; so it is taken only where x comes from outside, from a library call, or from an earlier
+product of one row, whose kernel then adds the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.gemm import operands_of
+from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.graph.generated_code import made_by_generated_code
+from fusepass.graph.region_growth import viewed
+from fusepass.graph.row_norm import RowNorm, norm_of
+from fusepass.graph.saved import bound_on_saved_bytes
+from fusepass.graph.sibling_gemms import Siblings, siblings_of
+from fusepass.kernels import gemm_region, sibling_gemms
+from fusepass.kernels import normed_gemms as kernel
+from fusepass.options import Options
+from fusepass.patterns import normed_candidates
+from fusepass.patterns.gemm_region import GEMM_EPILOGUE, region_of
+from fusepass.patterns.normed_candidates import APART, candidates
+from fusepass.patterns.sibling_gemms import write_launch
+from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
+from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.provenance import inherit
+from fusepass.rewrite.region_call import sizes_of, write_call
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import REFERENCE, NormedProblem, choose
+from fusepass.tune.known_peaks import memory_of_device
+
+_FARTHEST = 8  # calls between a product and the residual's sum
+
+
+def _is_row(node: fx.Node) -> bool:
+    """Whether a node is a product of one row."""
+    if not is_gemm(node) or node.meta["val"].dim() != 2:
+        return False
+    rows = node.meta["val"].shape[0]
+    return isinstance(rows, int) and rows == 1
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one launch could compute.
+
+    Attributes:
+        norm: of the row.
+        regions: one of all products, or one for each.
+        siblings: where there is one for each.
+    """
+
+    norm: RowNorm
+    regions: tuple[Region, ...]
+    siblings: Siblings | None
+
+    @property
+    def epilogues(self) -> tuple[Epilogue, ...]:
+        return tuple(one.epilogue for one in self.regions)
+
+    @property
+    def weights(self) -> list[torch.Tensor]:
+        return [part.value for one in self.regions for part in one.weights]
+
+    @property
+    def operands(self) -> list[torch.Tensor]:
+        """The gain, and what the epilogues read in the shape they do."""
+        found: list[torch.Tensor] = [self.norm.gain.meta["val"]]
+        for one in self.regions:
+            for part, shape in zip(one.operands, one.shapes, strict=True):
+                found.append(part.value if shape is None else part.value.reshape(shape))
+        return found
+
+    @property
+    def x(self) -> torch.Tensor:
+        value: torch.Tensor = self.norm.source.meta["val"]
+        return value.reshape(-1, value.shape[-1])
+
+
+def _found(first: fx.Node, options: Options) -> _Found | str:
+    """What is to be computed at the first product of a norm, or why nothing is."""
+    norm = norm_of(operands_of(first)[1])
+    if norm is None:
+        return "its operand is no norm with a weight that only products read"
+    if norm.products[0] is not first:
+        return "it was looked at with those in front of it"
+    products = set(norm.products)
+    try:
+        region = region_at(first, pairs=True)
+    except NoRegion:
+        region = None
+    if region is not None and products <= set(region.nodes):
+        return _Found(norm, (region,), None)
+    if len(products) == 1:
+        try:
+            return _Found(norm, (region_of(first, pairs=False, few=True),), None)
+        except NoRegion as why:
+            return f"no region around its product: {why}"
+    memory = memory_of_device(first.meta["val"].device)
+    most = bound_on_saved_bytes(options, memory)
+    found = siblings_of(first, sibling_gemms.MOST, most, lambda one: True)
+    if found is None or {one.nodes[0] for one in found.regions} != products:
+        return "its products are neither a pair nor such that one launch computes"
+    return _Found(norm, found.regions, found)
+
+
+def _check(site: Site) -> Accept | Reject:
+    first, options = site.anchor, site.options
+    found = _found(first, options)
+    if isinstance(found, str):
+        return Reject(Reason.FLAVOUR, found, first)
+    nowhere = own_kernels.refused(found.x.device, options, first)
+    if nowhere is not None:
+        return nowhere
+    refused = kernel.refuses(found.x, found.weights, found.operands, found.epilogues)
+    if refused is not None:
+        return Reject(Reason.STRIDE_MISMATCH, refused, first)
+    if written_before(site, max(node for one in found.regions for node in one.nodes)):
+        return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
+    if options.candidate != REFERENCE and not _has_kernel(found.norm.source, options):
+        text = "what makes its operand is generated code, in which the norm costs nothing"
+        return Reject(Reason.COST, text, first)
+    try:
+        sizes = {} if found.siblings else sizes_of(found.regions[0])
+    except NoRegion as why:
+        return Reject(Reason.FLAVOUR, f"no region around it: {why}", first)
+    problem = _problem(found)
+    if problem is None:
+        return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
+    choice = choose(problem, options, candidates(problem))
+    if choice.candidate.startswith(APART):
+        text = f"left to the rules for products: {choice.why}"
+        return Reject(Reason.SLOWER, text, first, choice.microseconds)
+    verdict = own_kernels.verdict(choice, first)
+    if isinstance(verdict, Accept):
+        site.notes.update(found=found, sizes=sizes, tile=choice.candidate)
+        count = len(found.weights)
+        text = f"a norm and {count} product{'s' * (count > 1)} of it in one launch, {verdict.text}"
+        return Accept(verdict.code, text, verdict.microseconds)
+    return verdict
+
+
+def _has_kernel(source: fx.Node, options: Options) -> bool:
+    """Whether the norm of a node is a kernel of its own, or would be one."""
+    if not made_by_generated_code(source):
+        return True
+    if not options.rule_on(GEMM_EPILOGUE):
+        return False
+    made = viewed(source)
+    for product in _rows_behind(made):
+        try:
+            region = region_at(product, pairs=False)
+        except NoRegion:
+            continue
+        outputs = {viewed(node) for nodes in region.outputs for node in nodes}
+        operands = [part.value for part in region.operands]
+        weights = [part.value for part in region.weights]
+        x = region.x.meta["val"]
+        if made in outputs and not gemm_region.refuses(x, weights, operands, region.epilogue):
+            return True
+    return False
+
+
+def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
+    """The nearest products of one row that a node is made of."""
+    seen, waiting = {node}, [node]
+    while waiting and len(seen) < _FARTHEST:
+        for one in waiting.pop(0).all_input_nodes:
+            if one in seen or one.op != "call_function":
+                continue
+            seen.add(one)
+            if _is_row(one):
+                yield one
+            else:
+                waiting.append(one)
+
+
+def _problem(found: _Found) -> NormedProblem | None:
+    """What is to be computed, as the tuner sees it; None where a size is not known."""
+    weights, x = found.weights, found.x
+    widths = [torch_private.size_hint(weight.shape[1]) for weight in weights]
+    k = torch_private.size_hint(x.shape[1])
+    apart = torch_private.size_hint(weights[0].stride(1))
+    if k is None or apart is None or None in widths:
+        return None
+    known = tuple(width or 0 for width in widths)
+    return NormedProblem(
+        op="normed_gemms",
+        activation="",
+        bias=False,
+        dtype=x.dtype,
+        m=1,
+        n=sum(known),
+        k=k,
+        x_strides=(k, 1),
+        weight_strides=(1, apart),
+        device=x.device,
+        widths=known,
+        epilogues=found.epilogues,
+        norm=found.norm.norm,
+        gain=found.norm.gain.meta["val"].dtype,
+    )
+
+
+def _replace(site: Site) -> None:
+    """Write one call for the norm and its products."""
+    kernel.install_lowering()
+    found: _Found = site.notes["found"]
+    norm, graph = found.norm, site.gm.graph
+    region = found.regions[0]
+    x = norm.source
+    if x.meta["val"].dim() != 2:
+        with graph.inserting_before(site.anchor if found.siblings else region.before):
+            sizes = [-1, x.meta["val"].shape[-1]]
+            x = graph.call_function(torch.ops.aten.reshape.default, (x, sizes))
+            x.meta["val"] = torch.ops.aten.reshape.default(norm.source.meta["val"], sizes)
+            inherit(x, norm.source)
+    if found.siblings is not None:
+        text = kernel.text_of(norm.norm, found.epilogues)
+        write_launch(site, found.siblings, kernel.OPERATOR, x, text, before=[norm.gain])
+    else:
+        site.notes["region"] = replace(
+            region,
+            x=x,
+            scaled=False,
+            operands=(Part(norm.gain), *region.operands),
+            shapes=(None, *region.shapes),
+        )
+
+        def call(row: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> Any:
+            return kernel.OPERATOR, row, weights, operands, f"{norm.norm.text()} {epilogue}", tile
+
+        write_call(site, call)
+    for node in reversed(norm.spared):
+        if not node.users:
+            graph.erase_node(node)
+
+
+_SOURCES = (normed_candidates,)  # kernels count for cache keys without being named
+RULE = GraphRule("normed_gemms", _is_row, _check, _replace, sources=_SOURCES)
