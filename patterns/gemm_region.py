@@ -58,7 +58,7 @@ from fusepass.tune import (
 )
 from fusepass.tune.region_problem import digest
 
-GEMM_EPILOGUE = "gemm_epilogue"
+GATED_GEMM, GEMM_EPILOGUE = "gated_gemm", "gemm_epilogue"
 _MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
 
 
@@ -282,6 +282,6 @@ def _check_one(site: Site) -> Accept | Reject:
 
 _SOURCES = (gemm_candidates,)  # kernels count for cache keys without being named
 RULES = (
-    GraphRule("gated_gemm", is_gemm, _check_pair, replace, sources=_SOURCES),
+    GraphRule(GATED_GEMM, is_gemm, _check_pair, replace, sources=_SOURCES),
     GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, replace, sources=_SOURCES),
 )

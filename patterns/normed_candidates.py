@@ -23,14 +23,19 @@ APART = "norm apart, "
 _LAUNCH = 1.0
 
 
-def candidates(problem: NormedProblem) -> tuple[Candidate, ...]:
-    """Inductor's norm with its products and with ours, and both in one kernel."""
+def candidates(problem: NormedProblem, apart: bool = True) -> tuple[Candidate, ...]:
+    """Inductor's norm with its products and with ours, and both in one kernel.
+
+    Args:
+        problem: to be computed.
+        apart: whether a rule is on that would take the products alone.
+    """
     tiles = kernel.choices(problem.epilogues)
     traced = partial(_traced, problem=problem)
     found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), traced=traced)]
-    for tile in tiles:
-        apart = partial(_apart, problem=problem, tile=tile)
-        found.append(Candidate(APART + tile.name, apart, compiles=True))
+    for tile in tiles if apart else ():
+        ours = partial(_apart, problem=problem, tile=tile)
+        found.append(Candidate(APART + tile.name, ours, compiles=True))
     for tile in tiles:
         ours = partial(_ours, problem=problem, tile=tile)
         found.append(Candidate(tile.name, ours, compiles=True, besides=_LAUNCH))

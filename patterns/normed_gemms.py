@@ -28,7 +28,7 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.gemm import operands_of
 from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
-from fusepass.graph.generated_code import made_by_generated_code
+from fusepass.graph.generated_code import any_feeds_generated_code, made_by_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.graph.row_norm import RowNorm, norm_of
 from fusepass.graph.saved import bound_on_saved_bytes
@@ -37,9 +37,9 @@ from fusepass.kernels import gemm_region, sibling_gemms
 from fusepass.kernels import normed_gemms as kernel
 from fusepass.options import Options
 from fusepass.patterns import normed_candidates
-from fusepass.patterns.gemm_region import GEMM_EPILOGUE, region_of
+from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
 from fusepass.patterns.normed_candidates import APART, candidates
-from fusepass.patterns.sibling_gemms import write_launch
+from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
@@ -49,7 +49,7 @@ from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import REFERENCE, NormedProblem, choose
 from fusepass.tune.known_peaks import memory_of_device
 
-_FARTHEST = 8  # calls between a product and the residual's sum
+_MOST_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
 
 
 def _is_row(node: fx.Node) -> bool:
@@ -137,7 +137,7 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.STRIDE_MISMATCH, refused, first)
     if written_before(site, max(node for one in found.regions for node in one.nodes)):
         return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
-    if options.candidate != REFERENCE and not _has_kernel(found.norm.source, options):
+    if options.candidate != REFERENCE and not _has_kernel(found.norm, options):
         text = "what makes its operand is generated code, in which the norm costs nothing"
         return Reject(Reason.COST, text, first)
     try:
@@ -147,7 +147,8 @@ def _check(site: Site) -> Accept | Reject:
     problem = _problem(found)
     if problem is None:
         return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
-    choice = choose(problem, options, candidates(problem))
+    apart = options.rule_on(_rule_for_products(found))
+    choice = choose(problem, options, candidates(problem, apart))
     if choice.candidate.startswith(APART):
         text = f"left to the rules for products: {choice.why}"
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
@@ -160,13 +161,22 @@ def _check(site: Site) -> Accept | Reject:
     return verdict
 
 
-def _has_kernel(source: fx.Node, options: Options) -> bool:
-    """Whether the norm of a node is a kernel of its own, or would be one."""
-    if not made_by_generated_code(source):
+def _rule_for_products(found: _Found) -> str:
+    """Which rule would take the products without the norm."""
+    if found.siblings is not None:
+        return SIBLINGS
+    return GATED_GEMM if found.epilogues[0].products == 2 else GEMM_EPILOGUE
+
+
+def _has_kernel(norm: RowNorm, options: Options) -> bool:
+    """Whether a norm is a kernel of its own, or would be one if its products took it."""
+    if not made_by_generated_code(norm.source):
         return True
     if not options.rule_on(GEMM_EPILOGUE):
         return False
-    made = viewed(source)
+    made = viewed(norm.source)
+    views = {norm.result, *(node for node in norm.spared if viewed(node) is norm.result)}
+    gone = [node for node in norm.spared if node not in views]
     for product in _rows_behind(made):
         try:
             region = region_at(product, pairs=False)
@@ -176,15 +186,20 @@ def _has_kernel(source: fx.Node, options: Options) -> bool:
         operands = [part.value for part in region.operands]
         weights = [part.value for part in region.weights]
         x = region.x.meta["val"]
-        if made in outputs and not gemm_region.refuses(x, weights, operands, region.epilogue):
-            return True
+        if made not in outputs:
+            continue
+        if gemm_region.refuses(x, weights, operands, region.epilogue):
+            return False
+        besides = [*region.nodes, *gone]
+        results = [[*nodes, norm.result] for nodes in region.outputs]
+        return not any_feeds_generated_code(results, besides)
     return False
 
 
 def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
     """The nearest products of one row that a node is made of."""
     seen, waiting = {node}, [node]
-    while waiting and len(seen) < _FARTHEST:
+    while waiting and len(seen) < _MOST_LOOKED_AT:
         for one in waiting.pop(0).all_input_nodes:
             if one in seen or one.op != "call_function":
                 continue

@@ -36,6 +36,7 @@ from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import REFERENCE, SiblingProblem, choose
 from fusepass.tune.known_peaks import memory_of_device
 
+SIBLINGS = "sibling_gemms"
 _ENOUGH = 512  # tiles of 128 x 128: several for each multiprocessor, which one launch helps nothing
 
 
@@ -155,4 +156,4 @@ def write_launch(
 
 
 _SOURCES = (sibling_candidates,)  # kernels count for cache keys without being named
-RULE = GraphRule("sibling_gemms", _is_product, _check, _replace, sources=_SOURCES)
+RULE = GraphRule(SIBLINGS, _is_product, _check, _replace, sources=_SOURCES)

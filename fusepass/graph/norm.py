@@ -10,6 +10,7 @@ computes products of it.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 
 import torch
@@ -37,15 +38,15 @@ def parse(text: str) -> Norm:
     """The inverse of :meth:`Norm.text`.
 
     Raises:
-        ValueError: it is no such text, or eps is not positive.
+        ValueError: it is no such text, a number is not finite, or eps is not positive.
     """
     try:
         record = json.loads(text)
         found = Norm(float(record["eps"]), float(record["offset"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a norm: {text!r}") from error
-    if not found.eps > 0:
-        raise ValueError(f"a norm whose eps is not positive: {text!r}")
+    if not (0 < found.eps < math.inf and math.isfinite(found.offset)):
+        raise ValueError(f"a norm with an eps or offset that it cannot have: {text!r}")
     return found
 
 

@@ -10,6 +10,7 @@ constant added to the weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -68,9 +69,12 @@ def norm_of(x: fx.Node) -> RowNorm | None:
             continue
         source, eps, inside = found
         vector, offset, besides = gain
-        spared = sorted({*between, *inside, *besides, *views, result})
-        norm = Norm(eps, offset)
-        return RowNorm(source, vector, norm, result, tuple(sorted(products)), tuple(spared))
+        spared = {*between, *inside, *besides, *views, result}
+        own = {*between, *inside[1:]}  # not the cast of the source, which costs nothing
+        if any(user not in spared for node in own for user in node.users):
+            return None  # its scale is wanted besides, and so a kernel for it
+        made = tuple(sorted(products)), tuple(sorted(spared))
+        return RowNorm(source, vector, Norm(eps, offset), result, *made)
     return None
 
 
@@ -104,7 +108,7 @@ def _with_gain(result: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.Nod
             continue
         if is_cast(result):
             yield rows, gain, (*between, rows)
-        elif is_cast(rows):  # rounded in front of it
+        elif is_cast(rows) and rows.meta["val"].dtype is result.meta["val"].dtype:  # before it
             yield rows.args[0], gain, (rows, rows.args[0])  # type: ignore[misc]
 
 
@@ -121,8 +125,10 @@ def _gain(node: fx.Node, result: torch.Tensor) -> tuple[fx.Node, float, tuple[fx
     value = tensor_value(vector)
     if value is None or value.dim() != 1 or value.dtype not in FLOATS:
         return None
-    if offset and node.meta["val"].dtype is not torch.float32:
+    if calls and node.meta["val"].dtype is not torch.float32:
         return None  # rounded where it is added
+    if not math.isfinite(offset):
+        return None
     fits = torch_private.known_equal(value.shape[0], result.shape[-1])
     return (vector, float(offset), tuple(calls)) if fits and value.is_contiguous() else None
 
@@ -164,7 +170,12 @@ def _mean_of_squares(column: fx.Node, wide: fx.Node) -> tuple[float, tuple[fx.No
         return None
     square, dims, keeps = mean.args[0], argument(mean, 1, "dim", None), argument(mean, 2, "keepdim")
     last = wide.meta["val"].dim() - 1
-    if dims not in ([-1], [last]) or not keeps or argument(mean, 3, "dtype", None) is not None:
+    if (
+        not math.isfinite(eps)
+        or dims not in ([-1], [last])
+        or not keeps
+        or argument(mean, 3, "dtype", None) is not None
+    ):
         return None
     if op_name(square) == "pow":
         squared = square.args == (wide, 2)

@@ -41,7 +41,7 @@ class NormedProblem(Problem):
             self.op,
             hashlib.sha256(texts.encode()).hexdigest()[:12],
             *(str(one).removeprefix("torch.") for one in (self.dtype, self.gain)),
-            self.layout,
+            f"{self.layout},{self.weight_strides[1]}",
             f"{self.m}x{self.k}x{'+'.join(map(str, self.widths))}",
             f"kernels {self.generation}",
         ]

@@ -108,6 +108,12 @@ def interpreted() -> None:
         made = normalise(case.x, case.operands[0], case.norm)
         want = normalised(case.x, case.operands[0], case.norm)
         torch.testing.assert_close(made.float(), want, rtol=1e-3, atol=1e-6)
+    for value in (float("nan"), float("inf"), 0.0):
+        case.x[0, 3] = value
+        args = case.x, case.weights, case.operands
+        got = kernel.launch(*args, case.text, kernel.choices(case.epilogues)[0])
+        for one, want in zip(got, kernel.reference(*args, *kernel.parsed(case.text)), strict=True):
+            torch.testing.assert_close(one, want, equal_nan=True, rtol=1e-2, atol=1e-2)
 
 
 @needs_triton
