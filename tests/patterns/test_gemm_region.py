@@ -260,7 +260,7 @@ def test_few_rows_are_taken_alone_too(
     w, b, scale = module.linear.weight, module.linear.bias, module.scale
     given = x, w.detach(), None if b is None else b.detach(), scale.detach()
     graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(*given).graph
-    region = gemm_region._region(next(filter(is_gemm, graph.nodes)), pairs=False, few=True)
+    region = gemm_region.region_of(next(filter(is_gemm, graph.nodes)), pairs=False, few=True)
     assert len(region.epilogue.steps) == steps + bias
 
 
