@@ -61,6 +61,13 @@ class Recipe:
 
 _CONVOLUTIONS = frozenset("conv1d conv2d conv3d conv_transpose2d convolution".split())
 _PRODUCTS = frozenset("linear mm addmm matmul bmm baddbmm einsum".split()) | _CONVOLUTIONS
+_REDUCTIONS = frozenset(
+    "sum mean prod amax amin aminmax max min all any std var std_mean var_mean norm vector_norm "
+    "linalg_norm linalg_vector_norm normalize logsumexp softmax log_softmax softmin layer_norm "
+    "group_norm batch_norm instance_norm rms_norm cosine_similarity cross_entropy nll_loss "
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+    "binary_cross_entropy_with_logits".split()
+)
 RECIPES = (
     Recipe(
         "library_products",
@@ -70,6 +77,13 @@ RECIPES = (
     Recipe("layout_as_it_is", {"layout_optimization": False}, _CONVOLUTIONS),
     Recipe("channels_last", {"force_layout_optimization": True}, _CONVOLUTIONS),
     Recipe("combo_kernels", {"combo_kernels": True}, devices=("cuda",)),
+    Recipe("whole_reductions", {"split_reductions": False}, _REDUCTIONS, ("cuda",)),
+    Recipe(
+        "cooperative_reductions",
+        {"triton.cooperative_reductions": True},
+        _REDUCTIONS,
+        ("cuda",),
+    ),
     Recipe("tiles_in_two_dimensions", {"triton.prefer_nd_tiling": True}, devices=("cuda",)),
 )
 

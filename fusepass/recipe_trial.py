@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from fusepass import torch_private
+from fusepass.agreement import agree
 from fusepass.errors import CandidateFailed
 from fusepass.report.decision import in_short
 from fusepass.rewrite.copying import remembered
@@ -32,8 +33,6 @@ _SECONDS = 300.0  # after which no way is begun
 _TIMING_SECONDS = 20.0
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SECONDS = 5, 15, 0.02
 _HOPELESS = 1.5  # times as long as asked, in the first calls
-_MOST_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-10}
-_MOST_ROUNDING_OF_HALF = 3e-2  # of the results' size; that of a wrong result is near 1
 
 
 class WritesInputs(Exception):
@@ -173,34 +172,3 @@ def _better(samples: Samples) -> list[str]:
     times = samples.medians()
     names = [name for name in samples.rounds if samples.beats(name, INDUCTOR)]
     return [name for name in names if times[name] < times[INDUCTOR]]
-
-
-def agree(made: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether a graph's results are the same within rounding, NaN and inf at the same places."""
-    return all(_close(one, other) for one, other in zip(made, expected, strict=True))
-
-
-def _close(one: Any, other: Any) -> bool:
-    """All in the root mean square, each within ten times that of itself and its last dimension."""
-    if not isinstance(one, Tensor):
-        return bool(one == other)
-    if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
-        return False
-    if one.is_complex():
-        return _close(torch.view_as_real(one.contiguous()), torch.view_as_real(other.contiguous()))
-    if not one.is_floating_point():
-        return torch.equal(one, other)
-    most = _MOST_ROUNDING.get(one.dtype, _MOST_ROUNDING_OF_HALF)
-    if not one.numel():
-        return True
-    pair = [x.reshape(-1, x.shape[-1] if x.dim() else 1) for x in (one, other)]
-    pair = [x if x.dtype == torch.float64 else x.float() for x in pair]
-    mine, theirs = (x.masked_fill(x.isfinite(), 0.0) for x in pair)
-    if not torch.allclose(mine, theirs, rtol=0.0, atol=0.0, equal_nan=True):
-        return False
-    mine, theirs = (x.nan_to_num(0.0, 0.0, 0.0) for x in pair)
-    difference = (mine - theirs).abs()
-    allowed = theirs.abs() + theirs.square().mean(-1, keepdim=True).sqrt()
-    if not bool((difference <= 10 * most * allowed).all()):
-        return False
-    return bool(difference.norm() <= most * theirs.norm())

@@ -116,6 +116,9 @@ def _(
     return convolution.convolution_strides(x, weight, (stride, padding, dilation), groups)
 
 
+OPERATOR = torch.ops.fusepass.conv_relu.default
+
+
 def install_lowering() -> None:
     """Tell Inductor how to compile ``fusepass::conv_relu``, if Inductor is loaded."""
-    convolution.lower_to_cudnn(torch.ops.fusepass.conv_relu.default, able)
+    convolution.lower_to_cudnn(OPERATOR, able)

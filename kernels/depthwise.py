@@ -26,7 +26,7 @@ from fusepass.kernels.depthwise_launch import filler, named, plan_of
 from fusepass.kernels.depthwise_source import Pair, Patch, Shape, shape_of
 from fusepass.torch_private import nvrtc
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
-from fusepass.torch_private.kernel_call import kernel_calls_tested
+from fusepass.torch_private.kernel_call import kernel_calls_possible
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
@@ -134,9 +134,10 @@ _library.define(
 )
 
 
-def _on_any_device(
+def on_any_device(
     x: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, *rest: Any
 ) -> list[Tensor]:
+    """The reference, with the operator's arguments."""
     return reference(x, weight, operands, parse(epilogue), *rest[:3])
 
 
@@ -164,7 +165,7 @@ def _fake_product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilati
     return x.new_empty(_result(x, weight, stride, padding, dilation))
 
 
-_library.impl("depthwise", _on_any_device, "CompositeExplicitAutograd")
+_library.impl("depthwise", on_any_device, "CompositeExplicitAutograd")
 _library.impl("depthwise", launch, "CUDA")
 torch.library.register_fake("fusepass::depthwise", _fake, lib=_library)
 _library.impl("depthwise_product", _product, "CompositeExplicitAutograd")
@@ -180,7 +181,7 @@ def _call(
     *steps, patch = rest
     sizes = tuple(x.shape[1:])
     known = all(isinstance(size, int) for size in (*sizes, *weight.shape))
-    if x.device.type != "cuda" or patch == "reference" or not kernel_calls_tested() or not known:
+    if x.device.type != "cuda" or patch == "reference" or not kernel_calls_possible() or not known:
         return None
     rows, channels = _result(x, weight, *steps)
     outputs = [

@@ -273,6 +273,9 @@ def _(
     ]
 
 
+OPERATOR = torch.ops.fusepass.gemm_region.default
+
+
 def _shapes(
     x: Tensor, weights: Sequence[Tensor], epilogue: Epilogue, tile: Tile | None
 ) -> list[tuple[Any, Any]]:
@@ -320,4 +323,4 @@ def plan(
 
 def install_lowering() -> None:
     """Tell Inductor how to compile ``fusepass::gemm_region``, if Inductor is loaded."""
-    torch_private.lower_to_kernel(torch.ops.fusepass.gemm_region.default, plan)
+    torch_private.lower_to_kernel(OPERATOR, plan)

@@ -35,7 +35,7 @@ from fusepass.kernels.horizontal_launch import (
     sizes_of,
 )
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
-from fusepass.torch_private.kernel_call import kernel_calls_tested
+from fusepass.torch_private.kernel_call import kernel_calls_possible
 
 # --- reference ------------------------------------------------------------------------------------
 
@@ -78,13 +78,13 @@ _library.define(
 )
 
 
-def _on_any_device(operands: Sequence[Tensor], program: str) -> list[Tensor]:
+def on_any_device(operands: Sequence[Tensor], program: str) -> list[Tensor]:
+    """The reference, with the operator's arguments."""
     return reference(operands, parse(program))
 
 
-def _into_on_any_device(
-    results: Sequence[Tensor], operands: Sequence[Tensor], program: str
-) -> None:
+def into_on_any_device(results: Sequence[Tensor], operands: Sequence[Tensor], program: str) -> None:
+    """The reference, written where the results are to be."""
     for one, made in zip(results, reference(operands, parse(program)), strict=True):
         one.copy_(made)
 
@@ -113,10 +113,10 @@ def _kinds(
     ]
 
 
-_library.impl("horizontal", _on_any_device, "CompositeExplicitAutograd")
+_library.impl("horizontal", on_any_device, "CompositeExplicitAutograd")
 _library.impl("horizontal", launch, "CUDA")
 torch.library.register_fake("fusepass::horizontal", _fake, lib=_library)
-_library.impl("horizontal_into", _into_on_any_device, "CompositeExplicitAutograd")
+_library.impl("horizontal_into", into_on_any_device, "CompositeExplicitAutograd")
 _library.impl("horizontal_into", _into_on_cuda, "CUDA")
 torch.library.register_fake("fusepass::horizontal_into", lambda *given: None, lib=_library)
 OPERATOR = torch.ops.fusepass.horizontal.default
@@ -135,7 +135,7 @@ def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -
     shapes, columns = sizes_of(operands, plan)
     device = operands[0].device
     known = all(isinstance(size, int) for one in (*shapes, columns) for size in one)
-    if device.type != "cuda" or not kernel_calls_tested() or not known:
+    if device.type != "cuda" or not kernel_calls_possible() or not known:
         return None
     outputs = _kinds(operands, plan)
     its = [i for i in range(len(outputs)) if i in own]

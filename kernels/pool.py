@@ -29,7 +29,7 @@ from fusepass.kernels.pool_launch import filler
 from fusepass.kernels.pool_source import Patch, Shape
 from fusepass.torch_private import nvrtc
 from fusepass.torch_private.host_call import HostCall, lower_to_host_call
-from fusepass.torch_private.kernel_call import kernel_calls_tested
+from fusepass.torch_private.kernel_call import kernel_calls_possible
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _Pair = Sequence[int]
@@ -131,7 +131,8 @@ def _shape(x: Tensor, largest: bool, *rest: Any) -> Shape:
     return shape_of(x, largest, steps, divisor, dtype)
 
 
-def _on_any_device(x: Tensor, before: str, behind: str, *rest: Any) -> list[Tensor]:
+def on_any_device(x: Tensor, before: str, behind: str, *rest: Any) -> list[Tensor]:
+    """The reference, with the operator's arguments."""
     return [reference(x, parse(before), parse(behind), _shape(x, *rest))]
 
 
@@ -145,7 +146,7 @@ def _fake(x: Tensor, before: str, behind: str, *rest: Any) -> list[Tensor]:
     return [x.new_empty(size, dtype=getattr(torch, shape.made))]
 
 
-_library.impl("pool", _on_any_device, "CompositeExplicitAutograd")
+_library.impl("pool", on_any_device, "CompositeExplicitAutograd")
 _library.impl("pool", _on_cuda, "CUDA")
 torch.library.register_fake("fusepass::pool", _fake, lib=_library)
 OPERATOR = torch.ops.fusepass.pool.default
@@ -155,7 +156,7 @@ def _call(x: Tensor, before: str, behind: str, *rest: Any) -> HostCall | None:
     """What generated code calls, for a fake image; None for the operator itself."""
     patch = rest[-1]
     known = all(isinstance(size, int) for size in x.shape[-2:])
-    if x.device.type != "cuda" or patch == "reference" or not kernel_calls_tested() or not known:
+    if x.device.type != "cuda" or patch == "reference" or not kernel_calls_possible() or not known:
         return None
     shape = _shape(x, *rest)
     size = (*x.shape[:-2], *shape.result)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+from fusepass.torch_private.kernel_call import kernel_calls_tested
+
 LAUNCHERS = "fusepass.torch_private.kernel_launcher"
 
 
@@ -30,5 +32,12 @@ def with_text_behind(function: FunctionType, text: str) -> Any:
 
 
 def launched_directly(function: FunctionType) -> Any:
-    """A ``triton.jit`` function that Inductor launches as it launches its own kernels."""
+    """A ``triton.jit`` function that Inductor launches as it launches its own kernels.
+
+    With a torch whose launchers were not tested on a device, as it launches those of the user.
+    """
+    if not kernel_calls_tested():
+        import triton
+
+        return triton.jit(function)
     return with_text_behind(function, f"from {LAUNCHERS} import direct\ndirect(globals())\n")

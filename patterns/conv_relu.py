@@ -206,7 +206,7 @@ def _replace(site: Site) -> None:
             bias.meta["val"] = value.new_empty([channels])
         args = list(first.conv.args)
         fused = write.call(
-            torch.ops.fusepass.conv_relu.default,
+            kernel.OPERATOR,
             args[0],
             weight,
             bias,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from fusepass.graph.decomposed_gemm import decompose, recompose
 from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite import gate_folding
+from fusepass.rewrite import gate_folding, proof
+from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
-from fusepass.rewrite.driver import rewrite
+from fusepass.rewrite.driver import innermost_first, rewrite
 from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.rule import Rule
@@ -132,8 +134,28 @@ def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Deci
     anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
     if options.candidate != "reference" and not any(map(_on_cuda, anchors)):
         return []
-    found = rewrite(gm, (rule,), options, Station.AFTER)
+    found = _proven(gm, rule, options)
     return [one for one in found if one.reason_code is not Reason.FLAVOUR]
+
+
+def _proven(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
+    """One rule; where nobody has run our kernels, only if its calls work on the device."""
+    if not proof.is_due(options):
+        return rewrite(gm, (rule,), options, Station.AFTER)
+    put_back, before = remembered(innermost_first(gm)), set(proof.calls_of(gm))
+    found = rewrite(gm, (rule,), options, Station.AFTER)
+    new = [call for call in proof.calls_of(gm) if call not in before]
+    problem = proof.failing(new, _engine_source())
+    if problem is None:
+        return found
+    put_back()
+    code, text = Reason.UNSUPPORTED_VERSION, f"undone with torch {torch.__version__}: {problem}"
+    return [
+        replace(one, outcome=Outcome.REJECTED, reason_code=code, reason=text)
+        if one.outcome is Outcome.APPLIED
+        else one
+        for one in found
+    ]
 
 
 def _on_cuda(node: fx.Node) -> bool:

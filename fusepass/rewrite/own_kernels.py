@@ -28,8 +28,8 @@ def refused(device: torch.device, options: Options, node: fx.Node) -> Reject | N
         return None
     if device.type != "cuda":
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
-    if not torch_private.kernel_calls_tested():
-        return Reject(Reason.UNSUPPORTED_VERSION, "not tested on a device with this torch", node)
+    if not torch_private.kernel_calls_possible():
+        return Reject(Reason.UNSUPPORTED_VERSION, "never tried with this version of torch", node)
     if options.inductor_value("cpp_wrapper"):
         return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
     return None

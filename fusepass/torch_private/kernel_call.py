@@ -12,6 +12,7 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.expressions import expression
+from fusepass.torch_private.versions import TESTED_TORCH, torch_version
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,17 @@ _TESTED = ((2, 11),)  # of torch: where the tests of tests/gpu were run on a dev
 
 def kernel_calls_tested() -> bool:
     """Whether launches in Inductor's code were tested on a device with this version of torch."""
-    major, minor = torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) in _TESTED
+    return torch_version() in _TESTED
+
+
+def kernel_calls_possible() -> bool:
+    """Whether Inductor's code with launches was looked at with this version, if without a device.
+
+    Where they were not tested on one each launch is to be tried before it is used; see
+    ``rewrite/proof.py``.
+    """
+    low, high = TESTED_TORCH
+    return low <= torch_version() <= high
 
 
 Plan = Callable[[Sequence[torch.Tensor], int, str, str], KernelCall | None]

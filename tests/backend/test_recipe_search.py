@@ -347,3 +347,31 @@ def test_sizes_that_vary(times: dict[str, float]) -> None:
             torch.testing.assert_close(compiled(x, w), (x @ w).relu())
     report = fusepass.last_report(compiled)
     assert len([one for one in report.decisions if one.rule == RULE]) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "asked"),
+    [
+        (lambda x: torch.softmax(x, 0), True),
+        (lambda x: x - x.mean((0, 2), keepdim=True), True),
+        (lambda x: torch.nn.functional.group_norm(x, 4), True),
+        (lambda x: (x - x.min()) / (x.max() - x.min()), True),
+        (lambda x: torch.nn.functional.normalize(x, dim=1), True),
+        (lambda x: x * 2 + 1, False),
+    ],
+)
+def test_recipes_for_reductions(
+    program: Callable[[Tensor], Tensor], asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a graph has one, however Dynamo writes it; on CUDA, where Inductor parts them."""
+    seen: list[set[str]] = []
+
+    def noted(gm: Any, options: Any, settings: Any, device: torch.device) -> list[Recipe]:
+        found = suitable(gm, options, settings, torch.device("cuda"))
+        seen.append({one.name for one in found if one.name.endswith("reductions")})
+        return []
+
+    suitable = recipe_search._suitable
+    monkeypatch.setattr(recipe_search, "_suitable", noted)
+    assert decided(program) == []
+    assert seen == [{"whole_reductions", "cooperative_reductions"} if asked else set()]

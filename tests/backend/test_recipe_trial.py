@@ -18,31 +18,6 @@ def a_trial(*, replayed: bool) -> Trial:
     return Trial(nothing, [], torch.device("cpu"), replayed, id)  # type: ignore[arg-type]
 
 
-def test_agreement() -> None:
-    agree = recipe_trial.agree
-    x = torch.tensor([1.0, float("nan"), float("inf"), -2.0])
-    assert agree([x, 3], [x.clone(), 3])
-    assert agree([x * (1 + 1e-6)], [x])
-    assert agree([x[:0]], [x[:0]])
-    assert agree([x[0]], [x[0].clone()])
-    assert agree([x.half() * 1.001], [x.half()])
-    assert not agree([x * 1.01], [x])
-    assert not agree([x.nan_to_num(7.0)], [x])
-    assert not agree([x.nan_to_num(posinf=float("nan"))], [x])
-    assert not agree([x.nan_to_num(float("nan"), float("-inf"))], [x])
-    assert not agree([x, 3], [x, 4])
-    assert not agree([torch.ones(2, 2).t()], [torch.ones(2, 2).half()])
-    assert not agree([torch.tensor([1, 2])], [torch.tensor([1, 3])])
-    a = torch.randn(4, dtype=torch.complex64)
-    assert agree([a], [a.clone()])
-    assert not agree([a], [100 * a])
-    rows = torch.zeros(2, 1000)
-    rows[0, 0] = 1e6
-    assert not agree([rows + torch.tensor([[0.0], [1.0]])], [rows])
-    with pytest.raises(ValueError, match="zip"):
-        agree([x], [x, x])
-
-
 def test_what_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     took = {"inductor": 3.0, "slow": 9.0, "near": 3.1}
     counts = dict.fromkeys(took, 0)

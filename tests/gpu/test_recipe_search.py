@@ -44,7 +44,8 @@ def test_all_are_tried(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             )
     (one,) = (d for d in fusepass.last_report(compiled).decisions if d.rule == RULE)
     names = ("inductor", "library_products", "layout_as_it_is", "channels_last")
-    for name in (*names, "combo_kernels", "tiles_in_two_dimensions"):
+    names += "combo_kernels", "whole_reductions", "cooperative_reductions"
+    for name in (*names, "tiles_in_two_dimensions"):
         assert f"{name} " in one.reason, one.reason
     fusepass.reset()
     tune.reset()

@@ -1,0 +1,164 @@
+"""Programs with our kernels in them as Inductor compiles them for a CUDA device that is not there.
+
+As a script, ``generate`` writes a line of JSON for each case: its name, its code, and how much code
+Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
+device. ``interpret`` reads these lines and writes how far the results of each are from the
+reference's; under ``TRITON_INTERPRET=1``. ``reduce`` writes what becomes of reductions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._inductor import config
+
+from fusepass.error_rule import rms, rms_error
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.graph.norm import Norm
+from fusepass.kernels import conv_region, gemm_region, normed_gemms, sibling_gemms
+from fusepass.recipe_search import RECIPES, Recipe
+from tests.kernels.pretended_device import believe_in_a_device, code_of, compiled_kernels, results
+
+HALF = torch.float16  # Triton's interpreter knows no bf16
+NAMED = str(HALF).removeprefix("torch.")
+ROW, FULL = Operand("row", NAMED), Operand("full", NAMED)
+OUT = Output("%0", NAMED)
+BIASED = Epilogue(
+    1,
+    (ROW, FULL),
+    (Step("add", ("%0", "%1")), Step("relu", ("%3",)), Step("mul", ("%4", "%2"))),
+    (Output("%5", NAMED), Output("%3", NAMED)),
+)
+PLAIN = Epilogue(1, (), (), (OUT,))
+GATED = Epilogue(
+    2, (), (Step("sigmoid", ("%0",)), Step("mul", ("%2", "%1"))), (Output("%3", NAMED),)
+)
+TILES = ("128x128x64w8s4", "128x256x64w8s3h", "rows16x32x256w2s4", "row1x8x512w4s3")
+
+
+def noise(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+    return torch.randn(shape).mul(0.25).to(dtype)
+
+
+def _products(tile: str) -> tuple[Callable[..., Any], list[Tensor]]:
+    m = {"row1": 1, "rows": 16}.get(tile[:4], 512)
+
+    def program(x: Tensor, w: Tensor, row: Tensor, full: Tensor) -> list[Tensor]:
+        return gemm_region.OPERATOR(x, [w.t()], [row, full], BIASED.text(), tile)
+
+    return program, [noise(m, 256), noise(384, 256), noise(384), noise(m, 384)]
+
+
+def _convolution(x: Tensor, w: Tensor, row: Tensor) -> list[Tensor]:
+    steps = [1, 1], [1, 1], [1, 1]
+    shape = conv_region.shape_of(x, w, *steps)
+    name = conv_region.name_of(conv_region.choices(shape)[0].name, *steps)
+    epilogue = Epilogue(1, (ROW,), (Step("add", ("%0", "%1")),), (Output("%2", NAMED),))
+    return conv_region.OPERATOR(x, [w], [row], epilogue.text(), name)
+
+
+def _pair(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
+    tile = gemm_region.tiles(GATED)
+    name = next(name for name, one in tile.items() if not one.groups and not one.plain)
+    return gemm_region.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), name)
+
+
+def _siblings(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
+    text = sibling_gemms.text_of([PLAIN, PLAIN])
+    name = sibling_gemms.choices(64)[0].name
+    return sibling_gemms.OPERATOR(x, [w.t(), v.t()], [], text, name)
+
+
+def _normed(x: Tensor, gain: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
+    text = normed_gemms.text_of(Norm(1e-6), [PLAIN, PLAIN])
+    name = normed_gemms.choices([PLAIN, PLAIN])[0].name
+    return normed_gemms.OPERATOR(x, [w.t(), v.t()], [gain], text, name)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with calls of ours.
+
+    Attributes:
+        name: of the case.
+        program: returns what a call gives.
+        given: its inputs, on the CPU.
+        varies: whether the first size of the first one is not known beforehand.
+        interpreted: whether Triton can interpret the kernel.
+    """
+
+    name: str
+    program: Callable[..., Any]
+    given: list[Tensor]
+    varies: bool = False
+    interpreted: bool = True
+
+
+def cases() -> Iterator[Case]:
+    """Of each operator that becomes a launch in Triton, with each kind of kernel there is."""
+    for tile in TILES:
+        yield Case(f"gemm_region {tile}", *_products(tile))
+    yield Case(f"gemm_region {TILES[0]} varies", *_products(TILES[0]), varies=True)
+    pair = [noise(512, 256), noise(384, 256), noise(384, 256)]
+    yield Case("gemm_region pair", _pair, pair, interpreted=False)  # it has inline assembly
+    siblings = [noise(64, 256), noise(384, 256), noise(128, 256)]
+    yield Case("sibling_gemms", _siblings, siblings)
+    yield Case("normed_gemms", _normed, [noise(1, 256), noise(256), *siblings[1:]])
+    images = noise(2, 32, 12, 10).to(memory_format=torch.channels_last)
+    weight = noise(32, 32, 3, 3).to(memory_format=torch.channels_last)
+    yield Case("conv_region", _convolution, [images, weight, noise(32)])
+
+
+def generate() -> None:
+    """Write name, code and machine code's lines of each case."""
+    believe_in_a_device()
+    importlib.import_module("torch._inductor.lowering")  # else there is nothing to install in
+    for module in (conv_region, gemm_region, normed_gemms, sibling_gemms):
+        module.install_lowering()
+    for case in cases():
+        code = code_of(case.program, case.given, varies=case.varies)
+        sys.stdout.write(json.dumps([case.name, code, compiled_kernels(code)]) + "\n")
+
+
+def parted(x: Tensor) -> Tensor:
+    return torch.softmax(x * 2, 0) + 1
+
+
+def scaled(x: Tensor) -> Tensor:
+    return (x - x.min()) / (x.max() - x.min())
+
+
+def reduce() -> None:
+    """Write how many kernels Inductor generates for reductions as asked, and with each recipe."""
+    believe_in_a_device()
+    for program, shape in ((parted, (512, 4096)), (scaled, (1024, 1024))):
+        counts = {}
+        for recipe in (Recipe("inductor", {}), *RECIPES):
+            if recipe.name == "inductor" or recipe.name.endswith("reductions"):
+                with config.patch(dict(recipe.settings)):
+                    counts[recipe.name] = code_of(program, [noise(*shape)]).count(".run(")
+        sys.stdout.write(json.dumps([program.__name__, counts]) + "\n")
+
+
+def interpret() -> None:
+    """Of what ``generate`` wrote, write each name and how far results are from the reference's."""
+    codes = {name: code for name, code, _ in map(json.loads, sys.stdin)}
+    for case in cases():
+        if not case.interpreted:
+            continue
+        sizes = [case.given[0].shape[0]] if case.varies else []
+        made = results(codes[case.name], [*sizes, *case.given])
+        pairs = zip(made, case.program(*case.given), strict=True)
+        far = [rms_error(one, want.double()) / rms(want.double()) for one, want in pairs]
+        sys.stdout.write(json.dumps([case.name, max(far)]) + "\n")
+
+
+if __name__ == "__main__":
+    {"generate": generate, "interpret": interpret, "reduce": reduce}[sys.argv[1]]()
