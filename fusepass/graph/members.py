@@ -22,6 +22,7 @@ from fusepass.graph.horizontal import Program
 from fusepass.graph.library_calls import LIBRARY_CALLS, VIEWS
 
 _MOST_STEPS, _MOST_OPERANDS = 32, 8
+_MOST_DEEP = 2 * _MOST_STEPS
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def member_of(roots: Sequence[fx.Node]) -> Member:
     kinds: list[Operand] = []
     steps: list[tuple[str, tuple[Any, ...]]] = []
     known: dict[fx.Node, Any] = {}
+    under_way: list[fx.Node] = []  # Python's own stack has an end
 
     def value(arg: Any) -> Any:
         """Where a step finds an argument: a number, or one of operands and steps."""
@@ -104,7 +106,12 @@ def member_of(roots: Sequence[fx.Node]) -> Member:
         write = calls_of(node)
         own = dense(node)
         if write is not None and own is not None and (lie_alike(own, whole) or _small(own, whole)):
-            return value_of(write(emit, node))
+            under_way.append(node)
+            if len(under_way) > _MOST_DEEP:  # also of what will be no step
+                raise NoRegion("it has too many operations")
+            made = value_of(write(emit, node))
+            under_way.pop()
+            return made
         kinds.append(Operand(_kind(node, whole), str(node.meta["val"].dtype)[6:]))
         if len(kinds) > _MOST_OPERANDS or not _comes_from_outside(node):
             raise NoRegion("what it is computed from could be computed in its kernel")

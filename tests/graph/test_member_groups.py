@@ -298,3 +298,14 @@ def test_what_is_held_is_bounded() -> None:
     made = traced(lambda ws, x: [(x @ w).relu() for w in ws], ws, torch.randn(4, 4))
     assert [len(group) for group in read(made)] == [2 * COUNT]
     assert read(made, 100) == []  # the products would wait for each other
+
+
+def test_a_chain_longer_than_pythons_stack() -> None:
+    """It is no member, and those beside it are found."""
+
+    def program(xs: list[Tensor], long: Tensor) -> list[Tensor]:
+        for _ in range(600):
+            long = (long + 0.5) * 0.999
+        return [*(x.exp() + 1 for x in xs), long]
+
+    assert sizes(program, many(3, 4), torch.randn(3, 4)) == [COUNT]
