@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,11 @@ from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite import gate_folding, proof
-from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
-from fusepass.rewrite.driver import innermost_first, rewrite
+from fusepass.rewrite.driver import Admit, rewrite
 from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.pattern_rules import apply_rules
+from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.rule import Rule
 from fusepass.rewrite.source_hash import rule_hash
 
@@ -134,28 +133,20 @@ def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Deci
     anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
     if options.candidate != "reference" and not any(map(_on_cuda, anchors)):
         return []
-    found = _proven(gm, rule, options)
+    admit = _only_proven(gm) if proof.is_due(options) else None
+    found = rewrite(gm, (rule,), options, Station.AFTER, admit)
     return [one for one in found if one.reason_code is not Reason.FLAVOUR]
 
 
-def _proven(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
-    """One rule; where nobody has run our kernels, only if its calls work on the device."""
-    if not proof.is_due(options):
-        return rewrite(gm, (rule,), options, Station.AFTER)
-    put_back, before = remembered(innermost_first(gm)), set(proof.calls_of(gm))
-    found = rewrite(gm, (rule,), options, Station.AFTER)
-    new = [call for call in proof.calls_of(gm) if call not in before]
-    problem = proof.failing(new, _engine_source())
-    if problem is None:
-        return found
-    put_back()
-    code, text = Reason.UNSUPPORTED_VERSION, f"undone with torch {torch.__version__}: {problem}"
-    return [
-        replace(one, outcome=Outcome.REJECTED, reason_code=code, reason=text)
-        if one.outcome is Outcome.APPLIED
-        else one
-        for one in found
-    ]
+def _only_proven(gm: fx.GraphModule) -> Admit:
+    """Rejects an edit with new calls of kernels that do not work on the device."""
+    before = set(proof.calls_of(gm))
+
+    def admit(edited: fx.GraphModule) -> Reject | None:
+        new = [call for call in proof.calls_of(edited) if call not in before]
+        return proof.failing(new, _engine_source())
+
+    return admit
 
 
 def _on_cuda(node: fx.Node) -> bool:

@@ -7,6 +7,8 @@ a warning, never the program.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import fx
@@ -21,12 +23,15 @@ from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.verify import Facts
 
+Admit = Callable[[fx.GraphModule], Reject | None]
+
 
 def rewrite(
     gm: fx.GraphModule,
     rules: tuple[GraphRule, ...],
     options: Options,
     station: Station = Station.BEFORE,
+    admit: Admit | None = None,
 ) -> list[Decision]:
     """Apply rules to ``gm`` and the graphs nested in it, in place.
 
@@ -35,6 +40,7 @@ def rewrite(
         rules: for that station, in order.
         options: in force.
         station: before or after autograd.
+        admit: asked of each graph that a rule has edited; if it rejects, the edit is undone.
 
     Returns:
         One decision per site a rule looked at and did not settle silently.
@@ -46,7 +52,7 @@ def rewrite(
     for rule in rules:
         for module in innermost_first(gm):  # a rule before this one may have made new ones
             nested = module is not gm
-            decisions += _Attempt(module, rule, options, station, nested=nested).run()
+            decisions += _Attempt(module, rule, options, station, nested=nested, admit=admit).run()
     return decisions
 
 
@@ -61,9 +67,10 @@ class _Attempt:
         station: Station,
         *,
         nested: bool,
+        admit: Admit | None,
     ) -> None:
         self.gm, self.rule, self.options, self.nested = gm, rule, options, nested
-        self.station = station
+        self.station, self.admit = station, admit
         self.before: fx.Graph | None = None  # the graph before the first edit
         self.children = {name for name, _ in gm.named_children()}
         self.buffers = {name for name, _ in gm.named_buffers(recurse=False)}
@@ -131,6 +138,10 @@ class _Attempt:
                 facts.check(gm.graph)
             gm.graph.lint()
             gm.recompile()
+            rejected = None if self.admit is None else self.admit(gm)
+            if rejected is not None:
+                self._put_back()
+                return [_undone(one, rejected) for one in decisions]
         return decisions
 
     def _verdict(self, match: Site) -> Reject | Accept | None:
@@ -147,19 +158,31 @@ class _Attempt:
             raise torch_private.transparent(
                 BranchRuleError(rule.name, rule.location, f"{problem}. Please report this")
             ) from fault
+        self._put_back()
+        warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
+        return self._decision(Outcome.REJECTED, Reason.INTERNAL, f"undone: {problem}", place)
+
+    def _put_back(self) -> None:
         if self.before is not None:
             self.gm.graph = self.before
             for name in {name for name, _ in self.gm.named_children()} - self.children:
                 delattr(self.gm, name)
             for name in {name for name, _ in self.gm.named_buffers(recurse=False)} - self.buffers:
                 torch_private.remove_constant(self.gm, name)
-        warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
-        return self._decision(Outcome.REJECTED, Reason.INTERNAL, f"undone: {problem}", place)
 
     def _decision(
         self, outcome: Outcome, code: Reason, text: str, place: tuple[str, int], treatment: str = ""
     ) -> Decision:
         return Decision(self.station, self.rule.name, outcome, code, text, treatment, *place)
+
+
+def _undone(decision: Decision, rejected: Reject) -> Decision:
+    if decision.outcome is not Outcome.APPLIED:
+        return decision
+    text = f"undone: {rejected.text}"
+    return replace(
+        decision, outcome=Outcome.REJECTED, reason_code=rejected.code, reason=text, treatment=""
+    )
 
 
 def innermost_first(gm: fx.GraphModule) -> list[fx.GraphModule]:

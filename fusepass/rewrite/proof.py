@@ -37,8 +37,9 @@ from fusepass.kernels import (
 )
 from fusepass.kernels.gemm_unfused import complete
 from fusepass.options import Options
-from fusepass.report.decision import in_short
+from fusepass.report.decision import Reason, in_short
 from fusepass.rewrite.driver import innermost_first
+from fusepass.rewrite.reject import Reject
 from fusepass.tune.decide import table_for
 from fusepass.tune.problem import REFERENCE
 from fusepass.tune.table import Entry
@@ -99,8 +100,8 @@ def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
     ]
 
 
-def failing(calls: Sequence[fx.Node], sources: bytes) -> str | None:
-    """Why one of some calls cannot stay; None if all were found to work, now or before.
+def failing(calls: Sequence[fx.Node], sources: bytes) -> Reject | None:
+    """Why some calls cannot stay, of which one fails; None if all work, now or by the table.
 
     Args:
         calls: nodes with one of our operators for their target, and fake tensors as ``val``.
@@ -109,7 +110,8 @@ def failing(calls: Sequence[fx.Node], sources: bytes) -> str | None:
     for node in calls:
         why = _failing(node, sources)
         if why is not None:
-            return f"{node.target}: {why}"
+            text = f"with torch {torch.__version__} {node.target}: {why}"
+            return Reject(Reason.UNSUPPORTED_VERSION, text, node)
     return None
 
 
@@ -119,6 +121,8 @@ def _failing(node: fx.Node, sources: bytes) -> str | None:
     if device.type not in _DEVICES:
         return None  # the reference, asked for by name
     cuda = device.type == "cuda"
+    if cuda and not torch.cuda.is_available():
+        return "not tried: there is no device"
     if cuda and torch.cuda.is_current_stream_capturing():
         return "not tried: a CUDA graph is being captured"
     described = [_described(one) for one in fakes]

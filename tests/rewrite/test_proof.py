@@ -20,8 +20,9 @@ import fusepass
 from fusepass import torch_private, tune
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
-from fusepass.report.decision import Outcome
+from fusepass.report.decision import Outcome, Reason
 from fusepass.rewrite import proof
+from fusepass.rewrite.reject import Reject
 
 LAYERS = [f"linear_{act}{bias}" for act in ("relu", "gelu", "silu") for bias in ("", "_no_bias")]
 REFERENCE = {"candidate": "reference", "rules": dict.fromkeys(LAYERS, False)}
@@ -144,7 +145,7 @@ def test_what_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatc
         found = used(program, given)
     assert not [one for one in found if one[1] is Outcome.APPLIED]
     (why,) = {why for rule, _, why in found if rule == "normed_gemms"}
-    assert f"undone with torch {torch.__version__}: fusepass.normed_gemms" in why
+    assert f"undone: with torch {torch.__version__} fusepass.normed_gemms" in why
     monkeypatch.setattr(torch_private, "compile_region", compiled)
     (why,) = {why for rule, _, why in used(program, given) if rule == "normed_gemms"}
     assert "failed when it was tried before" in why
@@ -164,8 +165,10 @@ def test_other_rules_still_act(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rule whose call failed is undone."""
     failing = proof.failing
 
-    def fails(calls: list[fx.Node], sources: bytes) -> str | None:
-        return "a test says so" if "pool" in str(calls) else failing(calls, sources)
+    def fails(calls: list[fx.Node], sources: bytes) -> Reject | None:
+        if "pool" in str(calls):
+            return Reject(Reason.UNSUPPORTED_VERSION, "a test says so", calls[0])
+        return failing(calls, sources)
 
     monkeypatch.setattr(proof, "failing", fails)
     (convolved, given), (pooled, images) = PROGRAMS["conv_region"], PROGRAMS["pool"]
