@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.kernel_call import kernel_calls_possible
 from fusepass.tune import INDUCTOR, REFERENCE, Choice
 
 
@@ -28,7 +28,7 @@ def refused(device: torch.device, options: Options, node: fx.Node) -> Reject | N
         return None
     if device.type != "cuda":
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
-    if not torch_private.kernel_calls_possible():
+    if not kernel_calls_possible():
         return Reject(Reason.UNSUPPORTED_VERSION, "never tried with this version of torch", node)
     if options.inductor_value("cpp_wrapper"):
         return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)

@@ -104,12 +104,7 @@ from fusepass.torch_private.inductor import (
     run_op_by_op,
 )
 from fusepass.torch_private.iterators import ROW, iterator_states, set_iterator_state
-from fusepass.torch_private.kernel_call import (
-    KernelCall,
-    kernel_calls_possible,
-    kernel_calls_tested,
-    lower_to_kernel,
-)
+from fusepass.torch_private.kernel_call import KernelCall, kernel_calls_tested, lower_to_kernel
 from fusepass.torch_private.late import (
     constant_or_class,
     is_of_this_message,
@@ -312,7 +307,6 @@ __all__ = [
     "jump_kind",
     "keep_device_busy",
     "kept_between_restarts",
-    "kernel_calls_possible",
     "kernel_calls_tested",
     "kind_of",
     "known_bounds",

@@ -15,7 +15,12 @@ import pytest
 from fusepass import torch_private
 from tests.kernels.cuda_code import cases
 
-ROOT = Path(__file__).parents[2]
+# The checkout comes last, since what it holds of fusepass is not the package that is tested.
+SCRIPT = f"""
+import runpy, sys
+sys.path.append({str(Path(__file__).parents[2])!r})
+runpy.run_module("tests.kernels.cuda_code", run_name="__main__", alter_sys=True)
+"""
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="needs Triton, which this torch came without"
 )
@@ -23,11 +28,9 @@ pytestmark = pytest.mark.skipif(
 
 def _written(what: str, given: str = "", **environment: str) -> list[list[Any]]:
     """The lines that the script writes."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.cuda_code", what],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        [sys.executable, "-P", "-c", SCRIPT, what],
+        env={**os.environ, **environment},
         input=given,
         capture_output=True,
         text=True,

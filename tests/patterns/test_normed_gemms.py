@@ -47,11 +47,8 @@ def rms_norm(x: Tensor, gain: Tensor) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), gain, EPS)
 
 
-NORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "llama": llama,
-    "gemma": gemma,
-    "rms_norm": rms_norm,
-}
+Norm = Callable[[Tensor, Tensor], Tensor]
+NORMS: dict[str, Norm] = {"llama": llama, "gemma": gemma, "rms_norm": rms_norm}
 
 
 def pair(n: Tensor, w: Tensor, b: Tensor) -> Tensor:

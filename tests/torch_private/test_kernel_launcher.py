@@ -19,6 +19,7 @@ from torch._inductor.runtime.triton_heuristics import (
 )
 
 from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels import text_behind
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.torch_private import kernel_launcher
 from tests.kernels.test_gemm_region import GELU
@@ -30,10 +31,11 @@ FORMS = {"rows": StaticallyLaunchedCudaKernel} | dict.fromkeys(
 
 
 def compiled(form: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(text_behind, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)
     tile = next(tile for tile in tiles(GELU).values() if tile.form == form)
-    launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), tile).fn), tile)
+    launcher = launcher_of(copied(kernel.inductor_kernel.__wrapped__(GELU.text(), tile).fn), tile)
     assert isinstance(launcher, kernel_launcher.DirectLauncher)
     return launcher._precompile_config(launcher.configs[0])
 
