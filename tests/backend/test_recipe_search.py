@@ -240,6 +240,7 @@ def test_nothing_is_written_while_it_is_tried(times: dict[str, float]) -> None:
     assert int(module[1].num_batches_tracked) == 1  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("mode", "options"),
     [

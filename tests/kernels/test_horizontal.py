@@ -24,6 +24,8 @@ from tests.kernels.horizontal_programs import (
 )
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 
+SIZES = {"small": (launching._SMALL, 2), "large": (launching._LARGE, 4)}  # places, rounds
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_reference_is_what_the_members_say(dtype: str) -> None:
@@ -86,13 +88,21 @@ def test_too_few_operands() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_it_compiles_for(architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "size"),
+    [
+        # Each device and each size; how a size is cut does not depend on the device.
+        pytest.param(one, size, marks=() if at % 2 == place else pytest.mark.slow)
+        for at, one in enumerate(ARCHITECTURES)
+        for place, size in enumerate(SIZES)
+    ],
+)
+def test_it_compiles_for(architecture: str, size: str) -> None:
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
-    for places, rounds in ((launching._SMALL, 2), (launching._LARGE, 4)):
-        text = source(bodies, *places, rounds)
-        assert NAME in text
-        assert compile_error(text, architecture) is None
+    places, rounds = SIZES[size]
+    text = source(bodies, *places, rounds)
+    assert NAME in text
+    assert compile_error(text, architecture) is None
 
 
 @pytest.mark.gpu
