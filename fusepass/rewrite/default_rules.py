@@ -51,8 +51,19 @@ def region_rules() -> tuple[GraphRule, ...]:
 
 @functools.cache
 def late_rules() -> tuple[GraphRule, ...]:
-    """Those that follow: convolutions, then element-wise calls, also those that rules made."""
-    from fusepass.patterns import conv_product, conv_region, conv_relu, depthwise, horizontal, pool
+    """Those that follow: convolutions, then element-wise calls, also those that rules made.
+
+    The last one leaves calls in the graph that only Inductor understands.
+    """
+    from fusepass.patterns import (
+        conv_product,
+        conv_region,
+        conv_relu,
+        depthwise,
+        horizontal,
+        pool,
+        whole_reductions,
+    )
 
     return (
         conv_relu.RULE,
@@ -61,6 +72,7 @@ def late_rules() -> tuple[GraphRule, ...]:
         conv_region.RULE,
         pool.RULE,
         horizontal.RULE,
+        whole_reductions.RULE,
     )
 
 

@@ -3,7 +3,8 @@
 As a script, ``generate`` writes a line of JSON for each case: its name, its code, and how much code
 Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
 device. ``interpret`` reads these lines and writes how far the results of each are from the
-reference's; under ``TRITON_INTERPRET=1``. ``reduce`` writes what becomes of reductions.
+reference's; under ``TRITON_INTERPRET=1``. ``recipes`` and ``reduce`` write how many kernels
+reductions take.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ from fusepass.error_rule import rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.norm import Norm
 from fusepass.kernels import conv_region, gemm_region, normed_gemms, sibling_gemms
+from fusepass.options import Options
+from fusepass.patterns import whole_reductions
 from fusepass.recipe_search import RECIPES, Recipe
+from fusepass.report.decision import Station
+from fusepass.rewrite.driver import rewrite
 from tests.kernels.pretended_device import believe_in_a_device, code_of, compiled_kernels, results
 
+RULE = whole_reductions.RULE.name
 HALF = torch.float16  # Triton's interpreter knows no bf16
 NAMED = str(HALF).removeprefix("torch.")
 ROW, FULL = Operand("row", NAMED), Operand("full", NAMED)
@@ -135,7 +141,7 @@ def scaled(x: Tensor) -> Tensor:
     return (x - x.min()) / (x.max() - x.min())
 
 
-def reduce() -> None:
+def recipes() -> None:
     """Write how many kernels Inductor generates for reductions as asked, and with each recipe."""
     believe_in_a_device()
     for program, shape in ((parted, (512, 4096)), (scaled, (1024, 1024))):
@@ -145,6 +151,71 @@ def reduce() -> None:
                 with config.patch(dict(recipe.settings)):
                     counts[recipe.name] = code_of(program, [noise(*shape)]).count(".run(")
         sys.stdout.write(json.dumps([program.__name__, counts]) + "\n")
+
+
+def _normed_rows(x: Tensor) -> Tensor:
+    return x / (x.var(0) + 1)
+
+
+# Program, sizes of its input, dtype, options; what the rule for few numbers makes of it is tested.
+REDUCED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype, Options]] = {
+    "softmax": (parted, (512, 4096), HALF, Options()),
+    "softmax of more": (parted, (513, 4096), HALF, Options()),
+    "softmax of many columns": (parted, (512, 20000), HALF, Options()),
+    "softmax within rows": (lambda x: x.softmax(1), (512, 512), HALF, Options()),
+    "of one": (scaled, (24 << 10,), HALF, Options()),
+    "of one in two dimensions": (scaled, (128, 192), torch.float32, Options()),
+    "of one, more": (scaled, ((24 << 10) + 1,), HALF, Options()),
+    "of one, few": (scaled, (8 << 10,), HALF, Options()),
+    "variance": (lambda x: x.var(0), (192, 256), HALF, Options()),
+    "variance of more": (lambda x: x.var(0), (193, 256), HALF, Options()),
+    "variance, many results": (lambda x: x.var(0), (512, 4096), HALF, Options()),
+    "normed": (_normed_rows, (384, 256), HALF, Options()),
+    "normed, more": (_normed_rows, (385, 256), HALF, Options()),
+    "logsumexp": (lambda x: x.logsumexp(0), (512, 1024), HALF, Options()),
+    "much to do": (lambda x: x.exp().sum(0), (192, 1024), HALF, Options()),
+    "much to do for more": (lambda x: x.exp().sum(0), (193, 1024), HALF, Options()),
+    "much to do for many": (lambda x: x.exp().sum(0), (192, 1025), HALF, Options()),
+    "little to do": (lambda x: (x.relu() + 1).square().sum(0), (512, 1025), HALF, Options()),
+    "two operands": (lambda x: torch.mul(*x.unbind()).sum(0), (2, 193, 256), HALF, Options()),
+    "much to do for one": (lambda x: x.exp().sum(), (12289,), HALF, Options()),
+    "middle": (lambda x: x.sum(1), (4, 300, 64), HALF, Options()),
+    "middle, kept": (lambda x: x - x.amax((0, 1), keepdim=True), (4, 100, 64), HALF, Options()),
+    "by a negative number": (lambda x: x.mean(-2), (4, 300, 64), HALF, Options()),
+    "transposed": (lambda x: x.t().sum(1), (300, 64), HALF, Options()),
+    "rows of a transposed": (lambda x: x.t().sum(0), (300, 600), HALF, Options()),
+    "whether any": (lambda x: x.isinf().any(), (100, 200), HALF, Options()),
+    "in double precision": (lambda x: x.sum(0), (300, 64), torch.float64, Options()),
+    "its rows first": (lambda x: x.softmax(1).square().sum(), (64, 256), HALF, Options()),
+    "switched off": (parted, (512, 512), HALF, Options(rules={RULE: False})),
+    "the user's": (parted, (512, 512), HALF, Options(inductor={"split_reductions": True})),
+    "op by op": (parted, (512, 512), HALF, Options(codegen="eager-decomposed")),
+}
+
+
+def reduce() -> None:
+    """Write how many kernels there are without and with the rule for reductions of few numbers."""
+    believe_in_a_device()
+    for name, (program, shape, dtype, options) in REDUCED.items():
+        said: list[str] = []
+
+        def ruled(
+            gm: torch.fx.GraphModule, options: Options = options, said: list[str] = said
+        ) -> None:
+            made = rewrite(gm, (whole_reductions.RULE,), options, Station.AFTER)
+            said.extend(one.reason_code for one in made)
+
+        x = noise(*shape, dtype=dtype)
+        counts = [code_of(program, [x], edit=edit).count(".run(") for edit in (None, ruled)]
+        sys.stdout.write(json.dumps([name, *counts, sorted(set(said))]) + "\n")
+    varied: list[str] = []
+
+    def of_sizes(gm: torch.fx.GraphModule) -> None:
+        made = rewrite(gm, (whole_reductions.RULE,), Options(), Station.AFTER)
+        varied.extend(one.reason_code for one in made)
+
+    code_of(parted, [noise(512, 512)], varies=True, edit=of_sizes)
+    sys.stdout.write(json.dumps(["sizes vary", 0, 0, sorted(set(varied))]) + "\n")
 
 
 def interpret() -> None:
@@ -161,4 +232,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    {"generate": generate, "interpret": interpret, "reduce": reduce}[sys.argv[1]]()
+    ways = (generate, interpret, recipes, reduce)
+    {way.__name__: way for way in ways}[sys.argv[1]]()

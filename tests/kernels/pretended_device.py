@@ -80,13 +80,20 @@ def believe_in_a_device() -> None:
     AsyncCompile.wakeup = classmethod(lambda cls: None)  # type: ignore[method-assign,assignment]
 
 
-def code_of(program: Callable[..., Any], given: list[Tensor], *, varies: bool = False) -> str:
+def code_of(
+    program: Callable[..., Any],
+    given: list[Tensor],
+    *,
+    varies: bool = False,
+    edit: Callable[[torch.fx.GraphModule], Any] | None = None,
+) -> str:
     """What Inductor generates for a function of CUDA tensors.
 
     Args:
         program: returns a tensor or a list of tensors.
         given: on the CPU; all that counts is their dtypes, sizes and strides.
         varies: whether the first dimension of the first one is not known beforehand.
+        edit: is given the graph before Inductor is.
     """
     from torch._inductor.debug import DebugContext
     from torch._inductor.decomposition import select_decomp_table
@@ -123,6 +130,8 @@ def code_of(program: Callable[..., Any], given: list[Tensor], *, varies: bool = 
             gm.graph.placeholder("size").meta["val"] = size
         gm.recompile()
     inputs = [*sizes, *fakes]
+    if edit is not None:
+        edit(gm)
     lowering = GraphLowering(gm, example_inputs=inputs, shape_env=shapes if varies else None)
     with (
         V.set_graph_handler(lowering),

@@ -63,7 +63,46 @@ def test_each_call_becomes_one_launch_that_computes_the_same() -> None:
 @pytest.mark.sampled(3)
 def test_reductions_in_fewer_launches() -> None:
     """What the recipes for reductions are for; with a torch where they are not, they can go."""
-    found = dict(_written("reduce"))
+    found = dict(_written("recipes"))
     for counts in found.values():
         assert counts["inductor"] > counts["whole_reductions"] == 1
     assert found["scaled"]["cooperative_reductions"] == 1
+
+
+def test_reductions_over_few_numbers_are_not_parted() -> None:
+    """Launches without and with the rule, and what it says of each reduction."""
+    found = {name: (*counts, *reasons) for name, *counts, reasons in _written("reduce")}
+    assert found == {
+        "softmax": (5, 1, "measured"),
+        "softmax of more": (5, 5, "cost"),
+        "softmax of many columns": (1, 1, "flavour"),
+        "softmax within rows": (1, 1, "flavour"),
+        "of one": (5, 1, "measured"),
+        "of one in two dimensions": (5, 1, "measured"),
+        "of one, more": (5, 5, "cost"),
+        "of one, few": (1, 1, "flavour"),
+        "variance": (2, 1, "measured"),
+        "variance of more": (2, 2, "cost"),
+        "variance, many results": (2, 1, "measured"),
+        "normed": (3, 1, "measured"),
+        "normed, more": (3, 3, "cost"),
+        "logsumexp": (4, 1, "measured"),
+        "much to do": (2, 1, "measured"),
+        "much to do for more": (2, 2, "cost"),
+        "much to do for many": (2, 2, "cost"),
+        "little to do": (2, 1, "measured"),
+        "two operands": (2, 2, "cost"),
+        "much to do for one": (2, 2, "cost"),
+        "middle": (2, 1, "measured"),
+        "middle, kept": (3, 1, "measured"),
+        "by a negative number": (2, 1, "measured"),
+        "transposed": (2, 1, "measured"),
+        "rows of a transposed": (1, 1, "flavour"),
+        "whether any": (2, 1, "measured"),
+        "in double precision": (2, 2, "flavour"),
+        "its rows first": (2, 2, "flavour"),
+        "switched off": (5, 5, "rule_off"),
+        "the user's": (5, 5, "flavour"),
+        "op by op": (5, 5, "flavour"),
+        "sizes vary": (0, 0, "flavour"),
+    }

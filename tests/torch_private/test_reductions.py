@@ -1,0 +1,57 @@
+"""Reductions that Inductor is told to keep whole: each operator's call is what Inductor compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph.reductions import REDUCTIONS
+from fusepass.torch_private.reductions import can_be_whole, whole_reduction
+
+PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "aten.sum.default": lambda x: x.sum(),
+    "aten.sum.dim_IntList": lambda x: x.sum(0, keepdim=True, dtype=torch.float64),
+    "aten.mean.default": lambda x: x.mean(),
+    "aten.mean.dim": lambda x: x.mean((0, 2)),
+    "aten.amax.default": lambda x: x.amax(0),
+    "aten.amin.default": lambda x: x.amin((1, 2)),
+    "aten.max.default": lambda x: x.max(),
+    "aten.min.default": lambda x: x.min(),
+    "aten.prod.default": lambda x: x.prod(),
+    "aten.prod.dim_int": lambda x: x.prod(1),
+    "aten.any.default": lambda x: (x > 1).any(),
+    "aten.any.dim": lambda x: (x > 1).any(1),
+    "aten.any.dims": lambda x: (x > 1).any((0, 1)),
+    "aten.var.correction": lambda x: x.var(0),
+    "aten.var_mean.correction": lambda x: torch.stack(torch.var_mean(x, (0, 1))),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_the_call_in_its_place_computes_the_same(name: str) -> None:
+    replaced: list[str] = []
+
+    def replace(graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if str(node.target) in REDUCTIONS and can_be_whole(node.target):
+                replaced.append(str(node.target))
+                node.target = whole_reduction(node.target)
+
+    hook = torch_private.graph_pass(replace, lambda: None)
+    options = {"post_grad_custom_post_pass": hook}
+    x = torch.randn(5, 6, 7)
+    compiled = torch.compile(PROGRAMS[name], options=options)
+    torch.testing.assert_close(compiled(x), PROGRAMS[name](x))
+    assert name in replaced
+
+
+def test_one_call_for_each_operator() -> None:
+    operator = torch.ops.aten.amax.default
+    call = whole_reduction(operator)
+    assert call is whole_reduction(operator)
+    assert call.__name__ == "whole_amax_default"
+    assert not can_be_whole(torch.ops.aten.nonzero.default.name)
