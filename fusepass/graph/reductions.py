@@ -134,7 +134,7 @@ def _computed_as(node: Any) -> Iterator[fx.Node]:
         name = op_name(one) or ""
         if one.op == "call_function" and (name in _VIEWS | _CASTS or is_pointwise(name)):
             for source in one.all_input_nodes:
-                if source not in seen and count_of(source) == whole:
+                if source not in seen and count_of(source) in (whole, -1):  # constants have none
                     seen.add(source)
                     waiting.append(source)
 
