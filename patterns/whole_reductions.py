@@ -79,6 +79,8 @@ def _why_not(site: Site) -> str:
     x, operator = value_of(node.args[0]), node.target
     if site.options.codegen != "inductor":
         return "kernels of others reduce"
+    if not torch.cuda.is_available():
+        return "there is no such device here to be asked for its processors"
     if any(one in site.options.inductor for one in _SETTINGS):
         return "the user has said how to reduce"
     if count_of(node.args[0]) <= 0 or count_of(node) <= 0:
