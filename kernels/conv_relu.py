@@ -15,6 +15,7 @@ with images channels last.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -75,6 +76,34 @@ def library(
 ) -> Tensor:
     """The fused call itself, for what :func:`able` knows. Arguments as :func:`reference`."""
     return convolution.cudnn_convolution_relu(x, weight, bias, residual, sizes, groups)
+
+
+def lost(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor | None,
+    sizes: Sequence[Sequence[int]],
+    groups: int,
+) -> str | None:
+    """What the fused call makes other than it is of sums that are not finite; None if nothing.
+
+    A ReLU that takes the larger of two numbers by the hardware's instruction drops NaN, and one
+    that is a clamp cuts infinity. Which one a library has, is asked of it, by biases: these are
+    added behind all products, so whatever kernel multiplies, each number of the result is known.
+
+    Args:
+        x: (B, C, H, W), finite, as all of these.
+        weight: (O, C / groups, h, w).
+        residual: of the result's shape, or None.
+        sizes: stride, padding and dilation.
+        groups: of channels.
+    """
+    for value in (math.nan, math.inf, -math.inf):
+        bias = torch.full((weight.shape[0],), value, dtype=x.dtype, device=x.device)
+        made = library(x, weight, bias, residual, sizes, groups)
+        if not torch.allclose(made, bias.relu()[0].expand_as(made), equal_nan=True):
+            return f"of {value} it makes {float(made.flatten()[0])}"
+    return None
 
 
 # --- operator -------------------------------------------------------------------------------------

@@ -15,14 +15,16 @@ then: nothing can be stale. That reads and writes the weights once, which is cha
 candidate; where images are large it is nothing beside a pass over them.
 
 Whether it pays is measured: the convolution and one element-wise kernel, as Inductor runs them,
-against cuDNN's fused kernel.
+against cuDNN's fused kernel. Whether its ReLU is torch's, which keeps NaN and infinity, is asked of
+the kernel that computes a problem before it is taken.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ from fusepass.graph.conv_chain import Chain, NoChain, Scaled, chain_at, is_relu
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import conv_relu as kernel
 from fusepass.kernels.gemm_unfused import behind
-from fusepass.report.decision import Reason
+from fusepass.report.decision import Reason, in_short
 from fusepass.rewrite import own_kernels
 from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
@@ -41,6 +43,7 @@ from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
 from fusepass.tune.known_peaks import peaks_of
+from fusepass.tune.timing import NotEnoughMemory, make_inputs
 
 CUDNN = "cudnn"
 _aten = torch.ops.aten
@@ -144,8 +147,29 @@ def _check(site: Site) -> Accept | Reject:
     verdict = own_kernels.verdict(choice, relu)
     if isinstance(verdict, Reject):
         return verdict
+    lost = _lost(problem) if choice.candidate == CUDNN else None
+    if lost is not None:
+        return Reject(Reason.INEXACT, f"cuDNN's ReLU is another: {lost}", relu)
     site.notes.update(chain=chain)
     return verdict
+
+
+def _lost(problem: ConvProblem) -> str | None:
+    """What the kernel that cuDNN has for a problem makes other than it is; None if nothing."""
+    try:
+        try:
+            return _asked(problem)
+        except NotEnoughMemory:
+            return _asked(replace(problem, images=(1, *problem.images[1:])))
+    except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
+        return f"it could not be asked ({in_short(error)})"
+
+
+@lru_cache(maxsize=1024)
+def _asked(problem: ConvProblem) -> str | None:
+    with torch_private.real_tensors(), torch.autocast(problem.device.type, enabled=False):
+        x, weight, _, *rest = make_inputs(problem)
+        return kernel.lost(x, weight, rest[0] if rest else None, problem.sizes, problem.groups)
 
 
 def _given(one: Scaled) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:

@@ -86,7 +86,6 @@ from fusepass.torch_private.host_tensors import (
     remove_constant,
 )
 from fusepass.torch_private.inductor import (
-    chained_passes,
     checked_inductor_option,
     clear_compilation_metrics,
     clear_inductor_caches,
@@ -95,7 +94,6 @@ from fusepass.torch_private.inductor import (
     compile_with_inductor,
     cond_config,
     forward_of,
-    graph_pass,
     inductor_cache_folder,
     inductor_config_value,
     inductor_counters,
@@ -121,6 +119,7 @@ from fusepass.torch_private.lowering import (
     real_tensors,
 )
 from fusepass.torch_private.number_text import text_of_number, without_overrides
+from fusepass.torch_private.passes import chained_passes, graph_pass
 from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
     builtin_class,

@@ -1,4 +1,4 @@
-"""Inductor: options, hand-off, custom passes, caches. Run on torch 2.11, 2.13, 2.15."""
+"""Inductor: options, hand-off, caches. Run on torch 2.11, 2.13, 2.15."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private import input_checks
+from fusepass.torch_private import input_checks, onednn
+from fusepass.torch_private.freezing import FREEZING
 from fusepass.torch_private.graphs import cond_operator
 from fusepass.torch_private.versions import torch_version
 
@@ -77,6 +78,8 @@ def compile_with_inductor(
     graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
     """
     input_checks.install()
+    if patches.get(FREEZING, inductor_config_value(FREEZING)):
+        onednn.keep_nan()
     wrapper = torch._TorchCompileInductorWrapper
     if torch_version() >= (2, 13):
         compiler = wrapper(None, None, None, region_name)
@@ -140,51 +143,6 @@ def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:
             raise
 
     return run
-
-
-def graph_pass(
-    run: Callable[[fx.Graph], None], uuid: Callable[[], Any]
-) -> Callable[[fx.Graph], None]:
-    """Wrap a function as an Inductor custom pass whose ``uuid`` enters Inductor's cache keys."""
-    from torch._inductor.custom_graph_pass import CustomGraphPass
-
-    class Pass(CustomGraphPass):
-        of_fusepass = True  # asked for by input_checks.py
-
-        def __call__(self, graph: fx.Graph) -> None:
-            run(graph)
-
-        def uuid(self) -> Any:
-            return uuid()
-
-    return Pass()
-
-
-def chained_passes(*passes: Any) -> Any:
-    """One value for an Inductor pass hook that runs all of ``passes`` (None entries are skipped).
-
-    2.11 takes one object per hook, later versions also a list; user hooks come first.
-    """
-    flat: list[Any] = []
-    for entry in passes:
-        if isinstance(entry, (list, tuple)):
-            flat.extend(entry)
-        elif entry is not None:
-            flat.append(entry)
-    if len(flat) <= 1:
-        return flat[0] if flat else None
-    if torch_version() >= (2, 13):
-        return flat
-
-    def run(graph: fx.Graph) -> None:
-        for one in flat:
-            one(graph)
-
-    def uuid() -> Any:
-        ids = [one.uuid() if hasattr(one, "uuid") else None for one in flat]
-        return None if None in ids else tuple(ids)
-
-    return graph_pass(run, uuid)
 
 
 def inductor_cache_folder() -> str:

@@ -22,6 +22,7 @@ import torch
 import torch._inductor
 from torch import Tensor
 
+from fusepass.torch_private.passes import under_our_passes
 from fusepass.torch_private.versions import torch_version
 
 _FEWEST = 2  # inputs that are worth a check of their own
@@ -91,7 +92,7 @@ def _install(wrappers: Any) -> None:
     @functools.wraps(theirs)
     def codegen_input_size_asserts(self: Any) -> None:
         theirs(self)
-        if type(self) is wrappers and _under_our_passes():
+        if type(self) is wrappers and under_our_passes():
             _ask_at_once(self)
 
     setattr(codegen_input_size_asserts, _MARK, True)
@@ -105,19 +106,11 @@ def _install(wrappers: Any) -> None:
         model: Callable[[list[Any]], Any], checked: Sequence[int], mutated: Collection[int]
     ) -> Callable[[list[Any]], Any]:
         run: Callable[[list[Any]], Any] = realigned(model, checked, mutated)
-        if len(checked) < _FEWEST or not _under_our_passes():
+        if len(checked) < _FEWEST or not under_our_passes():
             return run
         return aligned_at_once(model, run, checked)
 
     vars(output_code)["align_inputs_from_check_idxs"] = align_inputs_from_check_idxs
-
-
-def _under_our_passes() -> bool:
-    from torch._inductor import config
-
-    passes = config.post_grad_custom_post_pass
-    some = passes if isinstance(passes, (list, tuple)) else [passes]
-    return any(getattr(one, "of_fusepass", False) for one in some)
 
 
 def _ask_at_once(wrapper: Any) -> None:

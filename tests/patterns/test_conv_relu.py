@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from fusepass.graph.epilogue import evaluate, parse
 from fusepass.options import Options
 from fusepass.patterns import conv_relu
 from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.tune.timing import NotEnoughMemory
 from tests.patterns.conv_programs import AROUND, CHANNELS, OPTIONS, Layer, agrees, applied, plain
 
 LAST = torch.channels_last
@@ -221,6 +223,7 @@ def test_a_wrapper_in_cpp(wrapper: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     """On a device that is not there: the call has no place in Inductor's C++ code."""
     cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
     monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
+    monkeypatch.setattr(conv_relu, "_lost", lambda problem: None)
     monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)  # nothing is tried
 
     def program(x: Tensor, weight: Tensor) -> Tensor:
@@ -287,3 +290,100 @@ def test_through_inductor(last: bool) -> None:
     _, found = agrees(module, x, options={"candidate": "reference"})
     assert found == 2
     fusepass.reset()
+
+
+def drops_nan(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x, 0.0)
+
+
+def cuts(x: Tensor) -> Tensor:
+    return x.clamp(0, torch.finfo(x.dtype).max)
+
+
+def fails(x: Tensor) -> Tensor:
+    raise RuntimeError("no such kernel")
+
+
+RELUS: dict[str, tuple[Callable[[Tensor], Tensor], str | None]] = {
+    "torch's": (torch.relu, None),
+    "drops nan": (drops_nan, "cuDNN's ReLU is another: of nan it makes 0.0"),
+    "cuts": (cuts, "cuDNN's ReLU is another: of inf it makes 3.38"),
+    "fails": (fails, "cuDNN's ReLU is another: it could not be asked (RuntimeError: no such"),
+}
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("name", RELUS)
+def test_a_library_whose_relu_is_another(
+    name: str, residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel that is there is asked, here a stand-in on the CPU."""
+    relu, expected = RELUS[name]
+
+    def library(
+        x: Tensor, weight: Tensor, bias: Tensor, more: Tensor | None, sizes: Any, groups: int
+    ) -> Tensor:
+        made = F.conv2d(x, weight, bias, *sizes, groups)
+        return relu(made if more is None else made + more)
+
+    def inputs(problem: tune.ConvProblem) -> tuple[Tensor, ...]:
+        return dataclasses.replace(problem, device=torch.device("cpu")).inputs(torch.Generator())
+
+    def program(x: Tensor, weight: Tensor) -> Tensor:
+        made = F.conv2d(x, weight, padding=1)
+        return F.relu(made + x if residual else made)
+
+    cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
+    monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
+    monkeypatch.setattr(conv_relu, "make_inputs", inputs)
+    monkeypatch.setattr(conv_relu.kernel, "library", library)
+    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)  # nothing is tried
+    conv_relu._asked.cache_clear()
+    with FakeTensorMode():
+        sizes = (2, 8, 6, 6), (8, 8, 3, 3)
+        gm = make_fx(program)(
+            *(torch.empty(one, device="cuda", dtype=torch.bfloat16) for one in sizes)
+        )
+    decisions = rewrite_aten(gm.graph, Options(), ())
+    conv_relu._asked.cache_clear()
+    (one,) = (one for one in decisions if one.rule == "conv_relu")
+    if expected is None:
+        assert (one.outcome, one.reason_code) == ("applied", "measured")
+    else:
+        assert (one.outcome, one.reason_code) == ("rejected", "inexact")
+        assert one.reason.startswith(expected)
+
+
+def test_a_full_device_is_asked_with_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def full(problem: tune.ConvProblem) -> tuple[Tensor, ...]:
+        asked.append(problem.images[0])
+        if problem.images[0] > 1:
+            raise NotEnoughMemory("1 MiB needed, 0 MiB free")
+        return problem.inputs(torch.Generator())
+
+    monkeypatch.setattr(conv_relu, "make_inputs", full)
+    monkeypatch.setattr(conv_relu.kernel, "library", conv_relu.kernel.reference)
+    conv_relu._asked.cache_clear()
+    assert conv_relu._lost(problem_on_the_cpu(images=(3, 4, 5, 5))) is None
+    assert asked == [3, 1]
+    conv_relu._asked.cache_clear()
+
+
+def problem_on_the_cpu(images: tuple[int, int, int, int]) -> tune.ConvProblem:
+    return tune.ConvProblem(
+        op="conv_relu",
+        activation="relu",
+        bias=True,
+        dtype=torch.float32,
+        m=0,
+        n=4,
+        k=images[1] * 9,
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=torch.device("cpu"),
+        images=images,
+        kernel=(4, images[1], 3, 3),
+        sizes=((1, 1), (1, 1), (1, 1)),
+    )
