@@ -85,7 +85,7 @@ def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
     """
     from torch._dynamo.variables import BuiltinVariable, TensorVariable
 
-    read = "var_getattr" if hasattr(TensorVariable, "var_getattr") else "tp_getattro_impl"  # 2.15
+    read = "var_getattr" if hasattr(TensorVariable, "var_getattr") else "tp_getattro_impl"  # 2.14
     of_tensor = getattr(TensorVariable, read)
     of_builtin = BuiltinVariable.call_function
 
@@ -102,25 +102,25 @@ def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
         return of_builtin(self, tx, args, kwargs)
 
     setattr(TensorVariable, read, attribute)
-    undo_class = _hook_class(on_asked) if read == "tp_getattro_impl" else None
+    undo_class = _hook_class(on_asked)
     BuiltinVariable.call_function = call_function  # type: ignore[method-assign]
 
     def undo() -> None:
         setattr(TensorVariable, read, of_tensor)
-        if undo_class is not None:
-            undo_class()
+        undo_class()
         BuiltinVariable.call_function = of_builtin  # type: ignore[method-assign]
 
     return undo
 
 
 def _hook_class(on_asked: AskedHandler) -> Callable[[], None]:
-    """``tensor.__class__`` on 2.15, which is looked up in a table of its own."""
+    """``tensor.__class__`` on 2.15, which is looked up in a table; before it is an attribute."""
     from torch._dynamo.variables import TensorVariable
     from torch._dynamo.variables.base import VariableTracker
 
-    tables: Any = VariableTracker
-    entry = tables.tp_getset["__class__"]
+    entry: Any = getattr(VariableTracker, "tp_getset", {}).get("__class__")
+    if entry is None:
+        return lambda: None
     own = vars(TensorVariable).get("tp_getset", {})
 
     def getter(tensor: Any, tx: Any) -> Any:
