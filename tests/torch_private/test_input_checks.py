@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
 from fusepass.torch_private import input_checks
-from fusepass.torch_private.inductor import graph_pass
 from fusepass.torch_private.input_checks import KnownInputs, aligned_at_once
+from fusepass.torch_private.passes import graph_pass
 from fusepass.torch_private.versions import torch_version
 
 grouped_by_inductor = pytest.mark.skipif(
