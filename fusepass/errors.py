@@ -82,14 +82,14 @@ class FusepassWarning(UserWarning):
 
 
 class UnsupportedVersion(FusepassWarning):
-    """Branch capture is off because this (torch, Python) pair was not tested."""
+    """Branch capture is off: this (torch, Python) pair was not tested, or lacks what it needs."""
 
-    def __init__(self, torch_version: str, python_version: str, supported: str) -> None:
+    def __init__(self, torch: str, python: str, supported: str, problem: str = "") -> None:
+        why = f" ({problem})" if problem else ""
         super().__init__(
-            f"fusepass: branch capture is off on torch {torch_version} with Python "
-            f"{python_version}; it is tested on {supported}. Everything else works; branches on a "
-            "tensor break the graph as they do under Inductor. Install a tested version to get it "
-            "back."
+            f"fusepass: branch capture is off on torch {torch} with Python {python}{why}; it is "
+            f"tested on {supported}. Everything else works; branches on a tensor break the graph "
+            "as they do under Inductor. Install a tested version to get it back."
         )
 
 

@@ -8,6 +8,7 @@ outermost branch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -37,7 +38,7 @@ from fusepass.capture.region import region_of
 from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.errors import CaptureFault, UnsupportedVersion
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
 _MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
@@ -48,36 +49,46 @@ _uninstall: Callable[[], None] | None = None
 def install() -> None:
     """Put capture in front of Dynamo, once per process.
 
-    It acts on frames that are compiled for fusepass and passes every other on untouched.
+    It acts on frames that are compiled for fusepass and passes every other on untouched. On a torch
+    in which it cannot be put there, it stays off, with a warning.
     """
     global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
     with _install_lock:
-        if _uninstall is None:
-            _uninstall = torch_private.install_hooks(
-                torch_private.Handlers(
-                    on_item=read_back.on_item,
-                    on_truth=read_back.on_truth,
-                    on_jump=_on_jump,
-                    on_identity=_on_identity,
-                    on_graph=settle_graph,
-                    on_break=_on_break,
-                    on_raise=_on_raise,
-                    on_error=fault.on_error,
-                    on_fault=fault.on_fault,
-                    on_observed=fault.on_observed,
-                    on_failing_call=fault.on_failing_call,
-                    on_not=read_back.on_not,
-                    on_skip=_on_skip,
-                    on_size=masked.on_size,
-                    on_call=calls.on_call,
-                    on_asked=asked.on_asked,
-                    on_speech=speech.on_speech,
-                    on_speaker=statement.on_speaker,
-                    on_list=read_back.on_list,
-                    numbers=read_back.NUMBERS,
-                    is_frozen=is_frozen,
-                )
-            )
+        if _uninstall is not None:
+            return
+        try:
+            _uninstall = torch_private.install_hooks(_handlers())
+        except Exception as error:  # noqa: BLE001 - the rest of fusepass works without
+            problem = UnsupportedVersion(*torch_private.version_text(), in_short(error))
+            warnings.warn(problem, stacklevel=2)
+            with contextlib.suppress(Exception):  # a report, at least
+                _uninstall = torch_private.install_hooks(_handlers(), capture=False)
+
+
+def _handlers() -> torch_private.Handlers:
+    return torch_private.Handlers(
+        on_item=read_back.on_item,
+        on_truth=read_back.on_truth,
+        on_jump=_on_jump,
+        on_identity=_on_identity,
+        on_graph=settle_graph,
+        on_break=_on_break,
+        on_raise=_on_raise,
+        on_error=fault.on_error,
+        on_fault=fault.on_fault,
+        on_observed=fault.on_observed,
+        on_failing_call=fault.on_failing_call,
+        on_not=read_back.on_not,
+        on_skip=_on_skip,
+        on_size=masked.on_size,
+        on_call=calls.on_call,
+        on_asked=asked.on_asked,
+        on_speech=speech.on_speech,
+        on_speaker=statement.on_speaker,
+        on_list=read_back.on_list,
+        numbers=read_back.NUMBERS,
+        is_frozen=is_frozen,
+    )
 
 
 def uninstall() -> None:

@@ -5,6 +5,7 @@ Run on torch 2.11, 2.13, 2.15.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 from collections.abc import Callable
@@ -125,32 +126,45 @@ class Handlers:
     is_frozen: Callable[[Any], bool]
 
 
-def install_hooks(handlers: Handlers) -> Callable[[], None]:
-    """Put our handlers in front of Dynamo's; returns the function that takes them out again."""
-    undo = [
-        *_hook_instructions(handlers),
-        _hook_items(handlers.on_item, handlers.on_list),
-        hook_numbers(handlers.numbers),
-        hook_calls(handlers.on_call),
-        hook_questions(handlers.on_asked),
-        hook_speech(handlers.on_speech),
-        hook_sizes(handlers.on_size),
-        _hook_graphs(handlers.on_graph),
-        _hook_breaks(handlers.on_break),
-        hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
-        hook_observed(handlers.on_observed),
-        hook_failing_calls(handlers.on_failing_call),
-        hook_freezing(handlers.is_frozen),
+def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], None]:
+    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
+
+    Args:
+        handlers: to be called.
+        capture: also those of branches and round trips; else only those that reports and frozen
+            weights need.
+
+    Raises:
+        Exception: Dynamo has nothing of the name that a hook is put in front of, as a version that
+            nobody has tried may; then no hook is left behind.
+    """
+    of_reports: list[Callable[[], Callable[[], None]]] = [
+        lambda: _hook_graphs(handlers.on_graph),
+        lambda: _hook_breaks(handlers.on_break),
     ]
+    before: list[Callable[[], Callable[[], None]]] = [
+        lambda: _hook_instructions(handlers),
+        lambda: _hook_items(handlers.on_item, handlers.on_list),
+        lambda: hook_numbers(handlers.numbers),
+        lambda: hook_calls(handlers.on_call),
+        lambda: hook_questions(handlers.on_asked),
+        lambda: hook_speech(handlers.on_speech),
+        lambda: hook_sizes(handlers.on_size),
+    ]
+    behind: list[Callable[[], Callable[[], None]]] = [
+        lambda: hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
+        lambda: hook_observed(handlers.on_observed),
+        lambda: hook_failing_calls(handlers.on_failing_call),
+    ]
+    of_weights = [lambda: hook_freezing(handlers.is_frozen)]
+    every = [*before, *of_reports, *behind, *of_weights]  # one may stand in front of another's
+    with contextlib.ExitStack() as installed:
+        for hook in every if capture else [*of_reports, *of_weights]:
+            installed.callback(hook())
+        return installed.pop_all().close
 
-    def uninstall() -> None:
-        while undo:
-            undo.pop()()
 
-    return uninstall
-
-
-def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
+def _hook_instructions(handlers: Handlers) -> Callable[[], None]:
     """Handlers in the tables of opcodes, one table for each kind of translator."""
     from torch._dynamo import symbolic_convert
 
@@ -164,7 +178,7 @@ def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
         "RAISE_VARARGS": functools.partial(_raise_hook, handlers.on_raise),
         **dict.fromkeys(LOADS, functools.partial(_load_hook, handlers.on_speaker)),
     }
-    undo: list[Callable[[], None]] = []
+    undo = contextlib.ExitStack()
     base = symbolic_convert.InstructionTranslatorBase
     for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
         for opname, wrapped in wrappers.items():
@@ -173,8 +187,8 @@ def _hook_instructions(handlers: Handlers) -> list[Callable[[], None]]:
                 continue
             original = table[opcode]
             table[opcode] = wrapped(original)
-            undo.append(functools.partial(table.__setitem__, opcode, original))
-    return undo
+            undo.callback(table.__setitem__, opcode, original)
+    return undo.close
 
 
 def _hook_graphs(on_graph: GraphHandler) -> Callable[[], None]:

@@ -21,6 +21,7 @@ MADE = [
     (errors.RuleError("r", "f.py:3", "it broke"), ["'r'", "f.py:3", "it broke"]),
     (errors.NoReport("net"), ["net", "Call it", "reset"]),
     (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11"), ["3.0", "3.15", "torch 2.11"]),
+    (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11", "no such"), ["3.15 (no such)"]),
     (errors.CacheUnusable("/cache", "no"), ["/cache", "TORCHINDUCTOR_CACHE_DIR"]),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),

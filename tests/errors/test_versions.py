@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import TensorVariable
 
 import fusepass
 from fusepass import errors, torch_private
 from fusepass.capture import hooks
+from fusepass.torch_private import hooks as of_dynamo
 from fusepass.torch_private import versions
 
 EAGER = {"codegen": "eager"}
@@ -44,8 +47,9 @@ def test_one_warning_that_names_the_versions(unsupported: str) -> None:
                 torch.ones(size)
             )
         fusepass.explain(branch, torch.ones(2))
-    assert len(caught) == 1
-    text = str(caught[0].message)
+    ours = [one for one in caught if issubclass(one.category, errors.UnsupportedVersion)]
+    assert len(ours) == 1
+    text = str(ours[0].message)
     assert torch.__version__ in text
     assert ".".join(map(str, sys.version_info[:3])) in text
     assert "9.0 to 9.1" in text
@@ -85,3 +89,53 @@ def test_this_pair_is_supported() -> None:
     low, high = torch_private.TESTED_TORCH
     assert low <= torch_private.torch_version() <= high
     assert fusepass.explain(branch, torch.ones(2)).graph_breaks == ()
+
+
+def without(name: str) -> Callable[..., None]:
+    def hook(*handlers: object) -> None:
+        raise KeyError(name)
+
+    return hook
+
+
+@pytest.fixture(params=["hook_questions", "_hook_graphs"])
+def changed_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Capture is installed where Dynamo lacks what one of the hooks is put in front of."""
+    hooks.uninstall()
+    with monkeypatch.context() as patched:
+        patched.setattr(of_dynamo, request.param, without("a name"))
+        with pytest.warns(errors.UnsupportedVersion, match="KeyError: 'a name'"):
+            hooks.install()
+    yield request.param
+    hooks.uninstall()
+    hooks.install()
+
+
+def test_a_torch_without_what_capture_is_put_in_front_of(changed_torch: str) -> None:
+    """Programs and rules work as without capture, and there is a report if one can be made."""
+    compiled = torch.compile(branch, backend="fusepass", options=EAGER)
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert torch.equal(compiled(x), branch(x))
+    if changed_torch == "hook_questions":
+        assert len(fusepass.last_report(compiled).graph_breaks) == 1
+        test_rules_still_work("")
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_cannot_be_installed_leaves_no_hook(
+    breaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks.uninstall()
+    try:
+        table = list(InstructionTranslatorBase.dispatch_table)
+        method = vars(TensorVariable)["call_method"]
+        with monkeypatch.context() as patched, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if breaks:
+                patched.setattr(of_dynamo, "hook_failing_calls", without("a name"))
+            hooks.install()
+        assert (vars(TensorVariable)["call_method"] is method) == breaks
+        assert (list(InstructionTranslatorBase.dispatch_table) == table) == breaks
+    finally:
+        hooks.uninstall()
+        hooks.install()
