@@ -159,7 +159,8 @@ def speaker_on_top(translator: Any) -> int | None:
     if len(pair) < 2 or getattr(translator, "is_tracing_resume_prologue", False):
         return None
     slot, called = pair if sys.version_info < (3, 13) else reversed(pair)
-    if not isinstance(slot, NullVariable) or not _speaks(called):
+    # Dynamo's isinstance() would look into a value that is not looked into yet, and guard it.
+    if type(slot) is not NullVariable or not _speaks(called):
         return None
     return len(translator.stack) - 2
 

@@ -15,7 +15,7 @@ from .uses_of_numbers import ARITHMETIC, NO, YES, asserted_message, read
 
 def pushes(function: Callable[..., Any], nth: int = 0) -> tuple[list[Any], int]:
     """The instructions of a function, and the index of its nth call of ``read``."""
-    instructions = list(cleaned_instructions(function.__code__, safe=True))
+    instructions = list(cleaned_instructions(function.__code__))
     reads = [i for i, inst in enumerate(instructions) if inst.argval == "read"]
     for index in range(reads[nth], len(instructions)):
         if instructions[index].opname == "CALL":
