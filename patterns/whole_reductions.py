@@ -44,7 +44,7 @@ _OF_VARIANCES, _OF_VARIANCES_READ_BESIDE = 192, 384
 # Results.
 _WHERE_THERE_IS_MORE_TO_DO, _OF_OTHER_CODE = 1_024, 4_096
 _MEASURED_ON = (9, 0)  # compute capability
-_SETTINGS = ("split_reductions", "triton.cooperative_reductions")
+_PARTS, _TOGETHER = "split_reductions", "triton.cooperative_reductions"  # of Inductor
 
 
 def _is_on_cuda(node: fx.Node) -> bool:
@@ -55,7 +55,7 @@ def _is_on_cuda(node: fx.Node) -> bool:
 
 
 def _check(site: Site) -> Reject | Accept:
-    node = site.anchor
+    node, x = site.anchor, value_of(site.anchor.args[0])
     why = _why_not(site)
     if why:
         return Reject(Reason.FLAVOUR, why, node)
@@ -67,7 +67,7 @@ def _check(site: Site) -> Reject | Accept:
         at_most = f"up to {limit}" if limit else "with fewer results only"
         why = f"{text} are reduced in parts; one kernel was faster {at_most}"
         return Reject(Reason.COST, why, node)
-    if torch.cuda.get_device_capability(value_of(node).device) != _MEASURED_ON:
+    if torch.version.hip or torch.cuda.get_device_capability(x.device) != _MEASURED_ON:
         why = f"{text}: not measured on such a device; mode='max-autotune' tries it"
         return Reject(Reason.COST, why, node)
     return Accept(Reason.MEASURED, f"{text} in one kernel, not parts first, as measured on an H200")
@@ -81,7 +81,7 @@ def _why_not(site: Site) -> str:
         return "kernels of others reduce"
     if not torch.cuda.is_available():
         return "there is no such device here to be asked for its processors"
-    if any(one in site.options.inductor for one in _SETTINGS):
+    if _PARTS in site.options.inductor or site.options.inductor_value(_TOGETHER):
         return "the user has said how to reduce"
     if count_of(node.args[0]) <= 0 or count_of(node) <= 0:
         return "its sizes vary, or there is nothing to reduce"

@@ -1,6 +1,6 @@
 """Dynamo: calls of torch that amount to a test or a raise, and questions about the tensor object.
 
-Run on torch 2.11, 2.13, 2.15.
+Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fake tensors: sizes that are known only when the graph runs. Run on torch 2.11, 2.13, 2.15."""
+"""Fake tensors: sizes that are known only when the graph runs. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: who compiles, and what it compiled. Run on torch 2.11, 2.13, 2.15."""
+"""Dynamo: who compiles, and what it compiled. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: errors that end the trace of a frame, and those it finds. Run on 2.11, 2.13, 2.15."""
+"""Dynamo: errors that end the trace of a frame, and those it finds. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

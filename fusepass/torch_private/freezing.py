@@ -1,4 +1,4 @@
-"""Dynamo and Inductor: weights as constants of a compiled graph. Run on torch 2.11, 2.13, 2.15.
+"""Dynamo and Inductor: weights as constants of a compiled graph. Run on torch 2.11 to 2.15.
 
 Dynamo decides while it traces whether a weight is a constant of the graph or one of its inputs, and
 asks Inductor's global config. A config given to torch.compile as an option comes too late for that:

@@ -1,4 +1,4 @@
-"""Guards of compiled frames. Read and run on torch 2.11, 2.13 and 2.15."""
+"""Guards of compiled frames. Read and run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

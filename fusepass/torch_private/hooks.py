@@ -1,6 +1,6 @@
 """Hooks into Dynamo's trace: jumps, truth, identity, items, raises, breaks, errors, graphs.
 
-Run on torch 2.11, 2.13, 2.15.
+Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations

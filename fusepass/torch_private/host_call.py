@@ -4,7 +4,7 @@ A call of an operator costs the host a walk through the dispatcher, a check of e
 and, for each operand that is a view, a tensor. Here the generated code calls the function itself,
 with memory that Inductor plans and, in place of views, the tensors they begin with. Results that
 only library calls read may instead be memory of the function's own, the same in each call, which
-Inductor never uses for anything else. Run on 2.11, 2.13 and 2.15.
+Inductor never uses for anything else. Run on 2.11 to 2.15.
 """
 
 from __future__ import annotations

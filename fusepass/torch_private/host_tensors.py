@@ -1,4 +1,4 @@
-"""Constants of a graph, bounds of its sizes, pinned inputs. Run on torch 2.11, 2.13, 2.15."""
+"""Constants of a graph, bounds of its sizes, pinned inputs. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

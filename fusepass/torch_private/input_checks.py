@@ -7,7 +7,7 @@ assertions before, on that host in 0.13 µs each; whatever is different, be it a
 goes through the assertions again. Before 2.13 the addresses of inputs outside of modules are looked
 at likewise; here one look at all of them tells that none needs a copy.
 
-Run on 2.11, 2.13 and 2.15, where Inductor itself asks for all at once and nothing is changed.
+Run on 2.11 to 2.15; the last asks for all at once by itself, and nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dynamo: numbers that it computes with in its own way. Run on torch 2.11, 2.13, 2.15.
+"""Dynamo: numbers that it computes with in its own way. Run on torch 2.11 to 2.15.
 
 Plain Dynamo ends with an internal error where a NaN, or a bool beside an integer that varies, comes
 into a frame that it compiled for any number.

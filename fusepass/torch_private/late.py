@@ -1,4 +1,4 @@
-"""Dynamo: values of a message, computed when it is due. Run on 2.11, 2.13, 2.15.
+"""Dynamo: values of a message, computed when it is due. Run on 2.11 to 2.15.
 
 A message is that of an exception raised after the graph, or a line written then. While it is traced
 (:func:`message_tracing`) what Dynamo would refuse or specialise is kept

@@ -1,4 +1,4 @@
-"""Dynamo: which logger it is, and whether it is enabled. Run on 2.11, 2.13, 2.15."""
+"""Dynamo: which logger it is, and whether it is enabled. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor: lowering of our operators, regions compiled to be timed. Run on 2.11, 2.13, 2.15."""
+"""Inductor: lowering of our operators, regions compiled to be timed. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: what is replaced while a message is traced. Run on 2.11, 2.13, 2.15."""
+"""Dynamo: what is replaced while a message is traced. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Torch decides how to show a number with tensor operations, about 90 µs of them. For the plain case,
 default print options and a real number, the same decisions are made here on a Python number; in
-every other case torch is asked. Run on torch 2.11, 2.13, 2.15.
+every other case torch is asked. Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inductor: custom passes, ours and those beside them. Run on torch 2.11, 2.13, 2.15."""
+"""Inductor: custom passes, ours and those beside them. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

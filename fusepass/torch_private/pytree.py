@@ -1,4 +1,4 @@
-"""Classes registered with torch's pytree. Run on torch 2.11, 2.13, 2.15."""
+"""Classes registered with torch's pytree. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: the exception a traced program raises, and who could see it. Run on 2.11, 2.13, 2.15."""
+"""Dynamo: the exception a traced program raises, and who could see it. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

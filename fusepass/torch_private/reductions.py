@@ -1,6 +1,6 @@
 """Inductor: into how many parts it cuts a reduction, and how to keep one whole.
 
-Read and run on torch 2.11, 2.13, 2.15.
+Read and run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -52,12 +52,15 @@ def whole_reduction(operator: Any) -> Callable[..., Any]:
     """What Inductor calls in the place of a reduction, which is then in one kernel.
 
     It takes the operator's arguments in Inductor's own representation, so it has its place in a
-    graph that is about to be lowered, and nowhere else.
+    graph that is about to be lowered. A graph nested in another one (an arm of a ``cond``) Inductor
+    also runs on fake tensors by then, of which it is the operator.
     """
     from torch._inductor import config
     from torch._inductor.lowering import lowerings
 
     def lower(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(args[0], torch.Tensor):
+            return operator(*args, **kwargs)
         with config.patch({_SETTING: False}):
             return lowerings[operator](*args, **kwargs)
 

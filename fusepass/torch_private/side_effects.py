@@ -1,4 +1,4 @@
-"""Dynamo: pending writes to objects of the program. Run on torch 2.11, 2.13, 2.15."""
+"""Dynamo: pending writes to objects of the program. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

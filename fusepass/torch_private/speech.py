@@ -1,4 +1,4 @@
-"""Dynamo: calls of print, of loggers and of ``warnings.warn``. Run on 2.11, 2.13, 2.15."""
+"""Dynamo: calls of print, of loggers and of ``warnings.warn``. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

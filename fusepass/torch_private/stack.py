@@ -1,4 +1,4 @@
-"""Dynamo: values on the translator's symbolic stack. Run on torch 2.11, 2.13, 2.15."""
+"""Dynamo: values on the translator's symbolic stack. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

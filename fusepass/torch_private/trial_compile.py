@@ -1,4 +1,4 @@
-"""What a compile only for a trial asks of Inductor and AOTAutograd. Run on 2.11, 2.13, 2.15."""
+"""What a compile only for a trial asks of Inductor and AOTAutograd. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

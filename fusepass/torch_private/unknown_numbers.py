@@ -1,4 +1,4 @@
-"""Dynamo: Python numbers of which only the kind is known. Run on torch 2.11, 2.13, 2.15."""
+"""Dynamo: Python numbers of which only the kind is known. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing every operation as it reaches torch's dispatcher. Run on torch 2.11, 2.13, 2.15."""
+"""Seeing every operation as it reaches torch's dispatcher. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
