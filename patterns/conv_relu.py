@@ -168,7 +168,7 @@ def _lost(problem: ConvProblem) -> str | None:
 @lru_cache(maxsize=1024)
 def _asked(problem: ConvProblem) -> str | None:
     with torch_private.real_tensors(), torch.autocast(problem.device.type, enabled=False):
-        x, weight, _, *rest = make_inputs(problem)
+        x, weight, _, *rest = (one for one in make_inputs(problem) if one is not None)
         return kernel.lost(x, weight, rest[0] if rest else None, problem.sizes, problem.groups)
 
 
