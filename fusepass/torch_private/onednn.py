@@ -3,9 +3,10 @@
 With frozen weights Inductor hands a convolution or linear layer on the CPU to oneDNN together with
 the activation behind it. For ReLU and for clamps between two numbers (ReLU6, hard-tanh, and
 hard-sigmoid) oneDNN takes the larger of two numbers by an instruction that drops NaN: where eager
-gives NaN, its kernels give 0, or 1. Under passes of ours these activations are computed behind the
-library's call, in code Inductor generates: ResNet-18 takes as long (``tests/perf/cpu_models.py``).
-What keeps NaN (SiLU, GELU, hard-swish, leaky ReLU, tanh, sigmoid, sums) stays in the call.
+gives NaN, its kernels give 0, or an end of the clamp. Under passes of ours these activations are
+computed behind the library's call, in code Inductor generates: ResNet-18 takes as long
+(``tests/perf/cpu_models.py``). What keeps NaN (SiLU, GELU, hard-swish, leaky ReLU, tanh, sigmoid,
+sums) stays in the call.
 
 Run on 2.11 to 2.15.
 """
