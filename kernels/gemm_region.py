@@ -35,10 +35,12 @@ from fusepass.kernels.batches import per_batch, programs_each
 from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
+from fusepass.kernels.hopper_copies import ahead, by_host, described, places
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
-from fusepass.kernels.hopper_source import ahead, hopper_source, places
+from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
 from fusepass.kernels.text_behind import launched_directly
+from fusepass.torch_private.descriptors import Matrix, descriptor
 
 HALF = (torch.bfloat16, torch.float16)
 MULTIPLIED = (*HALF, torch.float32)
@@ -101,14 +103,17 @@ def refuses(
 
 
 @functools.cache
-def kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
-    """The Triton kernel of an epilogue with one tile, for one product (of a pair) or batches."""
+def kernel(epilogue: str, tile: Tile, batches: bool = False, hosted: bool = False) -> Any:
+    """The Triton kernel of an epilogue with one tile, for one product (of a pair) or batches.
+
+    Where ``hosted`` it is given descriptors; see ``hopper_source.py``.
+    """
     import triton
 
     parsed = parse(epilogue)
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.groups:
-        text, name = hopper_source(parsed, tile.form), HOPPER_KERNEL
+        text, name = hopper_source(parsed, tile.form, hosted=hosted), HOPPER_KERNEL
         constants |= {"GROUP": tile.group, "STAGES": tile.stages}
         constants |= {"STAGED": places(parsed, tile.form, tile.itemsize)}
         constants |= {"AHEAD": ahead(parsed, tile.form)}
@@ -128,19 +133,23 @@ def kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
 
 
 @functools.cache
-def inductor_kernel(epilogue: str, tile: Tile, batches: bool = False) -> Any:
+def inductor_kernel(
+    epilogue: str, tile: Tile, batches: bool = False, hosted: bool = False, transposed: bool = True
+) -> Any:
     """The same for Inductor's code, which takes kernels in Triton's language only."""
     import triton
 
-    tuned = kernel(epilogue, tile, batches)
+    tuned = kernel(epilogue, tile, batches, hosted)
     if not tile.groups:
         return triton.autotune(tuned.configs, key=[])(launched_directly(tuned.fn.fn))
     names = list(tuned.fn.arg_names)
     outputs = [name for name in names if name.startswith("o")]
     fixed = {"TRANSPOSED", *tuned.configs[0].kwargs}
-    text = hopper_source(parse(epilogue), tile.form)
-    text = per_batch(text, parse(epilogue), "gl") if batches else text
-    stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs)
+    parsed = parse(epilogue)
+    text = hopper_source(parsed, tile.form, hosted=hosted)
+    text = per_batch(text, parsed, "gl") if batches else text
+    of = described(parsed, tile.m, tile.n, tile.k, transposed) if hosted else {}
+    stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs, of)
     return triton.autotune(tuned.configs, key=[])(stub)
 
 
@@ -212,7 +221,11 @@ def launch(
         return outputs
     values = (x, *weights, *operands)
     given = arguments(x, weights, operands, outputs, parsed, values, tile, each)
-    launcher = kernel(epilogue, tile, x.dim() == 3)[(each * batches,)]
+    hosted = tile.groups > 0 and by_host(values, parsed)
+    if hosted:
+        of = described(parsed, tile.m, tile.n, tile.k, given["TRANSPOSED"])
+        given |= {name: descriptor(given, name, Matrix(*sizes)) for name, sizes in of.items()}
+    launcher = kernel(epilogue, tile, x.dim() == 3, hosted)[(each * batches,)]
 
     def run() -> None:
         if x.is_cuda:
@@ -317,7 +330,9 @@ def plan(
             tensors[0], tensors[1 : 1 + products], rest, outputs, parsed, values, chosen, each
         )
 
-    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3)
+    hosted = chosen.groups > 0 and by_host(values, parsed)
+    lies = weights[0].stride(-2) == 1
+    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, lies or not hosted)
     return torch_private.KernelCall(made_for, each * batches, made, given)
 
 

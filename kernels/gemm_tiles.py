@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.kernels.hopper_source import GROUPS, places
+from fusepass.kernels.hopper_copies import GROUPS, places
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fusepass.kernels.text_behind import LAUNCHERS, with_text_behind
@@ -21,7 +21,12 @@ _STUB = "fusepass_gemm"
 
 
 def gluon_stub(
-    text: str, name: str, parameters: Sequence[str], fixed: Collection[str], written: Sequence[str]
+    text: str,
+    name: str,
+    parameters: Sequence[str],
+    fixed: Collection[str],
+    written: Sequence[str],
+    described: Mapping[str, tuple[str, str, str, tuple[int, int]]],
 ) -> Any:
     """What Inductor can be given for a kernel in Gluon.
 
@@ -31,11 +36,14 @@ def gluon_stub(
         parameters: the kernel's, in order.
         fixed: those that are constants while it is compiled.
         written: those that are pointers to what it writes.
+        described: those that the launcher makes descriptors of, each with the names of the
+            parameters that say how many rows and columns there are and how far rows are apart, and
+            with the tile.
     """
     given = ", ".join(f"{one}: tl.constexpr" if one in fixed else one for one in parameters)
     stores = "\n".join(f"    tl.store({one}, 0.0)" for one in written)
     stub = f"def {_STUB}({given}):\n{stores}\n"
-    behind = f"{text}\n\nfrom {LAUNCHERS} import use\nuse({name}, globals())\n"
+    behind = f"{text}\n\nfrom {LAUNCHERS} import use\nuse({name}, globals(), {described!r})\n"
     source = f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{stub}"
     file = f"<fusepass stub {hashlib.sha256((source + behind).encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)

@@ -11,6 +11,9 @@ its turn: a group far ahead would take the ring's older contents for its own.
 ``cooperative``: one group of eight warps, for products with hardly more tiles than
 multiprocessors, where there is nothing to hide an epilogue behind.
 
+TMA's descriptors are parameters, made by the host. Of batches, and of matrices whose rows overlap,
+the kernel makes them of pointers: it takes a microsecond longer, and each launch an allocation.
+
 Matrices that an epilogue reads come by TMA, too, while the products are computed, into the place
 its results will take on their way out: threads of a product's layout read pieces of 16 bytes.
 
@@ -27,6 +30,7 @@ from collections.abc import Sequence
 
 from fusepass.graph.epilogue import Epilogue
 from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
+from fusepass.kernels.hopper_copies import GROUPS, ahead, fetched
 
 _LOADER = """
 
@@ -34,7 +38,7 @@ _LOADER = """
 def _load_{name}({pointers}, M, N, K, stride, ring, full, empty,
           BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
           STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr):
-    element: gl.constexpr = {pointer}.dtype.element_ty
+    element: gl.constexpr = ring.dtype
 {descriptors}
     slot = 0
     phase = 1
@@ -90,7 +94,8 @@ def _multiply($params xs, ws, staged, ready, full, empty, turn, M, N, K, WHICH: 
     depth: gl.constexpr = 256 // xs.dtype.primitive_bitwidth  # of one instruction
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, BN, depth])
     half: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, HALF, depth])
-    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], o0.dtype.element_ty)
+    result: gl.constexpr = staged.dtype
+    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], result)
 $stores
     tiles_m, tiles_n, steps = gl.cdiv(M, BM), gl.cdiv(N, WIDTH), gl.cdiv(K, BK)
     parts = min(tiles_m, $parts - 1) + 1  # a number the compiler does not know
@@ -132,19 +137,20 @@ $ahead        if GROUPS == 2:
 $epilogue
     tma.store_wait(0)
 """
+_GIVEN = "    {0}_tiles = {1}"
 _STORE = """\
     o{0}_tiles = tma.make_tensor_descriptor(o{0}, [M, N], [N, 1], [BM, HALF], o_layout)"""
 _READ = """\
     p{0}_tiles = tma.make_tensor_descriptor(p{0}, [M, N], [s{0}, 1], [BM, HALF], o_layout)"""
 _EXPECT = """\
 {indent}here = ready.index(WHICH * AHEAD + {part})
-{indent}mbarrier.expect(here, {count} * BM * HALF * o0.dtype.element_ty.primitive_bitwidth // 8)"""
+{indent}mbarrier.expect(here, {count} * BM * HALF * result.primitive_bitwidth // 8)"""
 _GET = """\
 {indent}tma.$fetch(p{i}_tiles, [m * BM, {column}], here, staged.index(WHICH * STAGED + {spot}))"""
 _PUT = """\
 {indent}spot = staged.index(WHICH * STAGED + ({number}) % STAGED)
 {indent}tma.store_wait({pending})
-{indent}spot.store({value}.to(o0.dtype.element_ty))
+{indent}spot.store({value}.to(result))
 {indent}fence_async_shared()
 {indent}tma.$send(o{i}_tiles, [m * BM, first], spot)"""
 
@@ -157,9 +163,10 @@ def $name(x_ptr, $weights, $params M, N, K, sx, sw,
           TRANSPOSED: gl.constexpr):
     WIDTH: gl.constexpr = BN // $products
     HALF: gl.constexpr = BN // 2
-    element: gl.constexpr = x_ptr.dtype.element_ty
+    element: gl.constexpr = x_ptr.dtype$of_pointer
+    result: gl.constexpr = o0.dtype$of_pointer
     x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, BK], element)
-    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], o0.dtype.element_ty)
+    o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], result)
     barriers: gl.constexpr = mbarrier.MBarrierLayout()
     xs = gl.allocate_shared_memory(element, [STAGES, BM, BK], x_layout)
     if TRANSPOSED:
@@ -168,7 +175,7 @@ def $name(x_ptr, $weights, $params M, N, K, sx, sw,
     else:
         w_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, BN], element)
         ws = gl.allocate_shared_memory(element, [STAGES, BK, BN], w_layout)
-    staged = gl.allocate_shared_memory(o0.dtype.element_ty, [$groups * STAGED, BM, HALF], o_layout)
+    staged = gl.allocate_shared_memory(result, [$groups * STAGED, BM, HALF], o_layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barriers)
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], barriers)
@@ -203,11 +210,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 """
 NAME = "fusepass_gemm_hopper"
-GROUPS = {"pingpong": 2, "cooperative": 1}
-_PLACES = 2
 
 
-def hopper_source(epilogue: Epilogue, form: str) -> str:
+def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool) -> str:
     """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
 
     Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs that are not reduced
@@ -217,6 +222,8 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     Args:
         epilogue: of one or two products.
         form: ``pingpong`` or ``cooperative``, as above.
+        hosted: whether the host makes the descriptors, of what ``described`` of
+            ``hopper_copies.py`` names, in place of pointers.
     """
     groups, pair = GROUPS[form], epilogue.products == 2
     each = range(epilogue.products)
@@ -224,17 +231,17 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     weights = ", ".join(f"w{i}_ptr" for i in each)
     load_x = _LOADER.format(
         name="x",
-        pointer="x_ptr",
         pointers="x_ptr",
-        descriptors=_DESCRIPTOR_OF_X,
+        descriptors=_GIVEN.format("x", "x_ptr") if hosted else _DESCRIPTOR_OF_X,
         rows="BM",
         copies=_COPY_X,
     )
     load_w = _LOADER.format(
         name="w",
-        pointer="w0_ptr",
         pointers=weights,
-        descriptors="\n".join(_DESCRIPTOR.format(i) for i in each),
+        descriptors="\n".join(
+            _GIVEN.format(f"w{i}", f"w{i}_ptr") if hosted else _DESCRIPTOR.format(i) for i in each
+        ),
         rows="BN",
         copies="\n".join(_COPY_OF_PAIR.format(i) for i in each) if pair else _COPY_ONE,
     )
@@ -243,8 +250,13 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
         "$partitions": "\n".join(_PARTITION.format(i) for i in range(groups)),
         "$weights": weights,
         "$stores": "\n".join(
-            [_STORE.format(i) for i in outputs] + [_READ.format(i) for i in fetched(epilogue)]
+            _GIVEN.format(name, name) if hosted else made.format(name[1:])
+            for made, name in [
+                *((_STORE, f"o{i}") for i in outputs),
+                *((_READ, f"p{i}") for i in fetched(epilogue)),
+            ]
         ),
+        "$of_pointer": "" if hosted else ".element_ty",
         "$ahead": _ahead(epilogue, form),
         "$epilogue": _epilogue(epilogue, form),
         "$params": "".join(f"{name}, " for name in parameters(epilogue)),
@@ -261,36 +273,6 @@ def hopper_source(epilogue: Epilogue, form: str) -> str:
     for key, value in replaced.items():
         text = text.replace(key, value)
     return _IMPORTS + in_gluon(helpers()) + text
-
-
-def fetched(epilogue: Epilogue) -> list[int]:
-    """The operands that come by TMA: matrices of the results' dtype, if there is room."""
-    kinds = {output.dtype for output in epilogue.stored}
-    if len(kinds) != 1 or len(epilogue.stored) > _PLACES:
-        return []
-    whole = [
-        i
-        for i, operand in enumerate(epilogue.operands)
-        if operand.kind == "full" and {operand.dtype} == kinds
-    ]
-    return whole[:_PLACES]
-
-
-def places(epilogue: Epilogue, form: str, itemsize: int = 2) -> int:
-    """Pieces of results, and of what comes in, that each group has in shared memory.
-
-    Those of fp32 take twice the room: rather one, and more tiles of operands in flight.
-    """
-    stored, reads = len(epilogue.stored), len(fetched(epilogue))
-    if epilogue.products == 2 or GROUPS[form] == 1:
-        return max(reads, 2 if stored == 2 and (reads or GROUPS[form] == 2) else 1)
-    return 2 if reads or (not epilogue.reduced and itemsize == 2) else 1
-
-
-def ahead(epilogue: Epilogue, form: str) -> int:
-    """Halves of a tile whose operands are fetched before its products are computed."""
-    one = len(fetched(epilogue)) == len(epilogue.stored) == 1
-    return 2 if epilogue.products == 1 and one and places(epilogue, form) == 2 else 1
 
 
 def _named(new: str, old: str) -> str:

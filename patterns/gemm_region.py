@@ -21,7 +21,8 @@ as it is and scaled themselves: ``(diag(r) x) w = diag(r) (x w)``. The scaled x 
 Where x has few rows, a product alone is taken, too: what counts there is how fast weights are read.
 
 Whether it pays is measured, whole against whole: the GEMMs and one element-wise kernel, as Inductor
-runs them, against one kernel.
+runs them, against one kernel; of the sum with a whole matrix, also without the library's ``addmm``
+(``sum_apart.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import FEW_ROWS, shared_memory, tiles
 from fusepass.options import Options
-from fusepass.patterns import gemm_candidates
+from fusepass.patterns import gemm_candidates, sum_apart
 from fusepass.patterns.gemm_candidates import candidates
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
@@ -145,7 +146,11 @@ def _asked(
         known=None if entry is None else entry.candidate,
         scaled=region.scaled,
     )
-    return _Asked(region, shaped, problem, found if library is None else (*found, library(region)))
+    if library is not None:
+        found = (*found, library(region))
+    elif sum_apart.sum_behind(node) is not None and sum_apart.is_sum(region.epilogue):
+        found = (*found, sum_apart.candidate(region.epilogue))
+    return _Asked(region, shaped, problem, found)
 
 
 def choice_at(
@@ -199,6 +204,8 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.removeprefix("triton ")
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes)
+    if choice.candidate == sum_apart.NAME:
+        site.notes.update(total=sum_apart.sum_behind(site.anchor))
     return _accepted(choice, site.notes["region"])
 
 
@@ -267,7 +274,11 @@ def _call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tupl
 
 
 def replace(site: Site) -> None:
-    """Write the call that computes the region in the site's notes."""
+    """Write the call that computes the region in the site's notes, or its sum as it is taken."""
+    total = site.notes.get("total")
+    if total is not None:
+        sum_apart.write(total)
+        return
     kernel.install_lowering()
     write_call(site, _call)
 
@@ -280,7 +291,7 @@ def _check_one(site: Site) -> Accept | Reject:
     return check(site, False)
 
 
-_SOURCES = (gemm_candidates,)  # kernels count for cache keys without being named
+_SOURCES = (gemm_candidates, sum_apart)  # kernels count for cache keys without being named
 RULES = (
     GraphRule(GATED_GEMM, is_gemm, _check_pair, replace, sources=_SOURCES),
     GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, replace, sources=_SOURCES),

@@ -3,7 +3,8 @@
 See ``kernels/text_behind.py``. Inductor launches kernels of its own by a function in C++ that knows
 their arguments' types, kernels of the user by Triton's launcher, which asks the driver about every
 pointer. Here both take the short way, kernels in Gluon (``kernels/gluon_stub.py``) and such that
-need memory for descriptors included.
+need memory for descriptors included; those whose descriptors the host makes are launched by
+``mapped_kernel.py``.
 
 Classes stand at the top level because Inductor's compiling processes send launchers back.
 """
@@ -11,7 +12,10 @@ Classes stand at the top level because Inductor's compiling processes send launc
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +26,8 @@ from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCud
 from torch._inductor.runtime.triton_helpers import set_driver_to_gpu
 from torch._inductor.triton_bundler import TritonBundler
 
-_THREADS = 32  # in a warp
+from fusepass.torch_private.descriptors import Matrix, descriptor, layout_of
+from fusepass.torch_private.mapped_kernel import DTYPES, THREADS, MappedKernel
 
 
 class KernelWithScratch(StaticallyLaunchedCudaKernel):
@@ -43,11 +48,40 @@ class KernelWithScratch(StaticallyLaunchedCudaKernel):
         launch(self.function, *grid, self.num_warps, self.shared, kinds, given, stream)
 
 
+class DescribedResult(of.TritonCompileResult):
+    """A kernel that takes descriptors, where only Triton's launcher will do: a debugger asks so."""
+
+    matrices: Mapping[str, Matrix]
+
+    def make_launcher(self) -> Any:
+        """What launches the kernel, with tensors in place of its descriptors."""
+        launcher: Any = super().make_launcher()  # type: ignore[no-untyped-call]
+        *names, _ = inspect.signature(launcher).parameters  # the last is the stream
+
+        @functools.wraps(launcher)
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(names, args, strict=False))
+            made = {name: descriptor(given, name, of) for name, of in self.matrices.items()}
+            rest = args[len(names) :]
+            return launcher(*(given | made).values(), *rest, **kwargs)
+
+        return launch
+
+
 class DirectLauncher(of.CachingAutotuner):
-    """Launches by Inductor's launcher."""
+    """Launches by Inductor's launcher, or the like."""
+
+    matrices: Mapping[str, Matrix] = MappingProxyType({})  # of which the host makes descriptors
 
     def _precompile_config(self, cfg: Any) -> Any:
         return self._direct(super()._precompile_config(cfg))
+
+    def _build_fast_launcher(self, launcher: Any) -> Any:
+        """None where a kernel's ``run`` does what torch's faster way (2.13) would leave out."""
+        kernel = getattr(launcher.__globals__.get("runner"), "__self__", None)
+        if isinstance(kernel, KernelWithScratch | MappedKernel):
+            return None
+        return super()._build_fast_launcher(launcher)  # type: ignore[misc]
 
     def _direct(self, result: Any) -> Any:
         """The result of a compile, to be launched directly if that can be."""
@@ -57,14 +91,27 @@ class DirectLauncher(of.CachingAutotuner):
         each = getattr(binary.metadata, "global_scratch_size", 0)
         if each:
             binary.metadata = binary.metadata._replace(global_scratch_size=0)
+        plain = copy.copy(
+            binary
+        )  # with pointers for descriptors, which Inductor's launcher has not
+        plain.src = copy.copy(binary.src)
+        plain.src.signature = binary.src.signature | dict.fromkeys(self.matrices, "*i8")
         able = of.StaticTritonCompileResult.can_statically_launch
         kind = HeuristicType.POINTWISE  # kernels of the user are left out, which ours need not be
-        found = able(binary, self.inductor_meta, self.triton_meta, kind)
-        if found is None:
+        found = able(plain, self.inductor_meta, self.triton_meta, kind)
+        made = result.config, result.compile_meta, result.inductor_meta
+        if found is None and not self.matrices:
             return result
-        kernel = KernelWithScratch(binary, each) if each else found
-        made = kernel, result.config, result.compile_meta, result.inductor_meta
-        return of.StaticTritonCompileResult(*made)
+        if found is None:
+            described = DescribedResult(result.kernel, *made)
+            described.matrices = self.matrices
+            return described
+        binary._cubin_path = plain._cubin_path
+        if each:
+            found = KernelWithScratch(binary, each)
+        elif self.matrices:
+            found = MappedKernel(binary, self.matrices)
+        return of.StaticTritonCompileResult(found, *made)
 
 
 class GluonLauncher(DirectLauncher):
@@ -77,10 +124,15 @@ class GluonLauncher(DirectLauncher):
 
         meta = self._create_compile_meta(cfg)
         set_driver_to_gpu()
-        arguments = meta["signature"], meta["constants"], meta["configs"][0]
+        kinds = meta["signature"] | {
+            name: f"tensordesc<{kind}{list(one.tile)},{layout_of(DTYPES[kind], one)!r}>"
+            for name, one in self.matrices.items()
+            if (kind := meta["signature"][name].removeprefix("*"))
+        }
+        arguments = kinds, meta["constants"], meta["configs"][0]
         binary = triton.compile(
             GluonASTSource(self.fn, *arguments),
-            target=GPUTarget(meta["device_type"], meta["cc"], _THREADS),
+            target=GPUTarget(meta["device_type"], meta["cc"], THREADS),
             options=self._create_compile_options(cfg, meta),
         )
         device = self.triton_meta.get("device", 0)
@@ -92,14 +144,20 @@ class GluonDebugLauncher(GluonLauncher, of.DebugAutotuner):
     """The same for one that also measures."""
 
 
-def use(kernel: Any, namespace: Mapping[str, Any]) -> None:
+def use(
+    kernel: Any,
+    namespace: Mapping[str, Any],
+    described: Mapping[str, tuple[str, str, str, tuple[int, int]]],
+) -> None:
     """Have the launcher that generated code made of a stub compile a kernel instead.
 
     Args:
         kernel: a ``gluon.jit`` function with the stub's parameters.
         namespace: of the generated code, with one launcher.
+        described: of these of its parameters the launcher makes descriptors; see ``Matrix``.
     """
     launcher = _launcher_in(namespace)
+    launcher.matrices = {name: Matrix(*given) for name, given in described.items()}
     measures = isinstance(launcher, of.DebugAutotuner)
     launcher.__class__ = GluonDebugLauncher if measures else GluonLauncher
     launcher.fn = kernel

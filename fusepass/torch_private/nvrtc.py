@@ -38,14 +38,47 @@ def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, devi
         RuntimeError: the driver refuses.
     """
     given = _Parameter(ctypes.addressof(table))
-    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
-    driver = _driver()
-    result = driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None)
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    launch_with(kernel, (blocks, 1, 1), threads, 0, stream, given)
+
+
+def launch_with(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared: int,
+    stream: int,
+    parameters: ctypes.Array[ctypes.c_void_p],
+) -> None:
+    """Start a kernel; what its parameters point to is copied before this returns.
+
+    Args:
+        kernel: the driver's.
+        grid: blocks in each direction.
+        threads: of a block.
+        shared: bytes of memory that the block's threads share.
+        stream: of the current device, as the driver names it.
+        parameters: where each of them is.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    launch, given = _driver().cuLaunchKernel, (ctypes.c_void_p(stream), parameters, None)
+    result = launch(kernel, *grid, threads, 1, 1, shared, *given)
     if result == _INVALID_CONTEXT:
-        _ensure_context(driver, device)
-        result = driver.cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, given, None)
+        _ensure_context(_driver(), torch.cuda.current_device())
+        result = launch(kernel, *grid, threads, 1, 1, shared, *given)
     if result:
         _check(result)
+
+
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    _check(getattr(_driver(), name)(*arguments))
 
 
 @functools.cache

@@ -122,6 +122,38 @@ def test_warps_that_load_and_warps_that_multiply(name: str, tile: Tile) -> None:
             agrees(name, tile, size, how)
 
 
+OVERLAPPING = [
+    pytest.param(*one.values, which, id=f"{one.id}-{which}")
+    for one in HOPPER
+    for which in ("x", "x of one row", "weights", "an operand")
+    if one.values[0] == "gelu" or (one.values[0] == "swiglu" and which != "an operand")
+]
+
+
+@on_hopper
+@pytest.mark.parametrize(("name", "tile", "which"), OVERLAPPING)
+def test_rows_that_overlap(name: str, tile: Tile, which: str) -> None:
+    """The driver makes no descriptors of such matrices, the kernel does."""
+    epilogue = EPILOGUES[name] if tile.itemsize == 2 else single(EPILOGUES[name])
+    for m, n, k in (SIZES[0], (4200, 264, 208)):
+        x, weights, operands = inputs(epilogue, m, n, k, DTYPES[tile.itemsize])
+        x, operands = x.cuda(), [one.cuda() for one in operands]
+        weights = [w.t().cuda().t() for w in weights]
+        if which == "weights":
+            rooms = [torch.randn(16 * n + k, device="cuda").to(x.dtype) for _ in weights]
+            weights = [room.as_strided((k, n), (1, 16)) for room in rooms]
+        elif which == "an operand":
+            room = torch.randn(16 * m + n, device="cuda").to(x.dtype)
+            operands[1] = room.as_strided((m, n), (16, 1))
+        else:
+            room, apart = torch.randn(16 * m + k, device="cuda").to(x.dtype), 16 * (which == "x")
+            x = room.as_strided((m, k), (apart, 1))
+        assert kernel.refuses(x, weights, operands, epilogue) is None
+        assert not kernel.by_host((x, *weights, *operands), len(weights), epilogue, tile)
+        got = kernel.launch(x, weights, operands, epilogue.text(), tile)
+        assert within(got, *exact_and_eager(epilogue, x, weights, operands))
+
+
 BATCHES = [
     pytest.param(name, tile, id=f"{name}-{tile.name}")
     for name in "swiglu gelu masked".split()

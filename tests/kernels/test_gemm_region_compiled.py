@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.kernels.hopper_copies import described
 from tests.kernels.test_gemm_region import DTYPES, EPILOGUES, inputs, needs_triton, single
 
 GLUON = "triton.experimental.gluon._runtime"
+PARAMETER = r"\.param \.align (?:64|128) \.b8 \w+\[128\]"  # of PTX, a descriptor
 # To compile a kernel takes seconds, and what an epilogue is written as hardly depends on the rest.
 # No number of parameters is a multiple of these, so that one in so many has each of them.
 sampled = pytest.mark.sampled
@@ -25,6 +28,18 @@ def compiled(
     epilogue: Epilogue, tile: Tile, capability: int, transposed: bool = True, batches: bool = False
 ) -> str:
     """PTX of a kernel for a device that need not be there."""
+    return str(binary_of(epilogue, tile, capability, transposed, batches).asm["ptx"])
+
+
+def binary_of(
+    epilogue: Epilogue,
+    tile: Tile,
+    capability: int,
+    transposed: bool = True,
+    batches: bool = False,
+    hosted: bool = False,
+) -> Any:
+    """The same as Triton's compiler gives it."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -34,7 +49,7 @@ def compiled(
         weights = [w.contiguous() for w in weights]
     if batches:
         x, weights = x[None], [w[None] for w in weights]
-    made = kernel.kernel(epilogue.text(), tile, batches)
+    made = kernel.kernel(epilogue.text(), tile, batches, hosted)
     outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
     values = x, *weights, *operands
     given = kernel.arguments(x, weights, operands, outputs, epilogue, values, tile, 2)
@@ -49,12 +64,25 @@ def compiled(
         else "i32"
         for parameter in made.fn.params
     }
+    if hosted:
+        of = described(epilogue, tile.m, tile.n, tile.k, transposed)
+        for name, (*_, shape) in of.items():
+            signature[name] = descriptor_of(names[given[name].dtype], given[name].dtype, shape)
     language = importlib.import_module(GLUON).GluonASTSource if tile.groups else ASTSource
     constants = {(made.fn.arg_names.index(name),): value for name, value in constants.items()}
     source = language(made.fn, signature, constants)
     target = GPUTarget("cuda", capability, 32)
     options = {"num_warps": tile.warps, "num_stages": min(tile.stages, 3)}
-    return str(triton.compile(source, target=target, options=options).asm["ptx"])
+    return triton.compile(source, target=target, options=options)
+
+
+def descriptor_of(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> str:
+    """The type of a descriptor that takes tiles of a shape."""
+    from triton.experimental.gluon import language as gl
+
+    element = getattr(gl, str(dtype).removeprefix("torch."))
+    layout = gl.NVMMASharedLayout.get_default_for(list(shape), element)
+    return f"tensordesc<{name}{list(shape)},{layout!r}>"
 
 
 @needs_triton
@@ -75,25 +103,14 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsi
 @pytest.mark.parametrize("name", ["swiglu", "pair_and_more", "gelu", "gradient", "one_of_two"])
 @pytest.mark.parametrize("form", ["grid", "pingpong", "cooperative"])
 @pytest.mark.parametrize("itemsize", [2, 4])
-def test_it_needs_no_more_memory_than_it_says(
-    name: str, form: str, itemsize: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import triton
-
-    made: list[Any] = []
+def test_it_needs_no_more_memory_than_it_says(name: str, form: str, itemsize: int) -> None:
     epilogue = EPILOGUES[name] if itemsize == 2 else single(EPILOGUES[name])
-    compiler = triton.compile
-
-    def keep(*args: Any, **options: Any) -> Any:
-        made.append(compiler(*args, **options))
-        return made[-1]
-
-    monkeypatch.setattr(triton, "compile", keep)
     every = [one for one in tiles(epilogue, 227 << 10).values() if one.itemsize == itemsize]
     tile = next(tile for tile in every if tile.form == form)
     tile = replace(tile, stages=3) if form == "grid" else tile  # as it is compiled here
-    compiled(epilogue, tile, 90)
-    assert 0 < made[-1].metadata.shared <= tile.bytes_needed(epilogue)
+    for hosted in (False, True)[: 1 + bool(tile.groups)]:
+        made = binary_of(epilogue, tile, 90, hosted=hosted)
+        assert 0 < made.metadata.shared <= tile.bytes_needed(epilogue)
 
 
 @needs_triton
@@ -117,3 +134,39 @@ def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
     assert "wgmma.mma_async" in ptx
     assert ptx.count("setmaxnreg") > 4  # its warps differ in what they do
     assert 0 < ptx.count("ex2.approx") <= 64 * tile.groups  # no more than half a tile
+
+
+@needs_triton
+@sampled(9)
+@pytest.mark.parametrize(
+    "name", ["swiglu", "gelu", "gradient", "sums", "backward", "one_of_two", "pair_and_more"]
+)
+@pytest.mark.parametrize("form", ["pingpong", "cooperative"])
+@pytest.mark.parametrize("lies", ["(N, K)", "(K, N)", "in single precision"])
+def test_descriptors_that_the_host_makes(name: str, form: str, lies: str) -> None:
+    """They are parameters: nothing is left for which a launch would have to get memory."""
+    itemsize = 4 if lies == "in single precision" else 2
+    epilogue = single(EPILOGUES[name]) if itemsize == 4 else EPILOGUES[name]
+    every = [one for one in tiles(epilogue, 227 << 10).values() if one.itemsize == itemsize]
+    tile, transposed = next(one for one in every if one.form == form), lies != "(K, N)"
+    of = described(epilogue, tile.m, tile.n, tile.k, transposed)
+    made = binary_of(epilogue, tile, 90, transposed, hosted=True)
+    own = binary_of(epilogue, tile, 90, transposed)
+    text, texts = made.asm["ptx"], (made.asm["ptx"], own.asm["ptx"])
+    assert len(re.findall(PARAMETER, text)) == len(of)
+    assert not re.findall(PARAMETER, texts[1])
+    assert made.metadata.global_scratch_size == 0
+    assert own.metadata.global_scratch_size >= 128 * len(of)
+    for operation in ("wgmma.", "cp.async.bulk.tensor", "setmaxnreg"):
+        mine, theirs = (one.count(operation) for one in texts)
+        assert mine == theirs > 0, operation
+    meta = made.metadata.tensordesc_meta
+    for one, (*_, (rows, columns)) in zip(meta, in_order(made, of), strict=True):
+        across = min(columns, 128 // itemsize)  # of one copy, whose rows are 128 bytes at most
+        assert tuple(one["block_size"]) == (rows, across)
+        assert 16 << one["swizzle"] == across * itemsize
+
+
+def in_order(made: Any, of: dict[str, Any]) -> list[Any]:
+    """What is said of descriptors, as they are among the kernel's parameters."""
+    return [of[name] for name in made.src.fn.arg_names if name in of]

@@ -14,7 +14,9 @@ pytest.importorskip("triton", reason="needs Triton, which this torch came withou
 
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.kernels.hopper_copies import described
 from fusepass.torch_private import kernel_launcher
+from fusepass.torch_private.mapped_kernel import Matrix
 from tests.kernels.test_gemm_region import GELU
 
 LOADED = itertools.count()
@@ -30,8 +32,10 @@ def copied(stub: Any) -> str:
     return text
 
 
-def test_the_stub_has_the_kernels_parameters_and_writes_its_outputs() -> None:
-    tuned, stub = kernel.kernel(GELU.text(), TILE), kernel.inductor_kernel(GELU.text(), TILE).fn
+@pytest.mark.parametrize("hosted", [False, True])
+def test_the_stub_has_the_kernels_parameters_and_writes_its_outputs(hosted: bool) -> None:
+    tuned = kernel.kernel(GELU.text(), TILE, hosted=hosted)
+    stub = kernel.inductor_kernel(GELU.text(), TILE, hosted=hosted).fn
     assert stub.arg_names == tuned.fn.arg_names
     assert [p.is_constexpr for p in stub.params] == [p.is_constexpr for p in tuned.fn.params]
     (function,) = ast.parse(stub._src).body
@@ -41,23 +45,40 @@ def test_the_stub_has_the_kernels_parameters_and_writes_its_outputs() -> None:
     assert kernel.inductor_kernel(GELU.text(), Tile(128, 128, 64, 4, 3)).fn.src.count("store") < 9
 
 
-def launcher_of(text: str, tile: Tile = TILE) -> Any:
-    """What stands in generated code under the name of the stub, or of a kernel in Triton."""
+def launcher_of(
+    text: str, tile: Tile = TILE, *, transposed: bool = True, one_row: bool = False
+) -> Any:
+    """What stands in generated code under the name of the stub, or of a kernel in Triton.
+
+    Args:
+        text: as Inductor copied it.
+        tile: whose kernel it is.
+        transposed: whether the weight lies as (N, K).
+        one_row: whether x has one, which Inductor then makes a constant.
+    """
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime.hints import DeviceProperties
 
     stub = kernel.inductor_kernel(GELU.text(), tile)
     fixed = [p.name for p in stub.fn.params if p.is_constexpr]
-    kinds = dict.fromkeys(stub.fn.arg_names, "i32") | dict.fromkeys(fixed, "constexpr")
-    kinds |= dict.fromkeys(("x_ptr", "w0_ptr", "p0", "p1", "o0", "o1"), "*bf16")
+    pointers = "x_ptr", "w0_ptr", "p0", "p1", "o0", "o1"
+    constants = {"TRANSPOSED": transposed} if "TRANSPOSED" in fixed else {}
+    if one_row:
+        constants["M"] = 1
+    kinds = dict.fromkeys(stub.fn.arg_names, "i32") | dict.fromkeys(pointers, "*bf16")
+    kinds |= dict.fromkeys((*fixed, *constants), "constexpr")
+    aligned = {(stub.fn.arg_names.index(one),): [["tt.divisibility", 16]] for one in pointers}
     meta = {
         "signature": kinds,
         "device": DeviceProperties(
             type="cuda", index=0, multi_processor_count=132, cc=90, warp_size=32
         ),
-        "constants": {"TRANSPOSED": True} if "TRANSPOSED" in fixed else {},
-        "configs": [{}],
+        "constants": constants,
+        "configs": [aligned],
     }
+    grid = ["_grid_0", "_grid_1", "_grid_2"]  # what a launch is given behind the arguments
+    about = {"kernel_name": "fusepass_gemm", "grid_type": "FixedGrid", "fixed_grid": grid}
+    about["extra_launcher_args"] = grid
     config = {**stub.configs[0].kwargs, "num_warps": tile.warps, "num_stages": tile.stages}
     head = f"""
 import triton
@@ -66,7 +87,7 @@ from torch._inductor.runtime import triton_heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 
 @triton_heuristics.user_autotune(
-    configs={[config]!r}, inductor_meta={{"kernel_name": "fusepass_gemm"}}, triton_meta={meta!r},
+    configs={[config]!r}, inductor_meta={about!r}, triton_meta={meta!r},
     filename=__file__, custom_kernel=True,
 )
 @triton.jit
@@ -75,23 +96,35 @@ from torch._inductor.runtime.hints import DeviceProperties
     return PyCodeCache.load(head + text + anew).fusepass_gemm
 
 
-def test_inductors_launcher_compiles_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hosted", [False, True])
+def test_inductors_launcher_compiles_the_kernel(
+    hosted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
-    launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE).fn))
+    launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE, hosted=hosted).fn))
     assert type(launcher) is kernel_launcher.GluonLauncher
+    of = described(GELU, TILE.m, TILE.n, TILE.k, True) if hosted else {}
+    matrices = {name: Matrix(*given) for name, given in of.items()}
+    assert launcher.matrices == matrices
     with monkeypatch.context() as patch:
         patch.setattr(launcher, "_direct", lambda result: result)
         compiled = launcher._precompile_config(launcher.configs[0]).kernel
     assert "wgmma.mma_async" in compiled.asm["ptx"]
+    kinds = compiled.src.signature
+    assert {name for name, kind in kinds.items() if kind.startswith("tensordesc<bf16[")} == set(of)
+    assert (compiled.metadata.global_scratch_size == 0) == hosted
     old = launcher.prepare_for_pickle()  # as a compiling process sends it back
     sent = pickle.loads(pickle.dumps(launcher))
     assert type(sent) is kernel_launcher.GluonLauncher
+    assert sent.matrices == matrices
     assert old[0] is not None
 
 
 def test_a_launcher_that_measures_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE).fn))
     plain = object.__new__(kernel_launcher.of.DebugAutotuner)
-    kernel_launcher.use(launcher.fn, {"kernel": plain, "other": torch})
+    of = {"x_ptr": ("M", "K", "sx", (128, 64))}
+    kernel_launcher.use(launcher.fn, {"kernel": plain, "other": torch}, of)
     assert isinstance(plain, kernel_launcher.of.DebugAutotuner)
     assert type(plain) is kernel_launcher.GluonDebugLauncher
+    assert plain.matrices == {"x_ptr": Matrix("M", "K", "sx", (128, 64))}

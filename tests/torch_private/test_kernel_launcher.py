@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,32 +24,48 @@ from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels import text_behind
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.torch_private import kernel_launcher
+from fusepass.torch_private.mapped_kernel import MappedKernel
 from tests.kernels.test_gemm_region import GELU
 from tests.kernels.test_gluon_stub import copied, launcher_of
 
-FORMS = {"rows": StaticallyLaunchedCudaKernel} | dict.fromkeys(
-    ("grid", "pingpong"), kernel_launcher.KernelWithScratch
-)
+FORMS = {  # and whether the host makes descriptors
+    ("rows", False): StaticallyLaunchedCudaKernel,
+    ("grid", False): kernel_launcher.KernelWithScratch,
+    ("pingpong", False): kernel_launcher.KernelWithScratch,
+    ("pingpong", True): MappedKernel,
+    ("cooperative", True): MappedKernel,
+}
 
 
-def compiled(form: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def compiled(
+    form: str, monkeypatch: pytest.MonkeyPatch, *, hosted: bool = False, **given: bool
+) -> Any:
+    """What Inductor's launcher makes of a kernel; ``given`` as of ``launcher_of``."""
+    launcher = launcher_in(form, monkeypatch, hosted=hosted, **given)
+    return launcher._precompile_config(launcher.configs[0])
+
+
+def launcher_in(form: str, monkeypatch: pytest.MonkeyPatch, *, hosted: bool, **given: bool) -> Any:
     monkeypatch.setattr(text_behind, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)
     tile = next(tile for tile in tiles(GELU).values() if tile.form == form)
-    launcher = launcher_of(copied(kernel.inductor_kernel.__wrapped__(GELU.text(), tile).fn), tile)
+    lies = given.get("transposed", True)
+    made = kernel.inductor_kernel.__wrapped__(GELU.text(), tile, False, hosted, lies)
+    launcher = launcher_of(copied(made.fn), tile, **given)
     assert isinstance(launcher, kernel_launcher.DirectLauncher)
-    return launcher._precompile_config(launcher.configs[0])
+    return launcher
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_launches_a_kernel(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = compiled(form, monkeypatch)
+@pytest.mark.parametrize(("form", "hosted"), FORMS)
+def test_what_launches_a_kernel(form: str, hosted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, kind = compiled(form, monkeypatch, hosted=hosted), FORMS[form, hosted]
     assert type(result) is StaticTritonCompileResult
-    assert type(result.kernel) is FORMS[form]
+    assert type(result.kernel) is kind
     sent = pickle.loads(pickle.dumps(result)).kernel  # as a compiling process sends it back
-    assert type(sent) is FORMS[form]
+    assert type(sent) is kind
     assert sent.cubin_raw == result.kernel.cubin_raw
+    assert Path(result.kernel.cubin_path).read_bytes() == sent.cubin_raw
 
 
 def test_memory_for_each_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +107,77 @@ def test_a_launcher_that_measures_stays_one() -> None:
     made = object.__new__(Measuring)
     kernel_launcher.direct({"kernel": made, "other": torch})
     assert type(made) is Measuring
+
+
+class Compiled(types.SimpleNamespace):
+    """In the place of a kernel that Triton's launcher would load onto a device."""
+
+    def _init_handles(self) -> None:
+        """Nothing to load."""
+
+
+def test_descriptors_for_tritons_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a debugger has Inductor use it: it is given descriptors where others are given tensors."""
+    with config.patch(use_static_triton_launcher=False):
+        result = compiled("pingpong", monkeypatch, hosted=True)
+    assert type(result) is kernel_launcher.DescribedResult
+    launched: list[tuple[Any, ...]] = []
+    result.kernel = Compiled(
+        src=result.kernel.src,
+        metadata=result.kernel.metadata,
+        hash=result.kernel.hash,
+        function=7,
+        launch_metadata=lambda *given: None,
+        run=lambda *given: launched.append(given),
+    )
+    x, w, row, full, *outputs = (torch.empty(8, dtype=torch.bfloat16) for _ in range(6))
+    sizes = {"M": 300, "N": 136, "K": 72, "sx": 80, "sw": 96}
+    launcher = result.make_launcher()
+    assert launcher.config is result.config
+    launcher(x, w, row, full, 144, *outputs, *sizes.values(), 5, 1, 1, stream=3)
+    ((*grid, stream, function, _, _, _, _), given) = launched[0][:9], launched[0][9:]
+    assert (grid, stream, function) == ([5, 1, 1], 3, 7)
+    passed = dict(zip(result.kernel.src.fn.arg_names, given, strict=True))
+    described = {  # rows, columns, distance of rows; and the tile
+        "x_ptr": (x, [300, 72], [80, 1], [128, 64]),
+        "w0_ptr": (w, [136, 72], [96, 1], [128, 64]),
+        "p1": (full, [300, 136], [144, 1], [128, 64]),
+        "o0": (outputs[0], [300, 136], [136, 1], [128, 64]),
+        "o1": (outputs[1], [300, 136], [136, 1], [128, 64]),
+    }
+    assert set(described) == set(result.matrices)
+    for name, (base, shape, strides, tile) in described.items():
+        one = passed[name]
+        assert one.base is base
+        assert (one.shape, one.strides, one.block_shape) == (shape, strides, tile)
+        assert f"{tile},{one.layout!r}>" in result.kernel.src.signature[name]
+    assert passed["p0"] is row
+    assert {name: passed[name] for name in sizes} == sizes
+    assert passed["s1"] == 144
+
+
+def test_a_described_result_is_sent_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with config.patch(use_static_triton_launcher=False):
+        launcher = launcher_in("pingpong", monkeypatch, hosted=True)
+        result = launcher._precompile_config(launcher.configs[0])
+    launcher.prepare_for_pickle()
+    sent = pickle.loads(pickle.dumps(result))
+    assert type(sent) is kernel_launcher.DescribedResult
+    assert sent.matrices == result.matrices
+
+
+@pytest.mark.parametrize(("form", "hosted"), FORMS)
+def test_what_we_launch_newer_torch_launches_no_faster_way(
+    form: str, hosted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its second launch on torch calls no ``run``, which for ours is what makes descriptors."""
+    launcher = launcher_in(form, monkeypatch, hosted=hosted)
+    if not hasattr(launcher, "_build_fast_launcher"):
+        pytest.skip("this torch has no such way")
+    result = launcher._precompile_config(launcher.configs[0])
+    monkeypatch.setattr(torch._C, "_FastCudaLauncher", lambda *given: print, raising=False)
+    monkeypatch.setattr(result.kernel, "load_kernel", lambda device: None)
+    result.kernel.function, result.kernel.n_regs, result.kernel.n_spills = 7, 0, 0
+    fast = launcher._build_fast_launcher(result.make_launcher())
+    result.kernel.function = None
+    assert (fast is None) == (FORMS[form, hosted] is not StaticallyLaunchedCudaKernel)
