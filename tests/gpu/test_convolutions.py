@@ -39,7 +39,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depthwise, "choose", ours)
 
 
-@pytest.mark.usefixtures("taken")
+@pytest.mark.usefixtures("taken", "cache_dir")  # no graph that was compiled with other answers
 @pytest.mark.parametrize("name", AROUND)
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("last", [False, True])
@@ -54,7 +54,7 @@ def test_cudnn(name: str, dtype: torch.dtype, last: bool, monkeypatch: pytest.Mo
     assert found == 1
 
 
-@pytest.mark.usefixtures("taken")
+@pytest.mark.usefixtures("taken", "cache_dir")
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("name", ["plain", "residual", "shortcut"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -79,7 +79,7 @@ def test_cudnn_of_what_is_not_finite(
     assert found == 1 or dtype is torch.float32
 
 
-@pytest.mark.usefixtures("taken")
+@pytest.mark.usefixtures("taken", "cache_dir")
 @pytest.mark.parametrize(
     "given",
     [

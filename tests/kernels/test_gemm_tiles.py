@@ -66,9 +66,32 @@ def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [tile for tile in tiles(HALF).values() if tile.groups and tile.itemsize == 2]
     assert {tile.form for tile in some} == {"pingpong", "cooperative"}
     assert not any(tile.takes(1000, weight, HALF) for tile in some)
+    assert not any(tile.takes(64, weight, HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
-    assert all(tile.takes(1000, weight, HALF) for tile in some)
+    assert all(tile.takes(1000, weight, HALF) for tile in some if not tile.few_rows)
     assert not any(tile.takes(1000, weight, SINGLE) for tile in some)  # stored as two dtypes
+
+
+@pytest.mark.parametrize("products", [1, 2])
+def test_few_rows_on_hopper(products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 33 to 64 rows TMA reads the weights, where the rows are known to be so few."""
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    weights = [torch.empty(64, 64, dtype=torch.bfloat16).t()] * products
+    of = OF[products]
+    symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
+
+    def of_rows(m: int) -> list[Tile]:
+        named = {name: tile for name, tile in tiles(of).items() if tile.takes(m, weights, of)}
+        return [named[name] for name in likely(named, products, m, 4096)]
+
+    (first, *others) = of_rows(64)
+    assert (first.form, first.m) == ("cooperative", 64)
+    assert [tile.form for tile in others] == ["rows"]
+    assert [tile.form for tile in of_rows(33)] == ["cooperative", "rows"]
+    assert {tile.form for tile in of_rows(32)} == {"rows"}
+    assert not any(tile.few_rows for tile in of_rows(65))
+    assert not first.takes(65, weights, of)
+    assert not first.takes(symbolic, weights, of)  # a thousand rows may come tomorrow
 
 
 def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +136,7 @@ def test_a_wide_search(m: int) -> None:
     assert set(likely(named, 1, m, 4096)) <= set(found)
     few = m <= FEW_ROWS
     if few:
-        assert all(named[name].plain and m <= named[name].m <= FEW_ROWS for name in found)
+        assert all(named[name].few_rows and m <= named[name].m <= FEW_ROWS for name in found)
     else:
         assert found == list(named)
     transposed = {name: tile for name, tile in named.items() if not tile.plain}
