@@ -148,7 +148,7 @@ def _asked(
     )
     if library is not None:
         found = (*found, library(region))
-    elif sum_apart.sum_behind(node) is not None and sum_apart.is_sum(region.epilogue):
+    elif sum_apart.was_apart(node) and sum_apart.is_sum(region.epilogue):
         found = (*found, sum_apart.candidate(region.epilogue))
     return _Asked(region, shaped, problem, found)
 
@@ -203,9 +203,8 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.removeprefix("triton ")
-    site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes)
-    if choice.candidate == sum_apart.NAME:
-        site.notes.update(total=sum_apart.sum_behind(site.anchor))
+    apart = choice.candidate == sum_apart.NAME
+    site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes, apart=apart)
     return _accepted(choice, site.notes["region"])
 
 
@@ -275,9 +274,8 @@ def _call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tupl
 
 def replace(site: Site) -> None:
     """Write the call that computes the region in the site's notes, or its sum as it is taken."""
-    total = site.notes.get("total")
-    if total is not None:
-        sum_apart.write(total)
+    if site.notes["apart"]:
+        sum_apart.write(site.anchor)
         return
     kernel.install_lowering()
     write_call(site, _call)

@@ -1,11 +1,11 @@
 """A product and the matrix added to it, where the library is better off without the sum.
 
-    ``add(mm(x, w), c)``  ->  ``sub(mm(x, w), neg(c))``
+    ``addmm(c, x, w)``  ->  ``add(c, mm(x, w))``
 
-Both sides are the same number: IEEE 754 defines a - b as a + (-b). Of the left one Inductor makes
-``addmm(c, x, w)``, which copies c into its result and has the library add to it; of the right one
-a product and a kernel of its own that reads both matrices. It is such a sum that the gradient of
-the input of a gated pair is, ``g W + h V``.
+where the program has the right side. Inductor makes the left one of it, for which c is copied into
+the result and the library adds to that; the right one is a product and a kernel that reads both
+matrices, and maybe does more. Such a sum is the gradient of the input of a gated pair,
+``g W + h V``. An ``addmm`` that the program has itself stays: it rounds once, the right side twice.
 
 No rule of its own: a candidate where a GEMM region is asked about, taken where it is measured to be
 faster than ``addmm`` and than one kernel for all of it.
@@ -25,24 +25,23 @@ from fusepass.tune import Candidate
 
 NAME = "the sum apart"
 _aten = torch.ops.aten
-_ADD, _MM = _aten.add.Tensor, _aten.mm.default
+_ADD, _MM, _ADDMM = _aten.add.Tensor, _aten.mm.default, _aten.addmm.default
 
 
-def sum_behind(product: fx.Node) -> fx.Node | None:
-    """The sum that Inductor would make an ``addmm`` with a whole matrix of; None if there is none.
+def was_apart(node: fx.Node) -> bool:
+    """Whether Inductor made a product with a whole matrix added out of a product and a sum.
 
     Args:
-        product: a GEMM of an ATen graph.
+        node: a GEMM of a graph behind Inductor's own passes.
     """
-    if product.target is not _MM or len(product.users) != 1:
-        return None
-    (total,) = product.users
-    if total.target is not _ADD or total.kwargs or len(total.args) != 2:
-        return None
-    both = [one.meta["val"] for one in total.args if isinstance(one, fx.Node)]
-    if len(both) != 2 or both[0].shape != both[1].shape or both[0].dtype is not both[1].dtype:
-        return None
-    return total
+    before = str(node.meta.get("original_aten"))  # copies of it are not equal
+    if node.target is not _ADDMM or node.kwargs or before != str(_ADD):
+        return False
+    added = node.args[0]
+    if not isinstance(added, fx.Node):
+        return False
+    value, made = added.meta["val"], node.meta["val"]
+    return bool(value.shape == made.shape and value.dtype is made.dtype)
 
 
 def is_sum(epilogue: Epilogue) -> bool:
@@ -66,24 +65,18 @@ def _run(x: Tensor, weight: Tensor, other: Tensor, *, epilogue: str) -> list[Ten
     return behind([x @ weight], [other], epilogue)
 
 
-def write(total: fx.Node) -> None:
-    """Put the difference in the sum's place.
+def write(node: fx.Node) -> None:
+    """Put a product and a sum in the place of both in one.
 
     Args:
-        total: a sum as :func:`sum_behind` finds them.
+        node: as :func:`was_apart` finds them.
     """
-    graph = total.graph
-    left, right = total.args
-    assert isinstance(left, fx.Node)  # both are, see there
-    assert isinstance(right, fx.Node)
-    if left.target is _MM and right.target is not _MM:
-        left, right = right, left  # the negated one is computed by itself where another reads it
-    with graph.inserting_before(total):
-        negated = graph.call_function(_aten.neg.default, (right,))
-        negated.meta["val"] = _aten.neg.default(right.meta["val"])
-        made = graph.call_function(_aten.sub.Tensor, (left, negated))
-    made.meta["val"] = total.meta["val"]
-    inherit(negated, total)
-    inherit(made, total)
-    total.replace_all_uses_with(made)
-    graph.erase_node(total)
+    added, x, weight = node.args
+    with node.graph.inserting_before(node):
+        product = node.graph.call_function(_MM, (x, weight))
+        total = node.graph.call_function(_ADD, (added, product))
+    for made in (product, total):
+        made.meta["val"] = node.meta["val"]
+        inherit(made, node)
+    node.replace_all_uses_with(total)
+    node.graph.erase_node(node)

@@ -22,7 +22,7 @@ from fusepass.graph.decomposed_gemm import decompose, recompose
 from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite import gate_folding, proof
+from fusepass.rewrite import gate_folding, proof, scaled_sums
 from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
 from fusepass.rewrite.driver import Admit, rewrite
 from fusepass.rewrite.graph_rule import GraphRule
@@ -51,8 +51,12 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
         artifact.note(rewrite_aten(graph, options, rules))
 
+    def before_inductor(graph: fx.Graph) -> None:
+        gate_folding.fold_gates(graph)
+        scaled_sums.part_scaled_sums(graph)
+
     return {
-        "joint_custom_pre_pass": torch_private.graph_pass(gate_folding.fold_gates, identity),
+        "joint_custom_pre_pass": torch_private.graph_pass(before_inductor, identity),
         "post_grad_custom_post_pass": torch_private.graph_pass(after_autograd, identity),
     }
 

@@ -17,11 +17,13 @@ from torch.nn import functional as F
 import fusepass
 from fusepass import torch_private, tune
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels import gemm_source, gemm_tiles
 from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.kernels.gemm_unfused import complete
 from fusepass.patterns import gemm_region as rule
+from fusepass.patterns import sum_apart
 from fusepass.tune.decide import Choice
 from tests.kernels.test_gemm_region import (
     DTYPES,
@@ -343,3 +345,16 @@ def test_training_and_sizes_that_vary(choices: None) -> None:
         for mine, theirs in zip(*grads, strict=True):
             assert float((mine - theirs).float().norm()) <= 0.02 * float(theirs.float().norm())
     assert "gated_gemm" in applied(compiled)
+
+
+def test_a_sum_apart() -> None:
+    """What the candidate that has the sum apart from the product computes, however weights lie."""
+    epilogue = Epilogue(
+        1, (Operand("full", "bfloat16"),), (Step("add", ("%1", "%0")),), (Output("%2", "bfloat16"),)
+    )
+    assert sum_apart.is_sum(epilogue)
+    for how in ("in order", "rows"):
+        x, (weight,), (other,) = inputs(epilogue, 136, 64, 48, torch.bfloat16)
+        weight = weight.cuda().contiguous() if how == "rows" else weight.t().cuda().t()
+        got = sum_apart.candidate(epilogue).run(x.cuda(), weight, other.cuda())
+        assert within(got, *exact_and_eager(epilogue, x.cuda(), [weight], [other.cuda()]))
