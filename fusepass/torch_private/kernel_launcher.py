@@ -55,7 +55,7 @@ class DescribedResult(of.TritonCompileResult):
 
     def make_launcher(self) -> Any:
         """What launches the kernel, with tensors in place of its descriptors."""
-        launcher: Any = super().make_launcher()  # type: ignore[no-untyped-call]
+        launcher: Any = super().make_launcher()
         *names, _ = inspect.signature(launcher).parameters  # the last is the stream
 
         @functools.wraps(launcher)
@@ -81,7 +81,7 @@ class DirectLauncher(of.CachingAutotuner):
         kernel = getattr(launcher.__globals__.get("runner"), "__self__", None)
         if isinstance(kernel, KernelWithScratch | MappedKernel):
             return None
-        return super()._build_fast_launcher(launcher)  # type: ignore[misc]
+        return super()._build_fast_launcher(launcher)
 
     def _direct(self, result: Any) -> Any:
         """The result of a compile, to be launched directly if that can be."""

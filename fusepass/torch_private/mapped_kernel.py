@@ -78,9 +78,13 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
             if name in matrices:
                 of, meta = matrices[name], next(made)
                 sizes = of.rows, of.columns, of.stride
-                places = [names.index(one) if one in names else -known[one] for one in sizes]
+                rows, columns, stride = (
+                    names.index(one) if one in names else -known[one] for one in sizes
+                )
                 dtype = kinds[name].removeprefix("tensordesc<").partition("[")[0]
-                self.maps[at] = Map(*places, dtype, tuple(meta["block_size"]), meta["swizzle"])
+                self.maps[at] = Map(
+                    rows, columns, stride, dtype, tuple(meta["block_size"]), meta["swizzle"]
+                )
         self.held: dict[tuple[Any, ...], _Held] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,9 +115,9 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
             of = self.maps.get(at)
             if of is not None:
                 places = of.rows, of.columns, of.stride
-                *sizes, stride = [-at if at < 0 else given[at] for at in places]
-                values.append(tensor_map(of, value, *sizes, stride))
-                values += [ctypes.c_int32(size) for size in sizes]
+                rows, columns, stride = (-at if at < 0 else given[at] for at in places)
+                values.append(tensor_map(of, value, rows, columns, stride))
+                values += [ctypes.c_int32(rows), ctypes.c_int32(columns)]
                 values += [ctypes.c_int64(stride), ctypes.c_int64(1)]
             else:
                 values.append(_NUMBERS[kind](value))
