@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.epilogue import Epilogue
+from fusepass.graph.own_sums import made_by_inductor
 from fusepass.kernels.gemm_unfused import behind
 from fusepass.rewrite.provenance import inherit
 from fusepass.tune import Candidate
@@ -34,8 +35,7 @@ def was_apart(node: fx.Node) -> bool:
     Args:
         node: a GEMM of a graph behind Inductor's own passes.
     """
-    before = str(node.meta.get("original_aten"))  # copies of it are not equal
-    if node.target is not _ADDMM or node.kwargs or before != str(_ADD):
+    if node.target is not _ADDMM or node.kwargs or not made_by_inductor(node):
         return False
     added = node.args[0]
     if not isinstance(added, fx.Node):

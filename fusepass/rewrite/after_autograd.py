@@ -19,6 +19,7 @@ from torch import fx
 import fusepass
 from fusepass import kernels, torch_private, tune
 from fusepass.graph.decomposed_gemm import decompose, recompose
+from fusepass.graph.own_sums import mark_own_sums
 from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -54,6 +55,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     def before_inductor(graph: fx.Graph) -> None:
         gate_folding.fold_gates(graph)
         scaled_sums.part_scaled_sums(graph)
+        mark_own_sums(graph)
 
     return {
         "joint_custom_pre_pass": torch_private.graph_pass(before_inductor, identity),
