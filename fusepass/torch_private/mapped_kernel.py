@@ -105,8 +105,9 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
             return
         given = tuple([one.data_ptr() if isinstance(one, Tensor) else one for one in args])
         held = self.held.get(given) or self._hold(given)
+        function = ctypes.c_void_p(self.function)  # of a plain number ctypes passes 32 bits
         threads = self.num_warps * THREADS
-        nvrtc.launch_with(self.function, grid, threads, self.shared, stream, held.pointers)
+        nvrtc.launch_with(function, grid, threads, self.shared, stream, held.pointers)
 
     def _hold(self, given: tuple[Any, ...]) -> _Held:
         """The parameters of launches with these arguments, from now on kept."""

@@ -43,7 +43,7 @@ def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, devi
 
 
 def launch_with(
-    kernel: Any,
+    kernel: ctypes.c_void_p,
     grid: tuple[int, int, int],
     threads: int,
     shared: int,

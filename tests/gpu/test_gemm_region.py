@@ -151,7 +151,7 @@ def test_rows_that_overlap(name: str, tile: Tile, which: str) -> None:
             room, apart = torch.randn(16 * m + k, device="cuda").to(x.dtype), 16 * (which == "x")
             x = room.as_strided((m, k), (apart, 1))
         assert kernel.refuses(x, weights, operands, epilogue) is None
-        assert not kernel.by_host((x, *weights, *operands), len(weights), epilogue, tile)
+        assert not kernel.by_host((x, *weights, *operands), epilogue)
         got = kernel.launch(x, weights, operands, epilogue.text(), tile)
         assert within(got, *exact_and_eager(epilogue, x, weights, operands))
 

@@ -7,6 +7,7 @@ import gc
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +60,11 @@ class Driver:
         return which.to_bytes(8, "little") * 16
 
     def launch(self, *given: Any) -> None:
-        *rest, pointers = given
-        self.launches.append((tuple(rest), list(pointers)))
+        function, *rest, pointers = given
+        self.launches.append(((function.value, *rest), list(pointers)))
+
+
+LAUNCH = nvrtc.launch_with
 
 
 @pytest.fixture
@@ -120,6 +124,33 @@ def test_parameters_of_a_launch(kernel: MappedKernel, driver: Driver) -> None:
         *(300, 136, 72, 80, 96),
         *(None, None),
     ]
+
+
+def test_handles_of_64_bits(
+    kernel: MappedKernel, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a plain number ctypes passes 32, and launching what these name ended the process.
+
+    Kernels that another thread has loaded lie far up in memory.
+    """
+    seen: list[tuple[Any, ...]] = []
+    kinds = [POINTER, *[ctypes.c_uint] * 7, *[POINTER] * 3]
+
+    def noted(*given: Any) -> int:
+        seen.append(given)
+        return 0
+
+    callback = ctypes.CFUNCTYPE(INT, *kinds)(noted)
+    address = ctypes.cast(callback, POINTER).value
+    untyped = ctypes.CDLL(None)._FuncPtr(address)  # as the driver's functions are
+    monkeypatch.setattr(nvrtc, "_driver", lambda: SimpleNamespace(cuLaunchKernel=untyped))
+    kernel.function, stream = 0x7FDF_0400_0123, 0x7FDF_0500_0456
+    monkeypatch.setattr(nvrtc, "launch_with", LAUNCH)
+    kernel.run(5, 2, 1, stream, *GIVEN.values())
+    ((function, *sizes, given_stream, pointers, extra),) = seen
+    assert (function, given_stream, extra) == (kernel.function, stream, None)
+    assert sizes == [5, 2, 1, 32 * kernel.num_warps, 1, 1, kernel.shared]
+    assert pointers
 
 
 def test_what_maps_are_made_of(kernel: MappedKernel, driver: Driver) -> None:
