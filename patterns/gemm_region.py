@@ -111,8 +111,10 @@ def _asked(
     if m < _MANY_ROWS and not few and not forced:
         rows_are = f"are {m}" if isinstance(rows, int) else "vary"
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
+    apart = library is None and sum_apart.was_apart(node) and sum_apart.is_sum(region.epilogue)
+    more = "_or_library" * (library is not None) + "_or_apart" * apart  # other candidates
     problem = RegionProblem(
-        op=("gated_gemm" if len(weights) == 2 else "gemm") + "_or_library" * (library is not None),
+        op=("gated_gemm" if len(weights) == 2 else "gemm") + more,
         activation=digest(region.epilogue),
         bias=False,
         dtype=x.dtype,
@@ -148,7 +150,7 @@ def _asked(
     )
     if library is not None:
         found = (*found, library(region))
-    elif sum_apart.was_apart(node) and sum_apart.is_sum(region.epilogue):
+    elif apart:
         found = (*found, sum_apart.candidate(region.epilogue))
     return _Asked(region, shaped, problem, found)
 

@@ -37,11 +37,17 @@ def was_apart(node: fx.Node) -> bool:
     """
     if node.target is not _ADDMM or node.kwargs or not made_by_inductor(node):
         return False
-    added = node.args[0]
-    if not isinstance(added, fx.Node):
+    added, *factors = node.args
+    if not isinstance(added, fx.Node) or any(map(_padded, factors)):
         return False
     value, made = added.meta["val"], node.meta["val"]
     return bool(value.shape == made.shape and value.dtype is made.dtype)
+
+
+def _padded(factor: object) -> bool:
+    """Whether Inductor has padded what is multiplied: then who made the product is not known."""
+    targets = (_aten.constant_pad_nd.default, _aten.cat.default)
+    return isinstance(factor, fx.Node) and factor.target in targets
 
 
 def is_sum(epilogue: Epilogue) -> bool:

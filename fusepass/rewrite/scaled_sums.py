@@ -1,44 +1,69 @@
-"""Sums that scale what they add: of ``a + alpha b`` Inductor makes an ``addmm`` without alpha.
+"""Sums and differences that scale what they add: Inductor's patterns drop the factor.
 
-Where one of both is a product of matrices, Inductor's pattern for ``addmm`` (seen in torch 2.13)
-matches the sum and drops the factor: a wrong number without a word. Parted into a product with
-alpha and a plain sum it is what the program says, and generated as one kernel as before.
+A pattern that names an operation without ``alpha`` matches one that has it (torch 2.11 to 2.15:
+``_TargetArgsExpr`` in its pattern matcher looks at no keyword that the pattern does not have). So
+``addmm`` is made of ``a + alpha (x w)``, attention of scores with a scaled mask, a softmax of
+``t - alpha max(t)``, all without alpha: wrong numbers without a word. Parted into a product with
+alpha and a plain sum they are what the program says, and are generated as one kernel as before.
+
+Computed is in the type of the result, or in single precision for halves, as eager does.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 _aten = torch.ops.aten
-_ADD, _MUL = _aten.add.Tensor, _aten.mul.Tensor
-_PRODUCTS = (_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
-_SAME_NUMBERS = (
-    _aten.view.default,
-    _aten._unsafe_view.default,
-    _aten.reshape.default,
-    _aten.clone.default,
-    _aten.alias.default,
-    _aten.detach.default,
-)
+_MUL, _CONVERT = _aten.mul.Tensor, torch.ops.prims.convert_element_type.default
+_SUMS = (_aten.add.Tensor, _aten.sub.Tensor)
+_HALF = (torch.float16, torch.bfloat16)
+_OF_ANOTHER = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
 
 
 def part_scaled_sums(graph: fx.Graph) -> None:
     """Part every such sum of a joint or forward graph of ATen calls, in place."""
-    for node in graph.find_nodes(op="call_function", target=_ADD):
-        alpha, both = node.kwargs.get("alpha", 1), node.args
-        if alpha == 1 or not any(map(_is_product, both)) or not isinstance(both[1], fx.Node):
-            continue
-        with graph.inserting_before(node):
-            scaled = graph.call_function(_MUL, (both[1], alpha))
-        scaled.meta = dict(both[1].meta)
-        if "val" in both[1].meta:
-            scaled.meta["val"] = _MUL(both[1].meta["val"], alpha)
-        node.args = (both[0], scaled)
-        node.kwargs = {}
+    for target in _SUMS:
+        for node in graph.find_nodes(op="call_function", target=target):
+            alpha = node.kwargs.get("alpha", 1)
+            known = not isinstance(alpha, fx.Node)
+            if (known and alpha == 1) or _value(node) is None or _value(node.args[1]) is None:
+                continue
+            _part(node, alpha)
 
 
-def _is_product(value: object) -> bool:
-    while isinstance(value, fx.Node) and value.target in _SAME_NUMBERS:
-        value = value.args[0]
-    return isinstance(value, fx.Node) and value.target in _PRODUCTS
+def _part(node: fx.Node, alpha: Any) -> None:
+    graph, result = node.graph, node.meta["val"]
+    if result.dtype is torch.bool:
+        return
+    wide = torch.float32 if result.dtype in _HALF else result.dtype
+    left, right = node.args
+
+    def call(target: Any, *args: Any) -> fx.Node:
+        made = graph.call_function(target, args)
+        made.meta = {key: value for key, value in node.meta.items() if key not in _OF_ANOTHER}
+        made.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]))
+        return made
+
+    def widened(one: Any) -> Any:
+        value = _value(one)
+        return one if value is None or value.dtype is wide else call(_CONVERT, one, wide)
+
+    with graph.inserting_before(node):
+        scaled = call(_MUL, widened(right), alpha)
+        total = call(node.target, widened(left), scaled)
+        if wide is not result.dtype:
+            total = call(_CONVERT, total, result.dtype)
+    if total.meta["val"].dtype is not result.dtype:  # as it was is better than something else
+        graph.eliminate_dead_code()
+        return
+    total.meta["val"] = result
+    node.replace_all_uses_with(total)
+    graph.erase_node(node)
+
+
+def _value(node: object) -> Tensor | None:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, Tensor) else None

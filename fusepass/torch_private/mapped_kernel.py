@@ -163,9 +163,14 @@ def tensor_map(of: Map, address: int, rows: int, columns: int, stride: int) -> c
     dimensions = (ctypes.c_uint64 * 2)(columns, rows)
     strides = (ctypes.c_uint64 * 1)(stride * DTYPES[of.dtype].itemsize)
     box, steps = (ctypes.c_uint32 * 2)(*of.tile[::-1]), (ctypes.c_uint32 * 2)(1, 1)
-    nvrtc.driver_call(
-        "cuTensorMapEncodeTiled",
-        *(made, _KINDS[of.dtype], 2, ctypes.c_void_p(address), dimensions, strides, box, steps),
-        *(_NOT_INTERLEAVED, of.swizzle, _L2_PROMOTION, _ZEROS_OUTSIDE),
-    )
+    where = ctypes.c_void_p(address)
+    try:
+        nvrtc.driver_call(
+            "cuTensorMapEncodeTiled",
+            *(made, _KINDS[of.dtype], 2, where, dimensions, strides, box, steps),
+            *(_NOT_INTERLEAVED, of.swizzle, _L2_PROMOTION, _ZEROS_OUTSIDE),
+        )
+    except RuntimeError as error:
+        shape = f"({rows}, {columns}) of {of.dtype}, rows {stride} apart, at {address:#x}"
+        raise RuntimeError(f"no TMA descriptor of a matrix {shape}: {error}") from error
     return made

@@ -73,12 +73,18 @@ def launch_with(
 
 
 def driver_call(name: str, *arguments: Any) -> None:
-    """Call a function of the driver.
+    """Call a function of the driver, in a thread that has no context yet, too.
 
     Raises:
         RuntimeError: the driver refuses.
     """
-    _check(getattr(_driver(), name)(*arguments))
+    call = getattr(_driver(), name)
+    result = call(*arguments)
+    if result == _INVALID_CONTEXT:
+        _ensure_context(_driver(), torch.cuda.current_device())
+        result = call(*arguments)
+    if result:
+        _check(result)
 
 
 @functools.cache

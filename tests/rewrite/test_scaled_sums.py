@@ -1,4 +1,4 @@
-"""Sums with a factor beside a product of matrices, of which plain Inductor drops the factor."""
+"""Sums with a factor, which plain Inductor drops where one of its patterns matches the sum."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, fx
+from torch._inductor import config
 
 from fusepass.error_rule import rms_error
 from fusepass.rewrite.scaled_sums import part_scaled_sums
@@ -16,9 +17,13 @@ PROGRAMS: dict[str, Program] = {
     "product scaled": lambda x, w, y: torch.add(y, x @ w, alpha=0.5),
     "product plain": lambda x, w, y: torch.add(x @ w, y, alpha=-3),
     "two products": lambda x, w, y: torch.add(x @ y, x @ w, alpha=2),
+    "difference": lambda x, w, y: torch.sub(y, x @ w, alpha=2),
     "in place": lambda x, w, y: y.clone().add_(x @ w, alpha=0.25),
     "batches": lambda x, w, y: torch.add(y, (x.view(4, 9, 36) @ w).view(36, 36), alpha=0.5),
-    "method": lambda x, w, y: (x @ w).add(y[0], alpha=0.5),
+    "a row": lambda x, w, y: (x @ w).add(y[0], alpha=0.5),
+    "a number": lambda x, w, y: torch.add(x @ w, y[0, 0].double(), alpha=0.5),
+    "attention": lambda x, w, y: torch.softmax(torch.add(x @ w.mT / 6, y, alpha=0.25), -1) @ w,
+    "softmax": lambda x, w, y: torch.sub(x, x.amax(-1, keepdim=True), alpha=2).exp() @ w + y,
 }
 
 
@@ -47,7 +52,9 @@ def sums(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> list[str]:
     x, y = graph.placeholder("x"), graph.placeholder("y")
     for node in (x, y):
         node.meta["val"] = torch.empty(4, 4)
-    graph.output(build(graph, x, y))
+    made = build(graph, x, y)
+    made.meta["val"] = torch.empty(4, 4)
+    graph.output(made)
     part_scaled_sums(graph)
     graph.lint()
     return [str(node.target) for node in graph.nodes if node.op == "call_function"]
@@ -55,11 +62,62 @@ def sums(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> list[str]:
 
 def test_others_stay_as_they_are() -> None:
     aten = torch.ops.aten
-    plain = sums(lambda g, x, y: g.call_function(aten.add.Tensor, (x, y), {"alpha": 2}))
-    assert plain == ["aten.add.Tensor"]  # no product: Inductor generates it as it stands
-    product = (torch.ops.aten.mm.default, "aten.mm.default")
 
-    def added(graph: fx.Graph, x: fx.Node, y: fx.Node) -> fx.Node:
-        return graph.call_function(aten.add.Tensor, (graph.call_function(product[0], (x, y)), y))
+    def plain(graph: fx.Graph, x: fx.Node, y: fx.Node) -> fx.Node:
+        return graph.call_function(aten.add.Tensor, (x, y), {"alpha": 1})
 
-    assert sums(added) == [product[1], "aten.add.Tensor"]
+    def number(graph: fx.Graph, x: fx.Node, y: fx.Node) -> fx.Node:
+        return graph.call_function(aten.add.Tensor, (x, 3), {"alpha": 2})
+
+    def scaled(graph: fx.Graph, x: fx.Node, y: fx.Node) -> fx.Node:
+        return graph.call_function(aten.sub.Tensor, (x, y), {"alpha": 2})
+
+    assert sums(plain) == sums(number) == ["aten.add.Tensor"]
+    assert sums(scaled) == ["aten.mul.Tensor", "aten.sub.Tensor"]
+
+
+MIXED = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64]
+
+
+@pytest.mark.parametrize("first", MIXED)
+@pytest.mark.parametrize("second", MIXED)
+def test_types_that_are_promoted(first: torch.dtype, second: torch.dtype) -> None:
+    """A factor is multiplied in the type of the sum, as in eager, not in that of what is added."""
+    whole = not (first.is_floating_point or second.is_floating_point)
+    alpha = 3 if whole else 0.1
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return torch.add(x, y, alpha=alpha)
+
+    x, y = ((torch.randn(9, 33) * 50).to(one) for one in (first, second))
+    got, eager = torch.compile(program, backend="fusepass")(x, y), program(x, y)
+    assert got.dtype is eager.dtype
+    exact = program(x.double(), y.double())
+    assert rms_error(got, exact) <= 1.1 * rms_error(eager, exact) + 1e-14
+
+
+def test_no_intermediate_is_rounded() -> None:
+    """Where casts are emulated, as in eager: the product of halves would be infinite."""
+    x, w = (torch.randn(64, 64).half() for _ in range(2))
+    y = torch.randn(64, 64)
+
+    def program(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        return torch.add(y, x @ w, alpha=1e4)
+
+    with config.patch(emulate_precision_casts=True):
+        got = torch.compile(program, backend="fusepass")(x, w, y)
+    assert got.isfinite().all()
+    torch.testing.assert_close(got, program(x, w, y), rtol=2e-3, atol=1)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_factors_that_vary(dynamic: bool | None) -> None:
+    def program(x: Tensor, w: Tensor, y: Tensor, n: int) -> Tensor:
+        y = torch.add(y, x @ w, alpha=x.shape[0])
+        return torch.add(y, torch.add(x, y, alpha=n) @ w, alpha=1 / x.shape[0])
+
+    compiled = torch.compile(program, backend="fusepass", dynamic=dynamic)
+    for rows, n in ((40, 3), (20, 5), (24, 1)):
+        x, y = torch.randn(rows, 36), torch.randn(rows, 36)
+        w = torch.randn(36, 36)
+        torch.testing.assert_close(compiled(x, w, y, n), program(x, w, y, n), rtol=1e-4, atol=1e-3)

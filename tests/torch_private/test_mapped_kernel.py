@@ -153,6 +153,18 @@ def test_handles_of_64_bits(
     assert pointers
 
 
+def test_a_thread_without_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver refuses the first call there; then the thread is given torch's context."""
+    answers, given = [201, 0], []
+    driver = SimpleNamespace(encode=lambda *args: answers.pop(0))
+    monkeypatch.setattr(nvrtc, "_driver", lambda: driver)
+    monkeypatch.setattr(nvrtc, "_ensure_context", lambda *args: given.append(args))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    nvrtc.driver_call("encode", 1, 2)
+    assert given == [(driver, 3)]
+    assert not answers
+
+
 def test_what_maps_are_made_of(kernel: MappedKernel, driver: Driver) -> None:
     """The innermost dimension first; distances in bytes, of all but that one."""
     kernel.run(5, 1, 1, 3, *GIVEN.values())
