@@ -70,6 +70,8 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
             for i, name in enumerate(self.arg_names)
             if i not in self.full_constexprs and kinds[name] != "constexpr"
         ]
+        # One letter for each argument: torch 2.15 has more for a descriptor, which it makes itself.
+        self.arg_tys = "".join(self.extract_type(kinds[name]) for name in names)
         fixed = kernel.src.constants.items()
         known = {self.arg_names[i]: value for (i,), value in fixed}
         self.maps: dict[int, Map] = {}  # by the place among a launch's arguments
