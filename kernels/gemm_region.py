@@ -331,8 +331,8 @@ def plan(
         )
 
     hosted = chosen.groups > 0 and by_host(values, parsed)
-    lies = weights[0].stride(-2) == 1
-    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, lies or not hosted)
+    transposed = weights[0].stride(-2) == 1 or not hosted  # only descriptors made here depend on it
+    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed)
     return torch_private.KernelCall(made_for, each * batches, made, given)
 
 

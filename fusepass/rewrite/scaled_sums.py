@@ -1,7 +1,7 @@
 """Sums and differences that scale what they add: Inductor's patterns drop the factor.
 
-A pattern that names an operation without ``alpha`` matches one that has it (torch 2.11 to 2.15:
-``_TargetArgsExpr`` in its pattern matcher looks at no keyword that the pattern does not have). So
+A pattern that names an operation without ``alpha`` matches one that has it: up to torch 2.13, if
+not 2.14, the pattern matcher looks at no keyword that a pattern does not have (2.15 does). So
 ``addmm`` is made of ``a + alpha (x w)``, attention of scores with a scaled mask, a softmax of
 ``t - alpha max(t)``, all without alpha: wrong numbers without a word. Parted into a product with
 alpha and a plain sum they are what the program says, and are generated as one kernel as before.
@@ -28,16 +28,15 @@ def part_scaled_sums(graph: fx.Graph) -> None:
     for target in _SUMS:
         for node in graph.find_nodes(op="call_function", target=target):
             alpha = node.kwargs.get("alpha", 1)
-            known = not isinstance(alpha, fx.Node)
-            if (known and alpha == 1) or _value(node) is None or _value(node.args[1]) is None:
+            plain = not isinstance(alpha, fx.Node) and alpha == 1
+            made, added = _value(node), _value(node.args[1])
+            if plain or made is None or added is None or made.dtype is torch.bool:
                 continue
             _part(node, alpha)
 
 
 def _part(node: fx.Node, alpha: Any) -> None:
     graph, result = node.graph, node.meta["val"]
-    if result.dtype is torch.bool:
-        return
     wide = torch.float32 if result.dtype in _HALF else result.dtype
     left, right = node.args
 
@@ -56,9 +55,6 @@ def _part(node: fx.Node, alpha: Any) -> None:
         total = call(node.target, widened(left), scaled)
         if wide is not result.dtype:
             total = call(_CONVERT, total, result.dtype)
-    if total.meta["val"].dtype is not result.dtype:  # as it was is better than something else
-        graph.eliminate_dead_code()
-        return
     total.meta["val"] = result
     node.replace_all_uses_with(total)
     graph.erase_node(node)

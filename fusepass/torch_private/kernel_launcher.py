@@ -92,9 +92,8 @@ class DirectLauncher(of.CachingAutotuner):
         each = getattr(binary.metadata, "global_scratch_size", 0)
         if each:
             binary.metadata = binary.metadata._replace(global_scratch_size=0)
-        plain = copy.copy(
-            binary
-        )  # with pointers for descriptors, which Inductor's launcher has not
+        # With pointers in place of descriptors, which the launcher of torch before 2.15 has not.
+        plain = copy.copy(binary)
         plain.src = copy.copy(binary.src)
         plain.src.signature = binary.src.signature | dict.fromkeys(self.matrices, "*i8")
         able = of.StaticTritonCompileResult.can_statically_launch

@@ -117,8 +117,8 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
         for at, (kind, value) in enumerate(zip(self.arg_tys, given, strict=True)):
             of = self.maps.get(at)
             if of is not None:
-                places = of.rows, of.columns, of.stride
-                rows, columns, stride = (-at if at < 0 else given[at] for at in places)
+                sizes = of.rows, of.columns, of.stride
+                rows, columns, stride = (-one if one < 0 else given[one] for one in sizes)
                 values.append(tensor_map(of, value, rows, columns, stride))
                 values += [ctypes.c_int32(rows), ctypes.c_int32(columns)]
                 values += [ctypes.c_int64(stride), ctypes.c_int64(1)]

@@ -136,3 +136,17 @@ def test_what_comes_close(program: Program, asked: list[str]) -> None:
     with config.patch(force_disable_caches=True), torch.no_grad():
         torch.compile(program, backend="fusepass")(*given)
     assert sum_apart.NAME not in asked
+
+
+@pytest.mark.parametrize("padded", ["", "constant_pad_nd", "cat"])
+def test_what_inductor_has_padded(padded: str) -> None:
+    """Padding puts other calls in the place of the program's own, which nothing tells apart."""
+    graph = torch.fx.Graph()
+    c, x, w = (graph.placeholder(name) for name in "cxw")
+    if padded == "cat":
+        x = graph.call_function(torch.ops.aten.cat.default, ([x, x], 1))
+    elif padded:
+        x = graph.call_function(torch.ops.aten.constant_pad_nd.default, (x, [0, 4]))
+    node = graph.call_function(torch.ops.aten.addmm.default, (c, x, w))
+    c.meta["val"] = node.meta["val"] = torch.empty(8, 8)
+    assert sum_apart.was_apart(node) == (not padded)
