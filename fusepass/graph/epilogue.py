@@ -218,7 +218,8 @@ def evaluate(
         if isinstance(arg, str):
             return values[int(arg[1:])]
         kind = torch.bool if isinstance(arg, bool) else wide
-        return torch.tensor(arg, dtype=kind, device=first.device)
+        # Filled on the device: a copy from the host could not be part of a CUDA graph.
+        return torch.full((), arg, dtype=kind, device=first.device)
 
     for step in epilogue.steps:
         made = OPERATIONS[step.op](*map(value, step.args))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step, evaluate, parse
 
@@ -99,3 +101,16 @@ def test_every_operation_has_a_meaning_in_triton() -> None:
     from fusepass.kernels.epilogue_text import EXPRESSIONS
 
     assert EXPRESSIONS.keys() == OPERATIONS.keys()
+
+
+def test_numbers_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.tensor`` would copy each from the host, which cannot be part of a CUDA graph."""
+
+    def copied(*given: Any, **more: Any) -> Tensor:
+        raise AssertionError("a number was copied from the host")
+
+    steps = (Step("add", ("%0", 1.0)), Step("where", (True, "%1", 0.5)))
+    epilogue = Epilogue(1, (), steps, (Output("%2", "float32"),))
+    monkeypatch.setattr(torch, "tensor", copied)
+    (made,) = evaluate(epilogue, [torch.zeros(3, 5)], [])
+    assert torch.equal(made, torch.ones(3, 5))
