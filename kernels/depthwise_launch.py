@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, parse
+from fusepass.kernels import kept_cubins
 from fusepass.kernels.depthwise_source import (
     NAME,
     Patch,
@@ -62,7 +63,7 @@ def _compiled(shape: Shape, text: str, patch: Patch, device: int) -> Any:
     fields += [("p", ctypes.c_uint64 * numbers), ("batch", ctypes.c_uint32)]  # type: ignore[list-item]
     table = type("Table", (ctypes.Structure,), {"_fields_": fields})
     with torch.cuda.device(device):
-        return nvrtc.compiled(depthwise_source(shape, epilogue, patch), NAME), table
+        return kept_cubins.compiled(depthwise_source(shape, epilogue, patch), NAME), table
 
 
 @functools.lru_cache(maxsize=1024)

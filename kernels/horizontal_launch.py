@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.horizontal import parse
+from fusepass.kernels import kept_cubins
 from fusepass.kernels.horizontal_source import NAME, STEP, THREADS, rounds_for, source
 from fusepass.kernels.kept_memory import KeptMemory, Kind
 from fusepass.torch_private import nvrtc
@@ -42,7 +43,7 @@ def _kernel(
     bodies: tuple[Epilogue, ...], members: int, addresses: int, rounds: int, device: int
 ) -> Any:
     with torch.cuda.device(device):
-        return nvrtc.compiled(source(bodies, members, addresses, rounds), NAME)
+        return kept_cubins.compiled(source(bodies, members, addresses, rounds), NAME)
 
 
 @dataclass

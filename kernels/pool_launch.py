@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import parse
+from fusepass.kernels import kept_cubins
 from fusepass.kernels.pool_source import NAME, THREADS, Patch, Shape, patches, pool_source
 from fusepass.torch_private import nvrtc
 
@@ -26,7 +27,7 @@ class _Table(ctypes.Structure):
 @functools.lru_cache(maxsize=512)
 def _compiled(shape: Shape, before: str, behind: str, patch: Patch, device: int) -> Any:
     with torch.cuda.device(device):
-        return nvrtc.compiled(pool_source(shape, parse(before), parse(behind), patch), NAME)
+        return kept_cubins.compiled(pool_source(shape, parse(before), parse(behind), patch), NAME)
 
 
 def prepare(shape: Shape, before: str, behind: str, patch: str, device: torch.device) -> None:

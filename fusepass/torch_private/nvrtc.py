@@ -14,21 +14,51 @@ import torch
 from torch import Tensor
 
 _INVALID_CONTEXT = 201
+_MOST_DYNAMIC_SHARED = 8  # CUfunction_attribute
 _Parameter = ctypes.c_void_p * 1
 _EMPTY = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
 
-def compiled(source: str, name: str) -> Any:
-    """A kernel of the current device's context, compiled for that device.
+def binary_of(source: str, name: str, architecture: str) -> tuple[bytes, str]:
+    """A kernel compiled, and what it is called in there.
+
+    Args:
+        source: text of CUDA C++.
+        name: the kernel's.
+        architecture: what to compile for, as ``80`` or ``90a``.
 
     Raises:
         RuntimeError: NVRTC refuses the source, or is not there.
     """
-    from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+    from torch.cuda._utils import _nvrtc_compile
+
+    binary, entry = _nvrtc_compile(source, name, architecture, None, None)
+    return binary, entry
+
+
+def loaded(binary: bytes, entry: str) -> Any:
+    """The driver's kernel in the current device's context.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    from torch.cuda._utils import _cuda_load_module
 
     _ensure_context(_driver(), torch.cuda.current_device())
-    text, mangled = _nvrtc_compile(source, name, None, None, None)
-    return _cuda_load_module(text, [mangled])[mangled].func  # type: ignore[index]
+    return _cuda_load_module(binary, [entry])[entry].func  # type: ignore[index]
+
+
+def give_shared_memory(kernel: Any, size: int) -> None:
+    """Let blocks of a kernel share more memory than 48 KiB.
+
+    Args:
+        kernel: the driver's.
+        size: in bytes.
+
+    Raises:
+        RuntimeError: the device has not as much.
+    """
+    driver_call("cuFuncSetAttribute", kernel, _MOST_DYNAMIC_SHARED, size)
 
 
 def launch(kernel: Any, blocks: int, threads: int, table: ctypes.Structure, device: int) -> None:

@@ -1,0 +1,94 @@
+"""Binaries of kernels, kept for other processes: what is compiled again, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fusepass.kernels import kept_cubins
+
+
+class Compiler:
+    """Counts what it compiles, and loads what it compiled."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.refuses: list[bytes] = []
+
+    def binary_of(self, source: str, name: str, architecture: str) -> tuple[bytes, str]:
+        self.compiled.append(source)
+        return f"{source} for {architecture}\n\0end".encode(), f"_{name}"
+
+    def loaded(self, binary: bytes, entry: str) -> Any:
+        if binary in self.refuses:
+            raise RuntimeError("invalid device function")
+        return binary, entry
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    made = Compiler()
+    nvrtc = SimpleNamespace(binary_of=made.binary_of, loaded=made.loaded)
+    monkeypatch.setattr(kept_cubins, "nvrtc", nvrtc)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
+    return made
+
+
+def only(folder: Path) -> Path:
+    (path,) = (folder / "cubins").iterdir()
+    return path
+
+
+def test_it_is_compiled_once(compiler: Compiler, tmp_path: Path) -> None:
+    first = kept_cubins.compiled("source", "name")
+    assert first == (b"source for 90\n\0end", "_name")
+    assert kept_cubins.compiled("source", "name") == first
+    assert compiler.compiled == ["source"]
+    assert only(tmp_path).suffix == ".cubin"
+
+
+def test_what_it_depends_on(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [kept_cubins.compiled("source", "name"), kept_cubins.compiled("source", "name", "90a")]
+    assert made[1] == (b"source for 90a\n\0end", "_name")
+    kept_cubins.compiled("another", "name")
+    kept_cubins.compiled("source", "other")
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    kept_cubins.compiled("source", "name")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert kept_cubins.compiled("source", "name")[0] == b"source for 80\n\0end"
+    assert len(compiler.compiled) == 6
+
+
+@pytest.mark.parametrize("left", [0, 10, 70, -1])
+def test_half_a_file_is_compiled_again(compiler: Compiler, tmp_path: Path, left: int) -> None:
+    """And replaced: as a full disk or a killed process leaves it, at whatever byte."""
+    want = kept_cubins.compiled("source", "name")
+    path = only(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:left])
+    assert kept_cubins.compiled("source", "name") == want
+    assert path.read_bytes() == whole
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert kept_cubins.compiled("source", "name") == want
+    assert len(compiler.compiled) == 3
+
+
+def test_what_the_driver_refuses_is_compiled_again(compiler: Compiler) -> None:
+    made, _ = kept_cubins.compiled("source", "name")
+    compiler.refuses.append(made)
+    with pytest.raises(RuntimeError, match="invalid device function"):
+        kept_cubins.compiled("source", "name")
+    assert len(compiler.compiled) == 2
+
+
+def test_without_a_place_to_write(compiler: Compiler, tmp_path: Path) -> None:
+    """Nothing is kept, and nothing is said: the kernel is there all the same."""
+    (tmp_path / "cubins").write_text("a file where a folder should be")
+    want = b"source for 90\n\0end", "_name"
+    assert [kept_cubins.compiled("source", "name") for _ in range(2)] == [want] * 2
+    assert len(compiler.compiled) == 2
