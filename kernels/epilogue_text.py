@@ -127,18 +127,16 @@ EXPRESSIONS = PLAIN | {
 
 def helpers() -> str:
     """The functions that epilogues and kernels call."""
-    replaced = {
-        "$reciprocal": "1.0 / x" if interpreted() else _RECIPROCAL,
-        "$normal0": repr(_NORMAL[0]),
-        "$normal1": repr(_NORMAL[1]),
-        "$normal2": repr(_NORMAL[2]),
-        "$rest0": repr(_NORMAL_REST[0]),
-        "$rest1": repr(_NORMAL_REST[1]),
-    }
-    text = _HELPERS
-    for key, value in replaced.items():
-        text = text.replace(key, value)
+    text = _HELPERS.replace("$reciprocal", "1.0 / x" if interpreted() else _RECIPROCAL)
+    for key, number in constants().items():
+        text = text.replace(key, repr(number))
     return text
+
+
+def constants() -> dict[str, float]:
+    """The numbers that stand for names in the text of these functions."""
+    found = {f"$normal{i}": number for i, number in enumerate(_NORMAL)}
+    return found | {f"$rest{i}": number for i, number in enumerate(_NORMAL_REST)}
 
 
 def interpreted() -> bool:
@@ -179,9 +177,9 @@ def epilogue_parts(
         lines.append(f"v{known} = {loads.get(i) or _load(i, operand)}")
         known += 1
     for step in epilogue.steps:
-        lines.append(f"v{known} = {_expression(epilogue, step)}")
+        lines.append(f"v{known} = {expression(epilogue, step)}")
         known += 1
-    return lines, [_value(output.value) for output in epilogue.outputs]
+    return lines, [value_text(output.value) for output in epilogue.outputs]
 
 
 def reduction(i: int, output: Output, value: str, piece: str = "n") -> list[str]:
@@ -202,7 +200,7 @@ def reduction(i: int, output: Output, value: str, piece: str = "n") -> list[str]
     ]
 
 
-def _expression(epilogue: Epilogue, step: Step) -> str:
+def expression(epilogue: Epilogue, step: Step) -> str:
     """One operation; what is left without a use the compiler takes out."""
     half = _half_of(epilogue, step)
     if half is not None:
@@ -218,8 +216,8 @@ def _expression(epilogue: Epilogue, step: Step) -> str:
     if below is not None and below.op == "add" and 1.0 in below.args:
         added = [_behind(epilogue, arg) for arg in below.args]
         if [inner.op for inner in added if inner is not None] == ["exp"]:  # x / (1 + exp(-x))
-            return f"{_value(step.args[0])} * _reciprocal({_value(step.args[1])})"
-    return EXPRESSIONS[step.op].format(*map(_value, step.args))
+            return f"{value_text(step.args[0])} * _reciprocal({value_text(step.args[1])})"
+    return EXPRESSIONS[step.op].format(*map(value_text, step.args))
 
 
 def _gelu(epilogue: Epilogue, factors: tuple[Argument, ...]) -> str | None:
@@ -233,7 +231,7 @@ def _gelu(epilogue: Epilogue, factors: tuple[Argument, ...]) -> str | None:
         named = [arg for arg in three if _half_of(epilogue, _behind(epilogue, arg)) is None]
         if len(halves) == 1 and 0.5 in named:
             named.remove(0.5)
-            return f"{_value(named[0])} * {halves[0]}"
+            return f"{value_text(named[0])} * {halves[0]}"
     return None
 
 
@@ -274,7 +272,7 @@ def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
         return f"{base} * ({first!r} + {base} * {base} * {third!r})"
     if set(powers) == {1}:
         return base if math.isclose(first, 1.0) else f"{base} * {first!r}"
-    return f"{_value(arg)} * {scale!r}"
+    return f"{value_text(arg)} * {scale!r}"
 
 
 def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str, dict[int, float]]:
@@ -285,7 +283,7 @@ def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str,
     """
     if not isinstance(arg, str):
         return "", {0: float(arg)}
-    itself = _value(arg), {1: 1.0}
+    itself = value_text(arg), {1: 1.0}
     step = _behind(epilogue, arg)
     if step is None or step.op not in ("add", "mul") or not depth:
         return itself
@@ -327,7 +325,8 @@ def _load(i: int, operand: Operand) -> str:
     return f"tl.load({place}{masked}).to({kind}){shape}"
 
 
-def _value(arg: Argument) -> str:
+def value_text(arg: Argument) -> str:
+    """An argument of a step: the name of a value, or a number."""
     if isinstance(arg, str):
         return f"v{arg[1:]}"
     if isinstance(arg, bool):

@@ -31,16 +31,19 @@ from torch.nn import functional as F
 
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels import hopper_cuda_launch
 from fusepass.kernels.batches import per_batch, programs_each
 from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
 from fusepass.kernels.hopper_copies import ahead, by_host, described, places
+from fusepass.kernels.hopper_cuda import Shape
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
 from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
 from fusepass.kernels.text_behind import launched_directly
 from fusepass.torch_private.descriptors import Matrix, descriptor
+from fusepass.torch_private.host_call import HostCall
 
 HALF = (torch.bfloat16, torch.float16)
 MULTIPLIED = (*HALF, torch.float32)
@@ -113,10 +116,10 @@ def kernel(epilogue: str, tile: Tile, batches: bool = False, hosted: bool = Fals
     parsed = parse(epilogue)
     constants: dict[str, Any] = {"BM": tile.m, "BN": tile.n, "BK": tile.k}
     if tile.groups:
-        text, name = hopper_source(parsed, tile.form, hosted=hosted), HOPPER_KERNEL
+        text, name = _hopper(parsed, tile, hosted), HOPPER_KERNEL
         constants |= {"GROUP": tile.group, "STAGES": tile.stages}
         constants |= {"STAGED": places(parsed, tile.form, tile.itemsize)}
-        constants |= {"AHEAD": ahead(parsed, tile.form)}
+        constants |= {"AHEAD": ahead(parsed, tile.form), "TAIL": tile.tail(parsed)}
     elif tile.plain:
         text, name = skinny_source(parsed, tile.form), "fusepass_gemm"
         constants["STAGES"] = tile.stages
@@ -146,11 +149,15 @@ def inductor_kernel(
     outputs = [name for name in names if name.startswith("o")]
     fixed = {"TRANSPOSED", *tuned.configs[0].kwargs}
     parsed = parse(epilogue)
-    text = hopper_source(parsed, tile.form, hosted=hosted)
+    text = _hopper(parsed, tile, hosted)
     text = per_batch(text, parsed, "gl") if batches else text
     of = described(parsed, tile.m, tile.n, tile.k, transposed) if hosted else {}
     stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs, of)
     return triton.autotune(tuned.configs, key=[])(stub)
+
+
+def _hopper(epilogue: Epilogue, tile: Tile, hosted: bool) -> str:
+    return hopper_source(epilogue, tile.form, hosted=hosted, tail=tile.tail(epilogue) > 0)
 
 
 def function_of(text: str, function: str) -> Any:
@@ -208,6 +215,8 @@ def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: Tile
 ) -> list[Tensor]:
     """Run the kernel now; for timing, and for tests. What is reduced comes in partial results."""
+    if tile.cuda is not None:
+        return hopper_cuda_launch.launch(x, weights, operands, epilogue, tile.cuda)
     import triton
 
     parsed = parse(epilogue)
@@ -302,7 +311,7 @@ def _shapes(
 
 def plan(
     values: Sequence[Tensor], products: int, epilogue: str, tile: str
-) -> torch_private.KernelCall | None:
+) -> torch_private.KernelCall | HostCall | None:
     """How Inductor should compile one call; None for the operator itself.
 
     Args:
@@ -318,6 +327,8 @@ def plan(
         return None
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
+    if chosen.cuda is not None:
+        return _host_call(values, products, parsed, chosen.cuda)
     each, batches = _programs(x, weights[0], parsed, chosen)
     made = [
         (getattr(torch, output.dtype), shape)
@@ -334,6 +345,23 @@ def plan(
     transposed = weights[0].stride(-2) == 1 or not hosted  # only descriptors made here depend on it
     made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed)
     return torch_private.KernelCall(made_for, each * batches, made, given)
+
+
+def _host_call(
+    values: Sequence[Tensor], products: int, epilogue: Epilogue, shape: Shape
+) -> HostCall:
+    """What generated code calls to launch a kernel in CUDA C++."""
+    x, first, operands = values[0], values[1], values[1 + products :]
+    kinds = zip(epilogue.operands, operands, strict=True)
+    apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
+    m, n = x.shape[0], first.shape[1]
+    outputs = [(getattr(torch, one.dtype), (m, n), (n, 1)) for one in epilogue.outputs]
+    cut = shape.rows, shape.columns, shape.stages, shape.turns
+    dtype = str(x.dtype).removeprefix("torch.")
+    strides = x.stride(0), first.stride(1)
+    given = epilogue.text(), cut, dtype, (n, x.shape[1]), strides, x.device.index or 0
+    filler = hopper_cuda_launch.filler
+    return HostCall(filler.__module__, "filler", given, outputs, (m, *apart))
 
 
 def install_lowering() -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.kernels.hopper_copies import GROUPS, places
+from fusepass.kernels.hopper_copies import GROUPS, fetched, places
+from fusepass.kernels.hopper_cuda import Shape
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})
@@ -33,7 +34,8 @@ class Tile:
         group: rows of tiles that go together.
         itemsize: of the operands, in bytes: of half types, or of fp32, multiplied as TF32.
         form: of the kernel: ``grid`` of ``gemm_source.py``, ``pingpong`` or ``cooperative`` of
-            ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``.
+            ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``, ``joint`` or
+            ``turns`` of ``hopper_cuda.py``.
     """
 
     m: int
@@ -55,6 +57,23 @@ class Tile:
         kind = "" if self.form == "grid" else self.form
         return f"{kind}{self.m}x{self.n}x{self.k}w{self.warps}s{self.stages}{more}"
 
+    @property
+    def candidate(self) -> str:
+        """What the table of choices calls its kernel."""
+        return f"{'cuda' if self.language == 'cuda' else 'triton'} {self.name}"
+
+    @property
+    def language(self) -> str:
+        """Its kernel's: ``triton``, ``gluon`` or ``cuda``."""
+        return "cuda" if self.cuda is not None else "gluon" if self.groups else "triton"
+
+    @property
+    def cuda(self) -> Shape | None:
+        """What a kernel in CUDA C++ for Hopper is told of it; None of the others."""
+        if self.form not in ("joint", "turns"):
+            return None
+        return Shape(self.m, self.n, self.stages, self.form == "turns")
+
     def bytes_in_flight(self, products: int) -> int:
         """Shared memory for the operands, in bytes."""
         weights = self.n * products if self.plain else self.n
@@ -75,6 +94,15 @@ class Tile:
         """Of warps that multiply, where others load; else 0."""
         return GROUPS.get(self.form, 0)
 
+    def tail(self, epilogue: Epilogue) -> int:
+        """Steps of K at a tile's end that are computed by halves of its columns; or 0.
+
+        Measured for tiles of 128 columns (4 % of 2048 x 1024 -> 1024); larger ones lose 2 %, since
+        their instructions are halved, and what is read beside a product has no place early enough.
+        """
+        alone = epilogue.products == 1 and not fetched(epilogue)
+        return 4 if self.form == "cooperative" and self.n == 128 and alone else 0
+
     def pieces(self, products: int, n: Any) -> Any:
         """How often an epilogue is computed along a row, in the tiles that cover n columns."""
         split = products == 1 and (self.groups > 0 or self.split)
@@ -83,6 +111,8 @@ class Tile:
 
     def bytes_needed(self, epilogue: Epilogue) -> int:
         """Shared memory in bytes: of one program, or of operands in all on a multiprocessor."""
+        if self.cuda is not None:
+            return self.cuda.shared(epilogue.products)
         held = self.bytes_in_flight(epilogue.products)
         if self.form == "grid":
             return max(held * self.programs, held + self._exchanged(epilogue))
@@ -114,8 +144,13 @@ class Tile:
             return False
         if epilogue.reduced and self.plain and self.m <= FEW_ROWS:
             return False
+        kinds = {output.dtype for output in epilogue.stored}
+        if self.cuda is not None:
+            lies = weights[0].dim() == 2 and weights[0].stride(0) == 1
+            fits = kinds in _ONE_HALF and not epilogue.reduced
+            return fits and lies and is_hopper(weights[0].device)
         if self.groups:
-            kinds, single = {output.dtype for output in epilogue.stored}, self.itemsize == 4
+            single = self.itemsize == 4
             if single and any(weight.stride(-2) != 1 for weight in weights):
                 return False  # its instructions read TF32 along K only
             fits = kinds == {"float32"} if single else kinds in _ONE_HALF
@@ -134,6 +169,14 @@ _HOPPER = (
     Tile(128, 128, 64, 4, 5, form="pingpong"),
     Tile(128, 256, 64, 8, 4, form="cooperative"),
     Tile(128, 128, 64, 8, 6, form="cooperative"),
+)
+_CUDA = (  # the first for who has no Gluon, whose ping-pong is 2 % faster
+    Tile(128, 128, 64, 8, 5, form="turns"),
+    Tile(128, 128, 64, 8, 6, form="joint"),
+    Tile(128, 192, 64, 8, 4, form="joint"),
+    Tile(128, 224, 64, 8, 4, form="joint"),
+    Tile(128, 256, 64, 8, 4, form="joint"),
+    Tile(192, 192, 64, 12, 3, form="joint"),
 )
 _HOPPER_FEW = {  # by products; up to 64 rows 2 to 3 % faster than plain loads, with 16 slower
     1: (Tile(64, 32, 128, 4, 7, form="cooperative"),),
@@ -195,7 +238,7 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     half = one if epilogue.products == 1 else pair
     single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in half]  # as many bytes
     hopper = (*_HOPPER, *_HOPPER_FEW[epilogue.products])
-    every = (*hopper, *half, *_HOPPER_SINGLE, *single)
+    every = (*hopper, *_CUDA, *half, *_HOPPER_SINGLE, *single)
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 
 
@@ -212,7 +255,9 @@ def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
     return few or list(named)
 
 
-def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str]:
+def likely(
+    named: Mapping[str, Tile], products: int, m: int, n: int, processors: int = 132
+) -> list[str]:
     """The tiles of those that should be best for a product, at most two.
 
     Of few rows the smallest that hold all. Of many, on Hopper, the one whose epilogues run behind
@@ -224,6 +269,7 @@ def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str
         products: 1 or 2.
         m: rows of a product.
         n: its columns.
+        processors: multiprocessors of the device.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     if few:
@@ -231,13 +277,40 @@ def likely(named: Mapping[str, Tile], products: int, m: int, n: int) -> list[str
         return [name for name, tile in few.items() if tile.m == least][:2]
     many = {name: tile for name, tile in named.items() if not tile.few_rows}
     found = []
-    for hopper in (True, False):
-        some = {name: t for name, t in many.items() if bool(t.groups) == hopper}
-        suited = [name for name, t in some.items() if _suits(t, products, m, n)]
-        found += (suited or list(some)[-1:])[:1]
-        if any(named[name].groups == 2 for name in found):
+    for kind in ("gluon", "cuda", "triton"):
+        some = {name: t for name, t in many.items() if t.language == kind}
+        if kind == "cuda":
+            found += _fewest_loads(some, products, m, n, processors)
+        else:
+            suited = [name for name, t in some.items() if _suits(t, products, m, n)]
+            found += (suited or list(some)[-1:])[:1]
+        if len(found) > 1 or any(_hides(named[name], products, m, n) for name in found):
             break
     return found
+
+
+def _fewest_loads(
+    some: Mapping[str, Tile], products: int, m: int, n: int, processors: int
+) -> list[str]:
+    """Of tiles in CUDA C++ the one for which a multiprocessor loads least, which takes the time.
+
+    If there are enough, the one whose epilogues run behind other products.
+    """
+    behind = [one for one, t in some.items() if t.form == "turns" and _suits(t, products, m, n)]
+
+    def loads(name: str) -> int:
+        tile = some[name]
+        count, most = programs(tile, products, m, n, processors)
+        return int(-(-count // most)) * (tile.m + tile.n)
+
+    joint = [name for name, tile in some.items() if tile.form == "joint"]
+    return behind[:1] or sorted(joint, key=loads)[:1]
+
+
+def _hides(tile: Tile, products: int, m: int, n: int) -> bool:
+    """Whether nearly all of a tile's epilogues run behind other products."""
+    count = (-(-m // tile.m)) * -(-n * products // tile.n)
+    return tile.groups == 2 and count >= 6 * _ENOUGH
 
 
 def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
@@ -248,7 +321,8 @@ def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
     """
     count = (-(-m // tile.m)) * -(-n * products // tile.n)
     most = 2 * _ENOUGH if tile.plain else count
-    return (3 * _ENOUGH if tile.groups == 2 else _ENOUGH) <= count <= most
+    least = {"pingpong": 3, "turns": 6}.get(tile.form, 1) * _ENOUGH
+    return least <= count <= most
 
 
 _ENOUGH = 100  # for about as many multiprocessors
@@ -272,9 +346,15 @@ def shared_memory(device: torch.device) -> int:
 
 
 @functools.cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether a device has the instructions of sm_90a."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+@functools.cache
 def on_hopper(device: torch.device) -> bool:
-    """Whether a device has the instructions of sm_90a, and Triton a language that names them."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    """Whether a device has them, and Triton a language that names them."""
+    if not is_hopper(device):
         return False
     try:
         return importlib.util.find_spec(_GLUON) is not None

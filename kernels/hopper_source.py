@@ -26,61 +26,13 @@ does anew for each tile, was measured to take as long as the epilogue itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fusepass.graph.epilogue import Epilogue
-from fusepass.kernels.epilogue_text import epilogue_parts, helpers, parameters, reduction
-from fusepass.kernels.hopper_copies import GROUPS, ahead, fetched
-
-_LOADER = """
-
-@gluon.jit
-def _load_{name}({pointers}, M, N, K, stride, ring, full, empty,
-          BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
-          STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr):
-    element: gl.constexpr = ring.dtype
-{descriptors}
-    slot = 0
-    phase = 1
-    tiles_m, tiles_n = gl.cdiv(M, BM), gl.cdiv(N, WIDTH)
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m, n = _place(tile, tiles_m, tiles_n, GROUP)
-        for k in range(gl.cdiv(K, BK)):
-            mbarrier.wait(empty.index(slot), phase)
-            here = full.index(slot)
-            mbarrier.expect(here, {rows} * BK * (element.primitive_bitwidth // 8))
-{copies}
-            slot += 1
-            if slot == STAGES:
-                slot = 0
-                phase ^= 1
-"""
-_DESCRIPTOR_OF_X = """\
-    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, BK], element)
-    x_tiles = tma.make_tensor_descriptor(x_ptr, [M, K], [stride, 1], [BM, BK], layout)"""
-_DESCRIPTOR = """\
-    if TRANSPOSED:  # the weight lies as (N, K)
-        shape{0}: gl.constexpr = gl.NVMMASharedLayout.get_default_for([WIDTH, BK], element)
-        w{0}_tiles = tma.make_tensor_descriptor(
-            w{0}_ptr, [N, K], [stride, 1], [WIDTH, BK], shape{0})
-    else:
-        shape{0}: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, WIDTH], element)
-        w{0}_tiles = tma.make_tensor_descriptor(
-            w{0}_ptr, [K, N], [stride, 1], [BK, WIDTH], shape{0})"""
-_COPY_X = """\
-            tma.$fetch(x_tiles, [m * BM, k * BK], here, ring.index(slot))"""
-_COPY_ONE = """\
-            if TRANSPOSED:
-                tma.$fetch(w0_tiles, [n * BN, k * BK], here, ring.index(slot))
-            else:
-                tma.$fetch(w0_tiles, [k * BK, n * BN], here, ring.index(slot))"""
-_COPY_OF_PAIR = """\
-            if TRANSPOSED:
-                tma.$fetch(w{0}_tiles, [n * WIDTH, k * BK], here,
-                           ring.index(slot).slice({0} * WIDTH, WIDTH))
-            else:
-                tma.$fetch(w{0}_tiles, [k * BK, n * WIDTH], here,
-                           ring.index(slot).slice({0} * WIDTH, WIDTH, dim=1))"""
+from fusepass.kernels.epilogue_text import helpers, parameters
+from fusepass.kernels.hopper_copies import GROUPS, fetched
+from fusepass.kernels.hopper_epilogue import asked_ahead, sent_out
+from fusepass.kernels.hopper_loads import GIVEN, loaders
+from fusepass.kernels.hopper_products import ADD, HALVES, WHOLE
+from fusepass.kernels.hopper_text import IMPORTS, copies, in_gluon
 
 _MULTIPLIER = """
 
@@ -88,7 +40,8 @@ _MULTIPLIER = """
 def _multiply($params xs, ws, staged, ready, full, empty, turn, M, N, K, WHICH: gl.constexpr,
               BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
               STAGES: gl.constexpr, TRANSPOSED: gl.constexpr, WIDTH: gl.constexpr,
-              GROUPS: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr):
+              GROUPS: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr,
+              TAIL: gl.constexpr):
     warps: gl.constexpr = gl.num_warps()
     HALF: gl.constexpr = BN // 2
     depth: gl.constexpr = 256 // xs.dtype.primitive_bitwidth  # of one instruction
@@ -97,7 +50,8 @@ def _multiply($params xs, ws, staged, ready, full, empty, turn, M, N, K, WHICH: 
     result: gl.constexpr = staged.dtype
     o_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BM, HALF], result)
 $stores
-    tiles_m, tiles_n, steps = gl.cdiv(M, BM), gl.cdiv(N, WIDTH), gl.cdiv(K, BK)
+    tiles_m, tiles_n = gl.cdiv(M, BM), gl.cdiv(N, WIDTH)
+    steps = max(gl.cdiv(K, BK), TAIL)  # of those beyond K, TMA gives zeros
     parts = min(tiles_m, $parts - 1) + 1  # a number the compiler does not know
     step = WHICH * steps
     turn_phase = 1 - WHICH
@@ -109,59 +63,25 @@ $stores
 $ahead        if GROUPS == 2:
             mbarrier.wait(turn.index(WHICH), turn_phase)
             turn_phase ^= 1
-        products = gl.zeros((BM, BN), gl.float32, layout)
         slot = step % STAGES
         phase = (step // STAGES) & 1
         step += GROUPS * steps
-        for k in range(steps):
-            mbarrier.wait(full.index(slot), phase)
-            if TRANSPOSED:
-                w = ws.index(slot).permute((1, 0))
-            else:
-                w = ws.index(slot)
-            queued = warpgroup_mma(xs.index(slot), w, products, use_acc=k > 0, is_async=True)
-            products = warpgroup_mma_wait(1, deps=[queued])
-            mbarrier.arrive(empty.index((slot + STAGES - 1) % STAGES), count=1, pred=k > 0)
-            slot += 1
-            if slot == STAGES:
-                slot = 0
-                phase ^= 1
-        if GROUPS == 2:
-            mbarrier.arrive(turn.index(1 - WHICH), count=1)
-        products = warpgroup_mma_wait(0, deps=[products])
-        mbarrier.arrive(empty.index((slot + STAGES - 1) % STAGES), count=1)
-        left, right = gl.split(products.reshape((BM, 2, HALF)).permute((0, 2, 1)))
-        left = gl.convert_layout(left, half)
-        right = gl.convert_layout(right, half)
-        rows = m * BM + gl.arange(0, BM, layout=gl.SliceLayout(1, half))
+$products        rows = m * BM + gl.arange(0, BM, layout=gl.SliceLayout(1, half))
 $epilogue
     tma.store_wait(0)
 """
-_GIVEN = "    {0}_tiles = {1}"
 _STORE = """\
     o{0}_tiles = tma.make_tensor_descriptor(o{0}, [M, N], [N, 1], [BM, HALF], o_layout)"""
 _READ = """\
     p{0}_tiles = tma.make_tensor_descriptor(p{0}, [M, N], [s{0}, 1], [BM, HALF], o_layout)"""
-_EXPECT = """\
-{indent}here = ready.index(WHICH * AHEAD + {part})
-{indent}mbarrier.expect(here, {count} * BM * HALF * result.primitive_bitwidth // 8)"""
-_GET = """\
-{indent}tma.$fetch(p{i}_tiles, [m * BM, {column}], here, staged.index(WHICH * STAGED + {spot}))"""
-_PUT = """\
-{indent}spot = staged.index(WHICH * STAGED + ({number}) % STAGED)
-{indent}tma.store_wait({pending})
-{indent}spot.store({value}.to(result))
-{indent}fence_async_shared()
-{indent}tma.$send(o{i}_tiles, [m * BM, first], spot)"""
-
 _KERNEL = """
 
 @gluon.jit
 def $name(x_ptr, $weights, $params M, N, K, sx, sw,
           BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr,
-          STAGES: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr,
+          STAGES: gl.constexpr, STAGED: gl.constexpr, AHEAD: gl.constexpr, TAIL: gl.constexpr,
           TRANSPOSED: gl.constexpr):
-    WIDTH: gl.constexpr = BN // $products
+    WIDTH: gl.constexpr = BN // $count
     HALF: gl.constexpr = BN // 2
     element: gl.constexpr = x_ptr.dtype$of_pointer
     result: gl.constexpr = o0.dtype$of_pointer
@@ -191,28 +111,20 @@ def $name(x_ptr, $weights, $params M, N, K, sx, sw,
     gl.warp_specialize([
 $partitions
         (_load_x, (x_ptr, M, N, K, sx, xs, full, empty,
-                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH)),
+                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, TAIL)),
         (_load_w, ($weights, M, N, K, sw, ws, full, empty,
-                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH)),
+                   BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, TAIL)),
     ], $warps, $registers)
 """
 _PARTITION = """\
         (_multiply, ($params xs, ws, staged, ready, full, empty, turn, M, N, K, {0},
-                     BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, $groups, STAGED, AHEAD)),"""
+                     BM, BN, BK, GROUP, STAGES, TRANSPOSED, WIDTH, $groups, STAGED, AHEAD,
+                     TAIL)),"""
 
-_IMPORTS = """\
-import triton
-import triton.experimental.gluon.language as gl
-from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
-)
-
-"""
 NAME = "fusepass_gemm_hopper"
 
 
-def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool) -> str:
+def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool, tail: bool = False) -> str:
     """The text of a module whose ``fusepass_gemm_hopper`` computes ``epilogue`` of its products.
 
     Parameters as of :func:`fusepass.kernels.gemm_source.source`. Outputs that are not reduced
@@ -224,125 +136,37 @@ def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool) -> str:
         form: ``pingpong`` or ``cooperative``, as above.
         hosted: whether the host makes the descriptors, of what ``described`` of
             ``hopper_copies.py`` names, in place of pointers.
+        tail: whether a tile's last products are computed by halves (``TAIL`` is not 0).
     """
     groups, pair = GROUPS[form], epilogue.products == 2
     each = range(epilogue.products)
     outputs = [i for i, output in enumerate(epilogue.outputs) if not output.over]
     weights = ", ".join(f"w{i}_ptr" for i in each)
-    load_x = _LOADER.format(
-        name="x",
-        pointers="x_ptr",
-        descriptors=_GIVEN.format("x", "x_ptr") if hosted else _DESCRIPTOR_OF_X,
-        rows="BM",
-        copies=_COPY_X,
-    )
-    load_w = _LOADER.format(
-        name="w",
-        pointers=weights,
-        descriptors="\n".join(
-            _GIVEN.format(f"w{i}", f"w{i}_ptr") if hosted else _DESCRIPTOR.format(i) for i in each
-        ),
-        rows="BN",
-        copies="\n".join(_COPY_OF_PAIR.format(i) for i in each) if pair else _COPY_ONE,
-    )
-    text = load_x + load_w + _MULTIPLIER + _KERNEL
+    text = loaders(epilogue, hosted=hosted) + ADD * tail + _MULTIPLIER + _KERNEL
     replaced = {
         "$partitions": "\n".join(_PARTITION.format(i) for i in range(groups)),
         "$weights": weights,
         "$stores": "\n".join(
-            _GIVEN.format(name, name) if hosted else made.format(name[1:])
+            GIVEN.format(name, name) if hosted else made.format(name[1:])
             for made, name in [
                 *((_STORE, f"o{i}") for i in outputs),
                 *((_READ, f"p{i}") for i in fetched(epilogue)),
             ]
         ),
         "$of_pointer": "" if hosted else ".element_ty",
-        "$ahead": _ahead(epilogue, form),
-        "$epilogue": _epilogue(epilogue, form),
+        "$ahead": asked_ahead(epilogue, form),
+        "$products": HALVES if tail else WHOLE,
+        "$epilogue": sent_out(epilogue, form, tail),
         "$params": "".join(f"{name}, " for name in parameters(epilogue)),
         "$parts": "1" if pair else "2",
-        "$products": str(epilogue.products),
+        "$count": str(epilogue.products),
         "$groups": str(groups),
         # Of 512 registers per lane of a warp in four; the first group gets what these leave.
         "$warps": "[4, 1, 1]" if groups == 2 else "[1, 1]",
         "$registers": "[240, 24, 24]" if groups == 2 else "[24, 24]",
-        "$fetch": _named("async_load", "async_copy_global_to_shared"),
-        "$send": _named("async_store", "async_copy_shared_to_global"),
+        **copies(),
         "$name": NAME,
     }
     for key, value in replaced.items():
         text = text.replace(key, value)
-    return _IMPORTS + in_gluon(helpers()) + text
-
-
-def _named(new: str, old: str) -> str:
-    """What this Triton calls a copy by TMA; newer ones keep the old name, to say it is gone."""
-    from triton.experimental.gluon.language.nvidia.hopper import tma
-
-    return new if hasattr(tma, new) else old
-
-
-def in_gluon(text: str) -> str:
-    """Triton's text as Gluon, for what both languages call the same."""
-    text = text.replace("tl.PropagateNan", "triton.language.PropagateNan").replace("tl.", "gl.")
-    return text.replace("@triton.jit", "@gluon.jit")
-
-
-def _ahead(epilogue: Epilogue, form: str) -> str:
-    """The lines that ask for what an epilogue reads, before its products are computed."""
-    reads = fetched(epilogue)
-    if not reads:
-        return ""
-    indent = " " * 8
-    lines = [f"{indent}tma.store_wait(0)"]
-    for part in range(ahead(epilogue, form)):
-        column = f"first + {part} * HALF" if part else "first"
-        lines += _fetching(reads, indent, part, column)
-    return "\n".join(lines) + "\n"
-
-
-def _fetching(reads: Sequence[int], indent: str, part: int, column: str) -> list[str]:
-    lines = [_EXPECT.format(indent=indent, part=part, count=len(reads))]
-    for place, i in enumerate(reads):
-        lines.append(_GET.format(indent=indent, i=i, column=column, spot=part + place))
-    return lines
-
-
-def _epilogue(epilogue: Epilogue, form: str) -> str:
-    """The lines that compute one half of a tile, or all of a pair's, and send it out."""
-    pair, reads = epilogue.products == 2, fetched(epilogue)
-    both = ahead(epilogue, form) == 2
-    indent = " " * (8 if pair else 12)
-    lines = [] if pair else ["        for part in range(parts):"]
-    lines += [f"{indent}v0 = left"] + [f"{indent}v1 = right"] * pair
-    lines.append(f"{indent}columns = first + gl.arange(0, HALF, layout=gl.SliceLayout(0, half))")
-    loads = {}
-    if reads:
-        part = "part" if both else "0"
-        lines.append(f"{indent}mbarrier.wait(ready.index(WHICH * AHEAD + {part}), ready_phase)")
-        for place, i in enumerate(reads):
-            spot = f"staged.index(WHICH * STAGED + {part} + {place})"
-            loads[i] = f"{spot}.load(half).to(gl.float32)"
-    computed, values = epilogue_parts(epilogue, loads)
-    lines += [indent + in_gluon(line) for line in computed]
-    count = len(epilogue.stored)
-    for i, (output, value) in enumerate(zip(epilogue.outputs, values, strict=True)):
-        if output.over:
-            text = reduction(i, output, value, "n" if pair else "(2 * n + part)")
-            lines += [indent + in_gluon(line) for line in text]
-            continue
-        number = str(i) if pair else f"part * {count} + {i}"
-        if reads and not both:
-            number = str(i)
-        # What is fetched takes the place of results that have left: there is none to wait for.
-        pending = "STAGED - 1" if not reads else "STAGED"
-        lines.append(_PUT.format(indent=indent, i=i, value=value, number=number, pending=pending))
-    if reads and not both and not pair:
-        lines += [f"{indent}ready_phase ^= 1", f"{indent}if part + 1 < parts:"]
-        lines.append(f"{indent}    tma.store_wait(0)")
-        lines += _fetching(reads, indent + "    ", 0, "first + HALF")
-    if not pair:
-        lines += [f"{indent}left = right", f"{indent}first += HALF"]
-    if reads and (both or pair):
-        lines.append("        ready_phase ^= 1")
-    return "\n".join(lines)
+    return IMPORTS + in_gluon(helpers()) + text

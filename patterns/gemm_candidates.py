@@ -20,6 +20,7 @@ def candidates(
     m: int,
     n: int,
     *,
+    processors: int = 132,
     named: Mapping[str, Tile],
     every: bool = False,
     known: str | None = None,
@@ -31,6 +32,7 @@ def candidates(
         epilogue: of the region.
         m: rows of a product.
         n: its columns.
+        processors: multiprocessors of the device.
         named: the tiles that can compute it, by name.
         every: for max-autotune, which may take its time.
         known: the candidate that was best before.
@@ -44,15 +46,16 @@ def candidates(
         traced=partial(_in_torch, epilogue=theirs, without=without),
         estimate=partial(region_microseconds, fused=False),
     )
-    names = every_likely(named, m) if every else likely(named, epilogue.products, m, n)
-    best = (known or "").removeprefix("triton ")
+    few = partial(likely, named, epilogue.products, m, n, processors)
+    names = every_likely(named, m) if every else few()
+    best = (known or "").rpartition(" ")[2]
     if best in named and best not in names:
         names.append(best)
     return (
         plain,
         *(
             Candidate(
-                f"triton {name}",
+                named[name].candidate,
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,

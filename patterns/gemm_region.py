@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, fx
@@ -38,7 +39,9 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import FEW_ROWS, shared_memory, tiles
+from fusepass.kernels.gemm_tiles import FEW_ROWS, multiprocessors, shared_memory, tiles
+from fusepass.kernels.hopper_copies import by_host
+from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, sum_apart
 from fusepass.patterns.gemm_candidates import candidates
@@ -136,13 +139,15 @@ def _asked(
         name: tile
         for name, tile in every_tile.items()
         if tile.takes(rows, weights, region.epilogue)
-        and (not tile.groups or torch_private.kernel_calls_tested())  # Gluon: a launcher of our own
+        and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
+        and (tile.language != "cuda" or by_host((x, *weights, *operands), region.epilogue))
     }
     entry = remembered(problem, options) if x.device.type == "cuda" else None
     found = candidates(
         region.epilogue,
         m * (problem.batches or 1),
         n,
+        processors=multiprocessors(x.device),
         named=named,
         every=options.mode.startswith("max-autotune"),
         known=None if entry is None else entry.candidate,
@@ -204,10 +209,23 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
     if choice.candidate in theirs:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
-    tile = choice.candidate.removeprefix("triton ")
+    tile = choice.candidate.rpartition(" ")[2]
+    obstacle = _uncompiled(asked, tile, site.anchor)
+    if obstacle is not None:
+        return obstacle
     apart = choice.candidate == sum_apart.NAME
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes, apart=apart)
     return _accepted(choice, site.notes["region"])
+
+
+def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
+    """Why a kernel in CUDA C++ cannot be had, if it is one; compiled before a call is written."""
+    epilogue, problem = asked.region.epilogue, asked.problem
+    tile = tiles(epilogue).get(name)
+    if tile is None or tile.cuda is None:
+        return None
+    make = partial(prepare, epilogue, tile.cuda, problem.dtype, problem.device)
+    return own_kernels.compiled("gemm_region", make, node)
 
 
 def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:

@@ -69,7 +69,7 @@ def lower_to_host_call(
     """
     if "torch._inductor.lowering" not in sys.modules:
         return
-    from torch._inductor import config, ir, lowering
+    from torch._inductor import lowering
     from torch._inductor.virtualized import V
 
     if getattr(lowering.lowerings.get(operator), "fusepass_plan", None) is plan:
@@ -80,42 +80,63 @@ def lower_to_host_call(
         node = V.graph.current_node
         fakes = fx.map_arg(node.args, lambda one: one.meta["val"])
         more = {} if stays is None else {"own": _own(node, stays)}
-        python = not V.graph.cpp_wrapper and not getattr(config, "fx_wrapper", False)
-        call = plan(*fakes, **more) if python else None
+        call = plan(*fakes, **more) if can_be_written() else None
         if call is None:
             return leave(*args)
         leaves = zip(_leaves(fakes), _leaves(args), strict=True)
-        pairs = [(fake, value) for fake, value in leaves if isinstance(fake, torch.Tensor)]
-        tensors = [
-            ir.ExternKernel.require_exact_strides(value, [*map(expression, fake.stride())])
-            for fake, value in pairs[call.written :]
-        ]
-        if call.written:
-            _kernel_class()(call, tensors, [value for _, value in pairs[: call.written]])
-            return None
-        empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
-        device = pairs[0][0].device
-        kinds = [
-            (dtype, [*map(expression, shape)], [*map(expression, strides)])
-            for dtype, shape, strides in call.outputs
-        ]
-        outputs = {
-            i: empty(shape, strides, dtype=dtype, device=device)
-            for i, (dtype, shape, strides) in enumerate(kinds)
-            if i not in call.returned
-        }
-        made = _kernel_class()(call, tensors, list(outputs.values()))
-        for place, i in enumerate(call.returned):
-            dtype, shape, strides = kinds[i]
-            layout = ir.FixedLayout(device, dtype, shape, strides)
-            checked = {"skip_size_stride_alignment_checks": True}  # it is what was said of it
-            one = ir.MultiOutput(layout, made, [(list, place)], **checked)
-            V.graph.never_reuse_buffers.add(one.get_name())
-            outputs[i] = ir.TensorBox.create(one)
-        return [outputs[i] for i in range(len(kinds))]
+        return written(
+            call, [(fake, value) for fake, value in leaves if isinstance(fake, torch.Tensor)]
+        )
 
     lowering.register_lowering(operator, type_promotion_kind=None)(lower)
     vars(lowering.lowerings[operator])["fusepass_plan"] = plan
+
+
+def can_be_written() -> bool:
+    """Whether the code that is generated now is Python."""
+    from torch._inductor import config
+    from torch._inductor.virtualized import V
+
+    return not V.graph.cpp_wrapper and not getattr(config, "fx_wrapper", False)
+
+
+def written(call: HostCall, pairs: Sequence[tuple[torch.Tensor, Any]]) -> list[Any] | None:
+    """What stands for the outputs of a call in Inductor's graph; None of one that has none.
+
+    Args:
+        call: to be written into the generated code.
+        pairs: of the operator's tensors, fake ones and what stands for them.
+    """
+    from torch._inductor import ir, lowering
+    from torch._inductor.virtualized import V
+
+    tensors = [
+        ir.ExternKernel.require_exact_strides(value, [*map(expression, fake.stride())])
+        for fake, value in pairs[call.written :]
+    ]
+    if call.written:
+        _kernel_class()(call, tensors, [value for _, value in pairs[: call.written]])
+        return None
+    empty = lowering.lowerings[torch.ops.aten.empty_strided.default]
+    device = pairs[0][0].device
+    kinds = [
+        (dtype, [*map(expression, shape)], [*map(expression, strides)])
+        for dtype, shape, strides in call.outputs
+    ]
+    outputs = {
+        i: empty(shape, strides, dtype=dtype, device=device)
+        for i, (dtype, shape, strides) in enumerate(kinds)
+        if i not in call.returned
+    }
+    made = _kernel_class()(call, tensors, list(outputs.values()))
+    for place, i in enumerate(call.returned):
+        dtype, shape, strides = kinds[i]
+        layout = ir.FixedLayout(device, dtype, shape, strides)
+        checked = {"skip_size_stride_alignment_checks": True}  # it is what was said of it
+        one = ir.MultiOutput(layout, made, [(list, place)], **checked)
+        V.graph.never_reuse_buffers.add(one.get_name())
+        outputs[i] = ir.TensorBox.create(one)
+    return [outputs[i] for i in range(len(kinds))]
 
 
 def _own(node: fx.Node, stays: Callable[[fx.Node], bool]) -> frozenset[int]:

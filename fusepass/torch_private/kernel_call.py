@@ -12,6 +12,7 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.expressions import expression
+from fusepass.torch_private.host_call import HostCall, can_be_written, written
 from fusepass.torch_private.versions import TESTED_TORCH, torch_version
 
 
@@ -50,14 +51,15 @@ def kernel_calls_possible() -> bool:
     return low <= torch_version() <= high
 
 
-Plan = Callable[[Sequence[torch.Tensor], int, str, str], KernelCall | None]
+Plan = Callable[[Sequence[torch.Tensor], int, str, str], KernelCall | HostCall | None]
 
 
 def lower_to_kernel(operator: Any, plan: Plan) -> None:
     """Compile ``operator(x, weights, operands, epilogue, tile)`` to a launch of the planned kernel.
 
     The launch stands in the generated code with the kernel's text, as one of the user's own Triton
-    kernels would: nothing of ours is called, and Inductor plans the memory of its outputs.
+    kernels would: nothing of ours is called, and Inductor plans the memory of its outputs. A plan
+    may name a function of ours to be called instead.
 
     Args:
         operator: an overload of that signature.
@@ -85,6 +87,10 @@ def lower_to_kernel(operator: Any, plan: Plan) -> None:
         call, device = plan(fakes, len(weights), epilogue, tile), fakes[0].device
         if call is None or V.graph.cpp_wrapper:
             return leave(x, weights, operands, epilogue, tile)
+        if isinstance(call, HostCall):
+            if not can_be_written():
+                return leave(x, weights, operands, epilogue, tile)
+            return written(call, list(zip(fakes, [x, *weights, *operands], strict=True)))
         tensors = [
             ir.ExternKernel.require_exact_strides(value, [expression(s) for s in fake.stride()])
             for value, fake in zip([x, *weights, *operands], fakes, strict=True)

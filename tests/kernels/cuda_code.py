@@ -3,7 +3,8 @@
 As a script, ``generate`` writes a line of JSON for each case: its name, its code, and how much code
 Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
 device. ``interpret`` reads these lines and writes how far the results of each are from the
-reference's; under ``TRITON_INTERPRET=1``. ``recipes`` and ``reduce`` write how many kernels
+reference's; under ``TRITON_INTERPRET=1``. ``call`` writes code that calls a function of ours, and
+whether its rows vary; ``recipes`` and ``reduce`` write how many kernels
 reductions take.
 """
 
@@ -46,6 +47,7 @@ PLAIN = Epilogue(1, (), (), (OUT,))
 GATED = Epilogue(
     2, (), (Step("sigmoid", ("%0",)), Step("mul", ("%2", "%1"))), (Output("%3", NAMED),)
 )
+JOINT = "joint128x224x64w8s4"
 TILES = ("128x128x64w8s4", "128x256x64w8s3h", "rows16x32x256w2s4", "row1x8x512w4s3")
 
 
@@ -72,7 +74,7 @@ def _convolution(x: Tensor, w: Tensor, row: Tensor) -> list[Tensor]:
 
 def _pair(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
     tile = gemm_region.tiles(GATED)
-    name = next(name for name, one in tile.items() if not one.groups and not one.plain)
+    name = next(name for name, one in tile.items() if one.form == "grid")
     return gemm_region.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), name)
 
 
@@ -131,6 +133,17 @@ def generate() -> None:
     for case in cases():
         code = code_of(case.program, case.given, varies=case.varies)
         sys.stdout.write(json.dumps([case.name, code, compiled_kernels(code)]) + "\n")
+
+
+def call() -> None:
+    """Write the code of a product by a kernel in CUDA C++, of known rows and of rows that vary."""
+    believe_in_a_device()
+    importlib.import_module("torch._inductor.lowering")
+    gemm_region.install_lowering()
+    for varies in (False, True):
+        program, given = _products(JOINT)
+        code = code_of(program, given, varies=varies)
+        sys.stdout.write(json.dumps([varies, code]) + "\n")
 
 
 def parted(x: Tensor) -> Tensor:
@@ -232,5 +245,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    ways = (generate, interpret, recipes, reduce)
+    ways = (generate, interpret, call, recipes, reduce)
     {way.__name__: way for way in ways}[sys.argv[1]]()

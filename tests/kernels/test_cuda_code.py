@@ -60,6 +60,20 @@ def test_each_call_becomes_one_launch_that_computes_the_same() -> None:
     assert max(far.values()) < 5e-4, far  # of the results; fp16 rounds to as much
 
 
+def test_a_kernel_in_cuda_is_called() -> None:
+    """With what may vary as numbers, and nothing of it left as an operator."""
+    for varies, code in _written("call"):
+        called = code.split("def call")[1].split("def get_args")[0]
+        assert "ops.fusepass" not in called
+        assert code.count("hopper_cuda_launch") == 1
+        assert "(128, 224, 4, False), 'float16', (384, 256), (256, 256), 0" in code
+        (line,) = [one for one in called.splitlines() if "fusepass_0(" in one]
+        rows, apart, *tensors = line.strip().removeprefix("fusepass_0(").split(", ")
+        assert (rows == "512") != varies
+        assert apart == "384"  # rows of what is multiplied to the product
+        assert [one.rstrip(")") for one in tensors[-2:]] == ["buf0", "buf1"]  # Inductor's memory
+
+
 @pytest.mark.sampled(3)
 def test_reductions_in_fewer_launches() -> None:
     """What the recipes for reductions are for; with a torch where they are not, they can go."""

@@ -125,7 +125,7 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def without_hopper(products: int) -> dict[str, Tile]:
-    return {name: tile for name, tile in tiles(OF[products]).items() if not tile.groups}
+    return {name: t for name, t in tiles(OF[products]).items() if t.language == "triton"}
 
 
 @pytest.mark.parametrize("m", [1, 16, 33, 64, 65, 1000])
@@ -141,6 +141,46 @@ def test_a_wide_search(m: int) -> None:
         assert found == list(named)
     transposed = {name: tile for name, tile in named.items() if not tile.plain}
     assert every_likely(transposed, m) == list(transposed)  # of weights as (K, N)
+
+
+def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights as (N, K) of a half type, results of one, on Hopper; Gluon need not be there."""
+    some = [tile for tile in tiles(HALF, 227 << 10).values() if tile.language == "cuda"]
+    assert {tile.form for tile in some} == {"joint", "turns"}
+    weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
+    assert not any(tile.takes(1000, [weight], HALF) for tile in some)
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
+    symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
+    assert all(tile.takes(m, [weight], HALF) for tile in some for m in (1, 1000, symbolic))
+    reduced = replace(HALF, outputs=(*HALF.outputs, Output("%0", "float32", "rows")))
+    for weights, epilogue in (
+        (weight.contiguous(), HALF),
+        (weight.float(), HALF),
+        (weight.expand(4, 64, 64), HALF),
+        (weight, SINGLE),
+        (weight, reduced),
+    ):
+        assert not any(tile.takes(1000, [weights], epilogue) for tile in some)
+
+
+@pytest.mark.parametrize(
+    ("products", "m", "n", "columns", "form"),
+    [
+        (1, 2048, 1024, 128, "joint"),
+        (1, 256, 14336, 224, "joint"),  # 128 tiles of 132
+        (2, 256, 14336, 224, "joint"),
+        (1, 384, 14336, 192, "joint"),
+        (1, 8192, 4096, 128, "turns"),
+        (2, 8192, 4096, 128, "turns"),
+    ],
+)
+def test_the_tile_that_loads_least(products: int, m: int, n: int, columns: int, form: str) -> None:
+    named = tiles(OF[products], 227 << 10)
+    some = {name: tile for name, tile in named.items() if tile.language == "cuda"}
+    (found,) = likely(some, products, m, n)
+    assert (some[found].n, some[found].form) == (columns, form)
+    assert some[found].candidate == f"cuda {found}"
 
 
 def test_many_rows() -> None:
@@ -161,7 +201,7 @@ def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
     tile = tiles(HALF)[first]
     assert tile.form == form
     assert len(others) == (0 if form == "pingpong" else 1)
-    assert all(other in without_hopper(1) for other in others)
+    assert all(tiles(HALF)[other].form == "joint" for other in others)
     count, most = programs(tile, 1, m, n, 132)
     assert most == 132
     assert count >= (2 * most if form == "pingpong" else 0.8 * most)

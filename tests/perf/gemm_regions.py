@@ -86,7 +86,7 @@ def ours(
     text, exact = epilogue.text(), kernel.reference(x, weights, operands, epilogue)
     found: dict[str, Callable[[], Any]] = {}
     some = [name for name in named if not named[name].plain] if all_tiles else []
-    older = {name: tile for name, tile in named.items() if not tile.groups}
+    older = {name: tile for name, tile in named.items() if tile.language == "triton"}
     both = chain.from_iterable(likely(of, epilogue.products, m, n) for of in (named, older))
     for name in some or dict.fromkeys(both):
         got = kernel.launch(x, weights, operands, text, named[name])
@@ -231,7 +231,7 @@ def measured(
         for key, times in samples.rounds.items():
             tile = key.removeprefix(f"{name} ")
             if tile not in (key, "unfused", "cublaslt"):
-                rounds[f"triton {tile}"] = times
+                rounds[tiles(problem.epilogue)[tile].candidate] = times
         keep(problem, Samples(rounds))
         if f"{name} cublaslt" in samples.rounds:
             both = {**rounds, "cublaslt": samples.rounds[f"{name} cublaslt"]}

@@ -1,0 +1,292 @@
+"""The CUDA C++ text of a GEMM with an epilogue for Hopper, of any number of rows and columns.
+
+One warp fills a ring of tiles by TMA; ``groups`` groups of four warps multiply 64 rows each from
+there (``wgmma``, PTX ISA "Asynchronous Warpgroup Level Matrix Instructions") and have the
+epilogue's results leave through shared memory. Gluon's tiles are powers of two; here rows are
+multiples of 64 and columns of 16, so that tiles can be chosen that leave no multiprocessor idle.
+
+Weights lie as (N, K). A gated pair is one tile whose halves are columns of two weights.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fusepass.graph.epilogue import Epilogue, Operand
+from fusepass.kernels.cuda_text import HEAD, TYPES
+from fusepass.kernels.epilogue_text import constants, expression, value_text
+from fusepass.kernels.hopper_cuda_text import HELPERS, REGISTERS, SENT, TEXT
+
+NAME = "fusepass_gemm_cuda"
+_ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
+_HALF = ("float16", "bfloat16")
+_MOST = 3.4e38  # of single precision
+_PLACES = 2  # pieces of results on their way out, of each group
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the work is cut.
+
+    Attributes:
+        rows: of a tile, a multiple of 64.
+        columns: of a tile; of a pair, of both weights together.
+        stages: tiles of operands in flight.
+        turns: whether two groups of four warps take every other tile, so that one's epilogue runs
+            while the other multiplies; else there is a group for each 64 rows of a tile.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    turns: bool = False
+
+    @property
+    def groups(self) -> int:
+        """Of four warps that multiply."""
+        return 2 if self.turns else self.rows // 64
+
+    @property
+    def own(self) -> int:
+        """Rows of a tile that one group multiplies."""
+        return self.rows if self.turns else 64
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 128 * self.groups + (128 if self.many else 32)
+
+    @property
+    def many(self) -> bool:
+        """Whether a thread's products fill its registers: those who load give them theirs."""
+        return self.own // 64 * self.columns > 144 or self.groups > 2
+
+    def width(self, products: int) -> int:
+        """Columns of the result in a tile."""
+        return self.columns // products
+
+    def piece(self, products: int) -> int:
+        """Columns that leave together."""
+        return next(one for one in (64, 32, 16) if self.width(products) % one == 0)
+
+    def shared(self, products: int) -> int:
+        """Bytes of shared memory that a block needs."""
+        ring = self.stages * (self.rows + self.columns) * _ROW
+        staged = self.groups * _PLACES * 64 * self.piece(products) * 2
+        return 1024 + ring + staged + 16 * self.stages + 16
+
+
+def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
+    """The source of ``fusepass_gemm_cuda``.
+
+    Its parameters are descriptors of x, the weights and the outputs, then a structure of the
+    operands' addresses, strides of those of kind ``full``, and M, N and K.
+
+    Args:
+        epilogue: of one or two products, with outputs of one half type and nothing reduced.
+        shape: of its tiles.
+        dtype: of x and the weights, ``float16`` or ``bfloat16``.
+    """
+    count = len(epilogue.outputs)
+    half = TYPES[epilogue.outputs[0].dtype]
+    width = shape.width(epilogue.products)
+    maps = ["x_map", *(f"w{i}_map" for i in range(epilogue.products))]
+    maps += [f"o{i}_map" for i in range(count)]
+    fields = "".join(f"u64 p{i}, s{i}; " for i in range(len(epilogue.operands)))
+    registers = shape.columns // 2
+    replaced = {
+        "$fields": fields,
+        "$registers": ", ".join(f"%{i}" for i in range(registers)),
+        "$outputs": ", ".join(f'"+f"(d[{i}])' for i in range(registers)),
+        "$nonzero": f"%{registers + 2}",
+        "$x, $w": f"%{registers}, %{registers + 1}",
+        "$columns_read": _read_ahead(epilogue),
+        "$columns": str(shape.columns),
+        "$kind": {"float16": "f16", "bfloat16": "bf16"}[dtype],
+        "$ready": "\n".join(
+            f'    asm volatile("prefetch.tensormap [%0];" :: "l"(&{one}) : "memory");'
+            for one in maps
+        ),
+        "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in maps),
+        "$weights": "\n".join(_weight(i, width) for i in range(epilogue.products)),
+        "$given": ", ".join(
+            [
+                *(f"float v{i}" for i in range(epilogue.products)),
+                *(
+                    f"{_number(one)} v{i}"
+                    for i, one in enumerate(epilogue.operands, epilogue.products)
+                ),
+                *(f"float& r{i}" for i in range(count)),
+            ]
+        ),
+        "$steps": "\n".join(_steps(epilogue)),
+        "$sent": _made(epilogue, width, half) + SENT,
+        "$fewer": REGISTERS.format("dec", 40 if shape.groups < 3 else 32) * shape.many,
+        "$more_registers": REGISTERS.format("inc", {1: 216, 2: 232, 3: 160}[shape.groups])
+        * shape.many,
+        "$helpers": _helpers(),
+        "$name": NAME,
+    }
+    text = TEXT
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    defined = {
+        "ROWS": shape.rows,
+        "COLUMNS": shape.columns,
+        "WIDTH": width,
+        "GROUPS": shape.groups,
+        "STAGES": shape.stages,
+        "TURNS": int(shape.turns),
+        "BLOCKS": shape.own // 64,
+        "THREADS": shape.threads,
+        "PIECE": shape.piece(epilogue.products),
+        "PLACES": _PLACES,
+        "OUTPUTS": count,
+    }
+    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
+
+
+def _helpers() -> str:
+    text = HELPERS
+    for key, number in constants().items():
+        text = text.replace(key, f"{number!r}f")
+    return text
+
+
+def _weight(i: int, width: int) -> str:
+    """The line that loads a weight's columns of a tile."""
+    at = f"w + {i * width} * 128" if i else "w"
+    return f"          load({at}, &w{i}_map, barrier, k * 64, n * WIDTH);"
+
+
+def _steps(epilogue: Epilogue) -> list[str]:
+    first = epilogue.products + len(epilogue.operands)
+    lines = [
+        f"  auto v{i} = {in_cuda(expression(epilogue, step))};"
+        for i, step in enumerate(epilogue.steps, first)
+    ]
+    for i, output in enumerate(epilogue.outputs):
+        lines.append(f"  r{i} = {in_cuda(value_text(output.value))};")
+    return lines
+
+
+def _number(operand: Operand) -> str:
+    return "bool" if operand.dtype == "bool" else "float"
+
+
+def _read_ahead(epilogue: Epilogue) -> str:
+    """Lines that read what is the same for all columns, of a thread's two rows."""
+    lines = []
+    for i, one in enumerate(epilogue.operands):
+        kind, number = TYPES[one.dtype], _number(one)
+        if one.kind == "scalar":
+            lines.append(f"      const {number} a{i} = get(*(const {kind}*)t.p{i});")
+        if one.kind == "column":
+            lines.append(f"      {number} a{i}[2];")
+            for part in range(2):
+                at = f"row + {8 * part}"
+                read = f"{at} < t.M ? get(((const {kind}*)t.p{i})[{at}]) : ({number})0"
+                lines.append(f"      a{i}[{part}] = {read};")
+    return "\n".join(lines)
+
+
+# Of each eight columns a thread has two neighbours in each of two rows.
+_MADE = """\
+        u32 made[OUTPUTS][PIECE / 4];
+        const map_t* maps[] = {$addresses};
+#pragma unroll
+        for (int eight = 0; eight < PIECE / 8; ++eight) {
+          const int j = piece * (PIECE / 8) + eight;
+          const u32 at = column + j * 8;
+$rows
+#pragma unroll
+          for (int part = 0; part < 2; ++part) {
+            float r[OUTPUTS][2];
+$full
+#pragma unroll
+            for (int one = 0; one < 2; ++one) element($values);
+$packed
+          }
+        }
+"""
+_ROW_OPERAND = """\
+          {number} a{i}[2] = {{0, 0}};
+          if (at < t.N) {{
+            a{i}[0] = get(((const {kind}*)t.p{i})[at]);
+            a{i}[1] = get(((const {kind}*)t.p{i})[at + 1]);
+          }}"""
+_FULL_OPERAND = """\
+            {number} a{i}[2] = {{0, 0}};
+            if (at < t.N && row + 8 * part < t.M) {{
+              const {kind}* from = (const {kind}*)t.p{i} + (u64)(row + 8 * part) * t.s{i} + at;
+              {read}
+            }}"""
+
+
+def _made(epilogue: Epilogue, width: int, half: str) -> str:
+    """Lines that compute a piece's results, two of a row in a word."""
+    lines: dict[str, list[str]] = {"row": [], "full": []}
+    values = ["d[0][j * 4 + part * 2 + one]"]
+    values += [f"d[0][{width // 2} + j * 4 + part * 2 + one]"] * (epilogue.products - 1)
+    for i, one in enumerate(epilogue.operands):
+        named = {"i": i, "kind": TYPES[one.dtype], "number": _number(one)}
+        if one.kind == "row":
+            lines["row"].append(_ROW_OPERAND.format(**named))
+        if one.kind == "full":  # rows of a half type start at multiples of 16 bytes
+            apart = f"a{i}[0] = get(from[0]);\n              a{i}[1] = get(from[1]);"
+            read = f"fetch<2>(from, true, a{i});" if one.dtype in _HALF else apart
+            lines["full"].append(_FULL_OPERAND.format(**named, read=read))
+        index = {"scalar": "", "column": "[part]"}.get(one.kind, "[one]")
+        values.append(f"a{i}{index}")
+    count = len(epilogue.outputs)
+    values += [f"r[{i}][one]" for i in range(count)]
+    packed = [
+        f"            made[{i}][eight * 2 + part] = _packed(r[{i}][0], r[{i}][1], {half}());"
+        for i in range(count)
+    ]
+    replaced = {
+        "$addresses": ", ".join(f"&o{i}_map" for i in range(count)),
+        "$rows": "\n".join(lines["row"]),
+        "$full": "\n".join(lines["full"]),
+        "$values": ", ".join(values),
+        "$packed": "\n".join(packed),
+    }
+    text = _MADE
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    return text
+
+
+def in_cuda(text: str) -> str:
+    """An expression of Triton's as CUDA C++."""
+    text = text.replace(", propagate_nan=tl.PropagateNan.ALL", "")
+    for theirs, ours in _NAMES.items():
+        text = text.replace(theirs, ours)
+    text = re.sub(r'float\("(-?)(nan|inf)"\)', _special, text)
+    return _NUMBER.sub(_single, text)
+
+
+_NUMBER = re.compile(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(?![\w.])")
+_NAMES = {
+    "tl.exp2": "_exp2",
+    "tl.abs": "fabsf",
+    "tl.log": "logf",
+    "tl.sqrt": "sqrtf",
+    "tl.rsqrt": "rsqrtf",
+    "tl.where": "_where",
+    "tl.maximum": "_larger",
+    "tl.minimum": "_smaller",
+    "True": "true",
+    "False": "false",
+}
+
+
+def _special(found: re.Match[str]) -> str:
+    bits = "0x7fffffffu" if found[2] == "nan" else "0x7f800000u"
+    return f"{found[1]}__uint_as_float({bits})"
+
+
+def _single(found: re.Match[str]) -> str:
+    """A number, which without an f would be of double precision."""
+    return f"{found[0]}f" if float(found[0]) < _MOST else "__uint_as_float(0x7f800000u)"

@@ -1,0 +1,229 @@
+"""The GEMM in CUDA C++ for Hopper: its text compiled, and its launches with a pretended driver."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels import gemm_region, gemm_tiles, hopper_cuda_launch
+from fusepass.kernels.gemm_tiles import tiles
+from fusepass.kernels.hopper_cuda import Shape, hopper_cuda, in_cuda
+from fusepass.torch_private.host_call import HostCall
+from tests.kernels.nvrtc import compile_error, needs_nvrtc
+from tests.kernels.test_gemm_region import EPILOGUES
+
+STORED = {
+    name: epilogue
+    for name, epilogue in EPILOGUES.items()
+    if not epilogue.reduced and {one.dtype for one in epilogue.outputs} <= {"float16", "bfloat16"}
+}
+SHAPES = [tile.cuda for tile in tiles(EPILOGUES["plain"]).values() if tile.cuda is not None]
+STEPS = (
+    Step("add", ("%0", "%1")),
+    Step("mul", ("%6", "%2")),
+    Step("where", ("%5", "%7", "%3")),
+    Step("maximum", ("%8", -0.0)),
+    Step("add", ("%9", 1e-05)),
+    Step("mul", ("%10", "%4")),
+    Step("lt", ("%11", math.inf)),
+    Step("eq", ("%11", "%11")),
+    Step("logical_and", ("%12", "%13")),
+    Step("where", ("%14", "%11", math.nan)),
+)
+EVERYTHING = Epilogue(
+    1,
+    (
+        Operand("row", "bfloat16"),
+        Operand("column", "float32"),
+        Operand("full", "float16"),
+        Operand("scalar", "float32"),
+        Operand("full", "bool"),
+    ),
+    STEPS,
+    (Output("%15", "bfloat16"), Output("%0", "bfloat16")),
+)
+
+
+@needs_nvrtc
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_it_compiles(name: str, shape: Shape) -> None:
+    epilogue = STORED[name]
+    dtype = epilogue.outputs[0].dtype
+    assert compile_error(hopper_cuda(epilogue, shape, dtype), "sm_90a") is None
+
+
+@needs_nvrtc
+def test_it_compiles_with_everything() -> None:
+    text = hopper_cuda(EVERYTHING, SHAPES[0], "float16")
+    assert compile_error(text, "sm_90a") is None
+    assert ".kind" not in text
+    assert not re.findall(r"(?m)^.*\$\w+.*$", text)  # every place is filled
+
+
+def test_blocks_share_what_fits() -> None:
+    for products in (1, 2):
+        for shape in SHAPES:
+            assert shape.shared(products) <= 227 << 10
+            assert shape.width(products) % shape.piece(products) == 0
+            assert shape.threads * 168 <= 1 << 16 or shape.groups > 2
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("v1 * 0.5", "v1 * 0.5f"),
+        ("1.0 + tl.exp2(-v10)", "1.0f + _exp2(-v10)"),
+        ("tl.maximum(v3, 0.0, propagate_nan=tl.PropagateNan.ALL)", "_larger(v3, 0.0f)"),
+        ("tl.where(v1, v2, 1e-05)", "_where(v1, v2, 1e-05f)"),
+        ('v1 < float("-inf")', "v1 < -__uint_as_float(0x7f800000u)"),
+        ("v1 + 1e+300", "v1 + __uint_as_float(0x7f800000u)"),
+        ("v1 & True", "v1 & true"),
+    ],
+)
+def test_expressions(theirs: str, ours: str) -> None:
+    """A number without an f would have all arithmetic in double precision."""
+    assert in_cuda(theirs) == ours
+
+
+class Driver:
+    """Takes launches and descriptors, and remembers them."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.maps: list[Any] = []
+        self.compiled: list[Any] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        nvrtc = SimpleNamespace(
+            give_shared_memory=lambda kernel, size: self.compiled.append(size),
+            stream=lambda device: 7,
+            launch_with=self._launched,
+        )
+        monkeypatch.setattr(hopper_cuda_launch, "nvrtc", nvrtc)
+        monkeypatch.setattr(hopper_cuda_launch.kept_cubins, "compiled", self._compiled)
+        monkeypatch.setattr(hopper_cuda_launch, "tensor_map", self._mapped)
+        monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+        properties = SimpleNamespace(multi_processor_count=132)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        hopper_cuda_launch._compiled.cache_clear()
+        hopper_cuda_launch.filler.cache_clear()
+
+    def _compiled(self, source: str, name: str, architecture: str) -> str:
+        assert (name in source, architecture) == (True, "90a")
+        self.compiled.append(source)
+        return "kernel"
+
+    def _mapped(self, of: Any, address: int, rows: int, columns: int, stride: int) -> Any:
+        self.maps.append((of.tile, of.swizzle, address, rows, columns, stride))
+        return (ctypes.c_char * 128)()
+
+    def _launched(self, *given: Any) -> None:
+        self.launches.append(given)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Driver()
+    made.install(monkeypatch)
+    yield made
+    hopper_cuda_launch._compiled.cache_clear()
+    hopper_cuda_launch.filler.cache_clear()
+
+
+def test_a_launch(driver: Driver) -> None:
+    """Its descriptors, its numbers, and how many blocks; asked for again, it is kept."""
+    epilogue = replace(EVERYTHING, outputs=EVERYTHING.outputs)
+    m, n, k = 300, 520, 96
+    x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
+    operands = [
+        torch.empty(n, dtype=torch.bfloat16),
+        torch.empty(m, 1),
+        torch.empty(m, n + 8, dtype=torch.float16)[:, :n],
+        torch.empty(()),
+        torch.empty(m, n, dtype=torch.bool),
+    ]
+    outputs = [torch.empty(m, n, dtype=torch.bfloat16) for _ in range(2)]
+    fill = hopper_cuda_launch.filler(
+        epilogue.text(), (128, 224, 4, False), "float16", (n, k), (k, k), 0
+    )
+    strides = operands[2].stride(0), operands[4].stride(0)
+    for _ in range(2):
+        fill(m, *strides, x, w, *operands, *outputs)
+    assert driver.maps == [
+        ((128, 64), 3, x.data_ptr(), m, k, k),
+        ((224, 64), 3, w.data_ptr(), n, k, k),
+        *(((64, 32), 2, one.data_ptr(), m, n, n) for one in outputs),
+    ]
+    first, again = driver.launches
+    kernel, grid, threads, shared, stream, parameters = first
+    shape = Shape(128, 224, 4)
+    assert (kernel, grid, stream) == ("kernel", (3 * 3, 1, 1), 7)
+    assert (threads, shared) == (shape.threads, shape.shared(1))
+    assert again[-1] is parameters
+    assert len(parameters) == 5  # four descriptors, and the rest
+    wanted = [
+        one
+        for i, at in enumerate(operands)
+        for one in (at.data_ptr(), {2: strides[0], 4: strides[1]}.get(i, 0))
+    ]
+    table = (ctypes.c_uint64 * len(wanted)).from_address(parameters[4])
+    assert list(table) == wanted
+    sizes = (ctypes.c_uint32 * 3).from_address(parameters[4] + 8 * len(wanted))
+    assert list(sizes) == [m, n, k]
+    fill(m - 1, *strides, x, w, *operands, *outputs)
+    assert driver.maps[4][3] == m - 1
+    fill(0, *strides, x, w, *operands, *outputs)
+    assert len(driver.launches) == 3  # of nothing there is none
+    assert len(driver.compiled) == 2  # a source and its memory: M is none of its constants
+
+
+def test_launches_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than kept for ever, where each call comes with other memory."""
+    plain = EPILOGUES["plain"]
+    dtype = plain.outputs[0].dtype
+    fill = hopper_cuda_launch.filler(
+        plain.text(), (128, 128, 6, False), dtype, (64, 64), (64, 64), 0
+    )
+    half = getattr(torch, dtype)
+    x, w, out = (torch.empty(64, 64, dtype=half) for _ in range(3))
+    for m in [*range(1, 3 * hopper_cuda_launch._KEPT), 1]:
+        fill(m, x, w, out)
+    assert len(driver.launches) == 3 * hopper_cuda_launch._KEPT
+    assert driver.launches[0][1] == driver.launches[-1][1]
+    assert len(driver.maps) == 3 * len(driver.launches)  # the first is made anew
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_generated_code_calls(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    epilogue = EPILOGUES["gelu"]
+    dtype = getattr(torch, epilogue.outputs[0].dtype)
+    m, n, k = 300, 520, 96
+
+    def fake(shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=kind, device="meta")
+
+    shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
+    operands = [fake(shapes[one.kind], getattr(torch, one.dtype)) for one in epilogue.operands]
+    values = [fake((m, k), dtype), fake((n, k), dtype).t(), *operands]
+    call = gemm_region._host_call(values, 1, epilogue, Shape(128, 224, 4))
+    assert isinstance(call, HostCall)
+    assert eval(repr(call.arguments)) == call.arguments
+    assert [kind for kind, *_ in call.outputs] == [dtype] * len(epilogue.outputs)
+    full = sum(one.kind == "full" for one in epilogue.operands)
+    assert list(call.numbers) == [m, *[n] * full]
+    text, cut, name, sizes, strides, device = call.arguments
+    assert (text, cut, sizes, strides) == (epilogue.text(), (128, 224, 4, False), (n, k), (k, k))
+    assert (getattr(torch, name), device) == (dtype, 0)
