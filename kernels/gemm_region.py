@@ -359,7 +359,7 @@ def _host_call(
     cut = shape.rows, shape.columns, shape.stages, shape.turns
     dtype = str(x.dtype).removeprefix("torch.")
     strides = x.stride(0), first.stride(1)
-    given = epilogue.text(), cut, dtype, (n, x.shape[1]), strides, x.device.index or 0
+    given = epilogue.text(), cut, dtype, (n, first.shape[0]), strides, x.device.index or 0
     filler = hopper_cuda_launch.filler
     return HostCall(filler.__module__, "filler", given, outputs, (m, *apart))
 

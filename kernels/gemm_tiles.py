@@ -348,7 +348,9 @@ def shared_memory(device: torch.device) -> int:
 @functools.cache
 def is_hopper(device: torch.device) -> bool:
     """Whether a device has the instructions of sm_90a."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 @functools.cache

@@ -11,6 +11,7 @@ Weights lie as (N, K). A gated pair is one tile whose halves are columns of two 
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 
 from fusepass.graph.epilogue import Epilogue, Operand
@@ -21,7 +22,6 @@ from fusepass.kernels.hopper_cuda_text import HELPERS, REGISTERS, SENT, TEXT
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
 _HALF = ("float16", "bfloat16")
-_MOST = 3.4e38  # of single precision
 _PLACES = 2  # pieces of results on their way out, of each group
 
 
@@ -264,6 +264,7 @@ def in_cuda(text: str) -> str:
     for theirs, ours in _NAMES.items():
         text = text.replace(theirs, ours)
     text = re.sub(r'float\("(-?)(nan|inf)"\)', _special, text)
+    text = text.replace("--", "- -")  # of a negative number: C++ would count it down
     return _NUMBER.sub(_single, text)
 
 
@@ -288,5 +289,9 @@ def _special(found: re.Match[str]) -> str:
 
 
 def _single(found: re.Match[str]) -> str:
-    """A number, which without an f would be of double precision."""
-    return f"{found[0]}f" if float(found[0]) < _MOST else "__uint_as_float(0x7f800000u)"
+    """A number, which without an f would be of double precision; infinity where that is nearest."""
+    try:
+        struct.pack("<f", float(found[0]))
+    except OverflowError:
+        return "__uint_as_float(0x7f800000u)"
+    return f"{found[0]}f"

@@ -81,7 +81,7 @@ $ready
       init(full + 8 * i, 1);
       init(empty + 8 * i, (TURNS ? 1 : GROUPS) * 4);
     }
-    for (u32 i = 0; i < 2; ++i) init(turn + 8 * i, 1);
+    for (u32 i = 0; i < 2; ++i) init(turn + 8 * i, 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -136,7 +136,7 @@ $more_registers    u32 step = TURNS ? group * steps : 0, sent = 0, parity = 1 - 
         before = slot;
         if (++slot == STAGES) { slot = 0; phase ^= 1; }
       }
-      if (TURNS && thread % 128 == 0) release(turn + 8 * (1 - group));
+      if (TURNS && lane == 0) release(turn + 8 * (1 - group));  // a warp may be far behind others
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
       for (int i = 0; i < BLOCKS * COLUMNS / 2; ++i)

@@ -30,7 +30,8 @@ def compiled(source: str, name: str, architecture: str | None = None) -> Any:
         architecture: what to compile for, as ``90a``; else the device's own.
 
     Raises:
-        RuntimeError: NVRTC refuses the source, or is not there.
+        OSError: NVRTC is not there.
+        RuntimeError: it refuses the source, or the driver what was made of it.
     """
     major, minor = torch.cuda.get_device_capability()
     target = architecture or f"{major}{minor}"
@@ -45,14 +46,21 @@ def compiled(source: str, name: str, architecture: str | None = None) -> Any:
     return kernel
 
 
-def _path(source: str, name: str, target: str) -> Path:
+def _path(source: str, name: str, target: str) -> Path | None:
+    """Where it is kept; None where a user has no folder."""
     versions = f"{torch.__version__} {torch.version.cuda}"
     text = "\0".join((source, name, target, versions))
-    return default_folder() / "cubins" / f"{hashlib.sha256(text.encode()).hexdigest()}.cubin"
+    try:
+        folder = default_folder()
+    except RuntimeError:
+        return None
+    return folder / "cubins" / f"{hashlib.sha256(text.encode()).hexdigest()}.cubin"
 
 
-def _read(path: Path) -> tuple[bytes, str] | None:
+def _read(path: Path | None) -> tuple[bytes, str] | None:
     """A binary and its entry's name; None where there is no whole file."""
+    if path is None:
+        return None
     try:
         digest, entry, binary = path.read_bytes().split(b"\n", 2)
     except (OSError, ValueError):
@@ -61,8 +69,10 @@ def _read(path: Path) -> tuple[bytes, str] | None:
     return (binary, entry.decode()) if whole else None
 
 
-def _write(path: Path, binary: bytes, entry: str) -> None:
+def _write(path: Path | None, binary: bytes, entry: str) -> None:
     """Written beside its place and moved there: nobody sees half of it."""
+    if path is None:
+        return
     rest = entry.encode() + b"\n" + binary
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:

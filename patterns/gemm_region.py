@@ -50,6 +50,7 @@ from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.region_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private import nvrtc
 from fusepass.tune import (
     INDUCTOR,
     REFERENCE,
@@ -135,12 +136,13 @@ def _asked(
         scaled=region.scaled,
     )
     every_tile = tiles(region.epilogue, shared_memory(x.device))
+    in_cuda = nvrtc.is_there() and by_host((x, *weights, *operands), region.epilogue)
     named = {
         name: tile
         for name, tile in every_tile.items()
         if tile.takes(rows, weights, region.epilogue)
         and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
-        and (tile.language != "cuda" or by_host((x, *weights, *operands), region.epilogue))
+        and (tile.language != "cuda" or in_cuda)
     }
     entry = remembered(problem, options) if x.device.type == "cuda" else None
     found = candidates(

@@ -1,4 +1,4 @@
-"""CUDA C++ at run time: torch's own helper for NVRTC, and launches with one parameter by value.
+"""CUDA C++ at run time: NVRTC, and launches with parameters by value.
 
 Run on 2.11; from 2.13 on only imported, since no device with it was at hand.
 """
@@ -28,12 +28,70 @@ def binary_of(source: str, name: str, architecture: str) -> tuple[bytes, str]:
         architecture: what to compile for, as ``80`` or ``90a``.
 
     Raises:
-        RuntimeError: NVRTC refuses the source, or is not there.
+        OSError: NVRTC is not there.
+        RuntimeError: it refuses the source.
     """
-    from torch.cuda._utils import _nvrtc_compile
+    library = _library()
+    program = ctypes.c_void_p()
 
-    binary, entry = _nvrtc_compile(source, name, architecture, None, None)
-    return binary, entry
+    def call(function: str, *given: Any) -> None:
+        result = getattr(library, function)(*given)
+        if result:
+            raise RuntimeError(f"{function} of NVRTC: error {result}{_said(library, program)}")
+
+    def taken(what: str) -> bytes:
+        size = ctypes.c_size_t()
+        call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        room = ctypes.create_string_buffer(size.value)
+        call(f"nvrtcGet{what}", program, room)
+        return room.raw
+
+    # Not by torch's helper: that one looks for headers of a toolkit, which need not be there.
+    create = ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None
+    call("nvrtcCreateProgram", *create)
+    try:
+        call("nvrtcAddNameExpression", program, name.encode())
+        option = (ctypes.c_char_p * 1)(f"--gpu-architecture=sm_{architecture}".encode())
+        call("nvrtcCompileProgram", program, 1, option)
+        entry = ctypes.c_char_p()
+        call("nvrtcGetLoweredName", program, name.encode(), ctypes.byref(entry))
+        return taken("CUBIN"), (entry.value or b"").decode()
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@functools.cache
+def is_there() -> bool:
+    """Whether NVRTC can be loaded."""
+    try:
+        _library()
+    except (OSError, RuntimeError):
+        return False
+    return True
+
+
+def _library() -> Any:
+    """NVRTC, as torch loads it.
+
+    Raises:
+        OSError: it is not there.
+        RuntimeError: this torch is for other devices.
+    """
+    if torch.version.cuda is None:
+        raise RuntimeError("NVRTC compiles for CUDA only")
+    from torch.cuda._utils import _get_gpu_rtc_library
+
+    return _get_gpu_rtc_library()
+
+
+def _said(library: Any, program: ctypes.c_void_p) -> str:
+    """The compiler's own words, if there are any."""
+    size = ctypes.c_size_t()
+    if not program or library.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
+        return ""
+    room = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, room)
+    return f"\n{room.value.decode(errors='replace')}"
 
 
 def loaded(binary: bytes, entry: str) -> Any:

@@ -11,7 +11,8 @@ import pytest
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 
 
-def _library() -> Path | None:
+def library_path() -> Path | None:
+    """Where pip has put it."""
     found = importlib.util.find_spec("nvidia")
     places = [] if found is None else list(found.submodule_search_locations or [])
     for place in places:
@@ -21,13 +22,13 @@ def _library() -> Path | None:
 
 
 needs_nvrtc = pytest.mark.skipif(
-    _library() is None, reason="needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)"
+    library_path() is None, reason="needs NVRTC (pip install nvidia-cuda-nvrtc-cu12)"
 )
 
 
 def compile_error(text: str, architecture: str) -> str | None:
     """What NVRTC has against a text; None if it compiles."""
-    library = ctypes.CDLL(str(_library()))
+    library = ctypes.CDLL(str(library_path()))
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"x.cu", 0, None, None)
     option = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())

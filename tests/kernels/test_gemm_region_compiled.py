@@ -130,6 +130,7 @@ def test_it_compiles_for_hopper(name: str, form: str, lies: str) -> None:
         assert ".f32.tf32.tf32" in compiled(single(epilogue), alike, 90)
     if not epilogue.reduced:
         assert ptx.count("wgmma.") == compiled(epilogue, tile, 90, transposed, True).count("wgmma.")
+    assert ("m64n64k16" in ptx) == (tile.tail(epilogue) > 0)  # instructions of half a tile
     assert "fusepass_gemm_hopper" in ptx
     assert "wgmma.mma_async" in ptx
     assert ptx.count("setmaxnreg") > 4  # its warps differ in what they do

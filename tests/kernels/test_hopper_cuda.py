@@ -6,7 +6,10 @@ import contextlib
 import ctypes
 import math
 import re
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
-from fusepass.kernels import gemm_region, gemm_tiles, hopper_cuda_launch
+from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate
+from fusepass.kernels import gemm_region, hopper_cuda_launch
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.kernels.hopper_cuda import Shape, hopper_cuda, in_cuda
+from fusepass.kernels.hopper_cuda_text import SENT
 from fusepass.torch_private.host_call import HostCall
 from tests.kernels.nvrtc import compile_error, needs_nvrtc
+from tests.kernels.on_host import needs_compiler
 from tests.kernels.test_gemm_region import EPILOGUES
 
 STORED = {
@@ -53,6 +58,19 @@ EVERYTHING = Epilogue(
     (Output("%15", "bfloat16"), Output("%0", "bfloat16")),
 )
 
+GREATEST = Epilogue(
+    1,
+    (),
+    (
+        Step("minimum", ("%0", torch.finfo(torch.float32).max)),
+        Step("mul", ("%1", 0.25)),
+        Step("abs", ("%0",)),
+        Step("le", ("%3", torch.finfo(torch.float32).max)),
+        Step("where", ("%4", "%2", -0.5)),
+    ),
+    (Output("%5", "bfloat16"),),
+)
+
 
 @needs_nvrtc
 @pytest.mark.sampled(5)
@@ -77,7 +95,97 @@ def test_blocks_share_what_fits() -> None:
         for shape in SHAPES:
             assert shape.shared(products) <= 227 << 10
             assert shape.width(products) % shape.piece(products) == 0
-            assert shape.threads * 168 <= 1 << 16 or shape.groups > 2
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_registers(shape: Shape) -> None:
+    """A multiprocessor has 65,536, dealt out by four warps; a group gives and takes only so many."""
+    text = hopper_cuda(EPILOGUES["plain"], shape, "bfloat16")
+    each = (1 << 16) // (-(-shape.threads // 128) * 128) // 8 * 8
+    held = shape.own // 64 * shape.columns // 2  # products of a thread
+    asked = [int(one) for one in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32 (\d+)", text)]
+    if held > 72 or shape.groups > 2:
+        fewer, more = asked
+        assert shape.threads == 128 * (shape.groups + 1)
+        assert 128 * (fewer + more * shape.groups) <= 128 * (shape.groups + 1) * each
+        assert more >= held + 48
+    else:
+        assert (asked, shape.threads) == ([], 128 * shape.groups + 32)
+        assert each >= held + 48
+
+
+@pytest.mark.parametrize("piece", [64, 32, 16])
+def test_results_lie_as_tma_takes_them(piece: int) -> None:
+    """In 16 bytes at a time, which of eight rows lie in different banks.
+
+    Bits 7 and up of an address are added to bits 4 and up (CUDA C++ Programming Guide, "Tensor
+    Memory Access", swizzle modes).
+    """
+    (text,) = re.findall(r"const u32 words = spot \+ \((.*)\);", SENT)
+    formula = text.replace("PIECE", str(piece)).replace("/", "//")
+    for row in range(64):
+        for chunk in range(piece // 8):
+            at = row * piece * 2 + chunk * 16
+            moved = chunk ^ ((at >> 7) % (piece // 8))
+            assert eval(formula, {"at": at}) == row * piece * 2 + moved * 16
+
+
+_HOST = """
+#include <cmath>
+#include <cstring>
+#define __device__
+#define __forceinline__ inline
+typedef unsigned u32;
+static inline float __uint_as_float(u32 bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float _exp2(float x) { return exp2f(x); }
+static inline float _reciprocal(float x) { return 1.0f / x; }
+static inline float _larger(float x, float y) { return x != x ? x : y != y ? y : fmaxf(x, y); }
+static inline float _smaller(float x, float y) { return x != x ? x : y != y ? y : fminf(x, y); }
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", [*STORED, "everything", "greatest"])
+def test_numbers_of_an_element(name: str, tmp_path: Path) -> None:
+    """The function that computes one, by g++, against torch: also of infinities, NaN and zeros."""
+    epilogue = {"everything": EVERYTHING, "greatest": GREATEST}.get(name) or STORED[name]
+    text = hopper_cuda(epilogue, SHAPES[0], "float16")
+    given = epilogue.products + len(epilogue.operands)
+    calls = [f"in[{i}]" for i in range(given)] + [f"out[{i}]" for i in range(len(epilogue.outputs))]
+    parts = [("float _logistic", "float _larger"), ("void element", 'extern "C"')]
+    head = "__device__ __forceinline__ "
+    body = [text[text.index(head + a) : text.index(b)].removesuffix(head) for a, b in parts]
+    loop = f"in += {given}, out += {len(epilogue.outputs)}"
+    run = f"for (; n--; {loop}) element({', '.join(calls)});"
+    source = f'extern "C" void run(int n, const float* in, float* out) {{ {run} }}'
+    (tmp_path / "element.cpp").write_text("\n".join([_HOST, *body, source]))
+    made = tmp_path / "element.so"
+    given_to = ["g++", "-O1", "-shared", "-fPIC", "-w", "-o", str(made), "element.cpp"]
+    subprocess.run(given_to, check=True, cwd=tmp_path)
+    torch.manual_seed(0)
+    x = torch.randn(4000, given)
+    x[1000:1500] *= 20
+    exact = name in ("everything", "greatest")
+    # The reference of GELU cubes its argument, and overflows where this does not.
+    most = torch.finfo(torch.float32).max if exact else 1e4
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, most, -most, 1.0])
+    x[-1000:] = special[torch.randint(0, len(special), (1000, given))]
+    for i, one in enumerate(epilogue.operands, epilogue.products):
+        x[:, i] = (x[:, i] > 0).float() if one.dtype == "bool" else x[:, i]
+    got = torch.empty(len(x), len(epilogue.outputs))
+    library = ctypes.CDLL(str(made))
+    library.run(len(x), ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(got.data_ptr()))
+    single = replace(
+        epilogue, outputs=tuple(replace(one, dtype="float32") for one in epilogue.outputs)
+    )
+    columns = list(x.split(1, dim=1))
+    operands = [
+        column != 0 if one.dtype == "bool" else column
+        for one, column in zip(epilogue.operands, columns[epilogue.products :], strict=True)
+    ]
+    want = torch.cat(evaluate(single, columns[: epilogue.products], operands), 1)
+    torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +197,10 @@ def test_blocks_share_what_fits() -> None:
         ("tl.where(v1, v2, 1e-05)", "_where(v1, v2, 1e-05f)"),
         ('v1 < float("-inf")', "v1 < -__uint_as_float(0x7f800000u)"),
         ("v1 + 1e+300", "v1 + __uint_as_float(0x7f800000u)"),
+        ("v1 < 3.4028234663852886e+38", "v1 < 3.4028234663852886e+38f"),
+        ("v1 < -3.4028234663852886e+38", "v1 < -3.4028234663852886e+38f"),
+        ("v1 < 3.4028235677973367e+38", "v1 < __uint_as_float(0x7f800000u)"),
+        ("--0.5", "- -0.5f"),
         ("v1 & True", "v1 & true"),
     ],
 )
@@ -134,7 +246,7 @@ class Driver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made = Driver()
     made.install(monkeypatch)
     yield made
@@ -189,7 +301,7 @@ def test_a_launch(driver: Driver) -> None:
     assert len(driver.compiled) == 2  # a source and its memory: M is none of its constants
 
 
-def test_launches_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_are_forgotten(driver: Driver) -> None:
     """Rather than kept for ever, where each call comes with other memory."""
     plain = EPILOGUES["plain"]
     dtype = plain.outputs[0].dtype
@@ -205,9 +317,7 @@ def test_launches_are_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch)
     assert len(driver.maps) == 3 * len(driver.launches)  # the first is made anew
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_what_generated_code_calls(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+def test_what_generated_code_calls() -> None:
     epilogue = EPILOGUES["gelu"]
     dtype = getattr(torch, epilogue.outputs[0].dtype)
     m, n, k = 300, 520, 96

@@ -55,7 +55,9 @@ class Tuner:
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     """A Hopper device, with a tuner that gives one answer."""
     monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
+    monkeypatch.setattr(gemm_region, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: None)
 
