@@ -87,7 +87,7 @@ def _library() -> Any:
 def _said(library: Any, program: ctypes.c_void_p) -> str:
     """The compiler's own words, if there are any."""
     size = ctypes.c_size_t()
-    if not program or library.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
+    if program.value is None or library.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
         return ""
     room = ctypes.create_string_buffer(size.value)
     library.nvrtcGetProgramLog(program, room)
