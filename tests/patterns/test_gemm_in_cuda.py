@@ -1,0 +1,109 @@
+"""When kernels in CUDA C++ are candidates for a product, and what becomes of one that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+from fusepass import torch_private
+from fusepass.errors import CandidateFailed
+from fusepass.options import Options
+from fusepass.patterns import gemm_region, linear_activation
+from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.torch_private import nvrtc
+from tests.patterns.test_one_choice import Tuner, tuner
+
+__all__ = ["tuner"]
+JOINT = "cuda joint128x128x64w8s6"
+
+
+@pytest.fixture(autouse=True)
+def there(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """NVRTC, and what it is asked to compile."""
+    asked: list[Any] = []
+    monkeypatch.setattr(nvrtc, "is_there", lambda: True)
+    monkeypatch.setattr(gemm_region, "prepare", lambda *given: asked.append(given))
+    return asked
+
+
+def rewritten(act: Callable[[Tensor], Tensor] = F.silu, *, apart: int = 1024) -> list[Any]:
+    """Decisions on a linear layer of 2048 rows, and the arguments of the calls of ours."""
+    with FakeTensorMode():
+        room = torch.empty(2048 * 1024, dtype=torch.bfloat16, device="cuda")
+        weight = torch.empty(1024, 1024, dtype=torch.bfloat16, device="cuda")
+
+        def layer(room: Tensor, w: Tensor) -> Tensor:
+            return act(room.as_strided((1024, 1024), (apart, 1)) @ w.t())
+
+        graph = make_fx(layer, select_decomp_table())(room, weight).graph
+    decisions = rewrite_aten(graph, Options(), linear_activation.RULES)
+    calls = [node.args for node in graph.nodes if "fusepass.gemm_region" in str(node.target)]
+    return [decisions, calls]
+
+
+def offered(asked: Tuner) -> set[str]:
+    return {name for names in asked.regions for name in names if name.startswith("cuda ")}
+
+
+def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any]) -> None:
+    """Compiled before the call stands in the graph, under its name without its language."""
+    asked = tuner(JOINT)
+    _, calls = rewritten()
+    assert offered(asked) == {JOINT}
+    assert [call[-1] for call in calls] == ["joint128x128x64w8s6"]
+    ((epilogue, shape, dtype, device),) = there
+    assert (shape.rows, shape.columns, dtype, device.type) == (128, 128, torch.bfloat16, "cuda")
+    assert len(epilogue.outputs) == 1
+
+
+def test_without_nvrtc(tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one would fail in each process, and no choice would be kept."""
+    monkeypatch.setattr(nvrtc, "is_there", lambda: False)
+    asked = tuner("inductor")
+    rewritten()
+    assert asked.regions
+    assert not offered(asked)
+
+
+def test_rows_that_overlap(tuner: Callable[..., Tuner]) -> None:
+    """The host makes no descriptors of such; a matrix whose rows lie apart has one."""
+    for apart, found in ((512, set()), (1032, {JOINT})):
+        asked = tuner("inductor")
+        rewritten(apart=apart)
+        assert asked.regions
+        assert offered(asked) == found
+
+
+def test_a_torch_without_gluon(
+    tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches of kernels in Gluon were tried with one version; these need no launcher of torch."""
+    asked = tuner("inductor")
+    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: False)
+    rewritten()
+    assert offered(asked) == {JOINT}
+    assert not any("cooperative" in name for names in asked.regions for name in names)
+
+
+def test_one_that_cannot_be_compiled(
+    tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table may know of it from another machine: the layer is Inductor's, with one warning."""
+
+    def refused(*given: Any) -> None:
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr(gemm_region, "prepare", refused)
+    tuner(JOINT)
+    with pytest.warns(CandidateFailed, match="no kernel image"):
+        decisions, calls = rewritten()
+    assert not calls
+    assert any("cannot be made" in one.reason for one in decisions)
