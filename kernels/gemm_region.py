@@ -10,8 +10,9 @@ of a reduction, which the caller reduces along the first of their two dimensions
 are bf16, fp16 or, for who allows that, fp32 multiplied as TF32; products accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
-Triton kernel of ``gemm_source.py`` or, for few rows, ``skinny_source.py``, with the tile that was
-chosen, like Inductor's own kernels.
+kernel whose tile was chosen, like Inductor's own kernels (``gemm_source.py``, for few rows
+``skinny_source.py``, for Hopper ``hopper_source.py``), or a call of a function that launches one in
+CUDA C++ (``hopper_cuda_launch.py``).
 """
 
 from __future__ import annotations

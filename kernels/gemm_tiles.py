@@ -262,7 +262,8 @@ def likely(
 
     Of few rows the smallest that hold all. Of many, on Hopper, the one whose epilogues run behind
     other products, if there are enough; else the largest of which there are enough to go round,
-    and on Hopper one of each kind. Compiling a kernel takes longer than timing it.
+    and on Hopper one in Gluon and one in CUDA C++, where both take it. Compiling a kernel takes
+    longer than timing it.
 
     Args:
         named: the tiles that take it, by name.
@@ -309,8 +310,12 @@ def _fewest_loads(
 
 def _hides(tile: Tile, products: int, m: int, n: int) -> bool:
     """Whether nearly all of a tile's epilogues run behind other products."""
-    count = (-(-m // tile.m)) * -(-n * products // tile.n)
-    return tile.groups == 2 and count >= 6 * _ENOUGH
+    return tile.groups == 2 and _count(tile, products, m, n) >= 6 * _ENOUGH
+
+
+def _count(tile: Tile, products: int, m: int, n: int) -> int:
+    """Tiles of the whole product, by the columns of all weights."""
+    return -(-m // tile.m) * -(-n * products // tile.n)
 
 
 def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
@@ -319,7 +324,7 @@ def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
     An epilogue needs further tiles to hide behind; and where there are hardly as many tiles as
     multiprocessors, making TMA's descriptors costs more than what they save.
     """
-    count = (-(-m // tile.m)) * -(-n * products // tile.n)
+    count = _count(tile, products, m, n)
     most = 2 * _ENOUGH if tile.plain else count
     least = {"pingpong": 3, "turns": 6}.get(tile.form, 1) * _ENOUGH
     return least <= count <= most

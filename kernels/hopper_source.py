@@ -21,7 +21,11 @@ A gated pair is one accumulator whose halves are columns of two weights, as in `
 
 A lone product's epilogue goes through its tile in two halves, by a loop whose length the compiler
 does not know: unrolled, its text is twice as long, and fetching instructions, which each group
-does anew for each tile, was measured to take as long as the epilogue itself.
+does anew for each tile, was measured to take as long as the epilogue itself. A tile whose last
+steps are computed by halves (``hopper_products.py``) has it unrolled: products run meanwhile.
+
+Here is the kernel, and the frame of the warps that multiply; what fills it stands in
+``hopper_products.py`` and ``hopper_epilogue.py``, the warps that load in ``hopper_loads.py``.
 """
 
 from __future__ import annotations
