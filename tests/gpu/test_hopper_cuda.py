@@ -137,7 +137,7 @@ def test_through_inductor(
 
 @pytest.mark.gpu_alone
 def test_gradients(choices: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel is taken in the forward and the backward, launched from another thread there."""
+    """The kernel is taken where the result and what the backward wants leave together."""
     tile = next(tile for tile in TILES if tile.form == "joint")
     taken = Choice(tile.candidate, {}, "forced", "a test asks for it")
     monkeypatch.setattr(rule, "choose", lambda *given: taken)
@@ -150,6 +150,7 @@ def test_gradients(choices: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return list(torch.autograd.grad(made.float().square().sum(), inputs))
 
     mine = gradients(given, compiled(x))
+    assert "gemm_epilogue" in applied(compiled)
     eager = gradients(given, F.silu(module(x)))
     double = deepcopy(module).double()
     wide = x.detach().double().requires_grad_()
