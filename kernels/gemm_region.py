@@ -38,7 +38,7 @@ from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
 from fusepass.kernels.hopper_copies import ahead, by_host, described, places
-from fusepass.kernels.hopper_cuda import Shape
+from fusepass.kernels.hopper_cuda_launch import Cut, numbers_of
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
 from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
@@ -348,19 +348,23 @@ def plan(
     return torch_private.KernelCall(made_for, each * batches, made, given)
 
 
-def _host_call(
-    values: Sequence[Tensor], products: int, epilogue: Epilogue, shape: Shape
-) -> HostCall:
+def _host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, shape: Cut) -> HostCall:
     """What generated code calls to launch a kernel in CUDA C++."""
     x, first, operands = values[0], values[1], values[1 + products :]
     kinds = zip(epilogue.operands, operands, strict=True)
     apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
     m, n = x.shape[0], first.shape[1]
     outputs = [(getattr(torch, one.dtype), (m, n), (n, 1)) for one in epilogue.outputs]
-    cut = shape.rows, shape.columns, shape.stages, shape.turns
     dtype = str(x.dtype).removeprefix("torch.")
     strides = x.stride(0), first.stride(1)
-    given = epilogue.text(), cut, dtype, (n, first.shape[0]), strides, x.device.index or 0
+    given = (
+        epilogue.text(),
+        numbers_of(shape),
+        dtype,
+        (n, first.shape[0]),
+        strides,
+        x.device.index or 0,
+    )
     filler = hopper_cuda_launch.filler
     return HostCall(filler.__module__, "filler", given, outputs, (m, *apart))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Output
+from fusepass.kernels.cuda_text import TYPES
 from fusepass.kernels.hopper_copies import GROUPS, fetched, places
 from fusepass.kernels.hopper_cuda import Shape
+from fusepass.kernels.hopper_stream import Stream
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 _ONE_HALF = ({"bfloat16"}, {"float16"})
@@ -26,7 +29,8 @@ class Tile:
     """How the work is cut.
 
     Attributes:
-        m, n, k: of a tile of the product; of a pair, ``n`` of a ``grid`` counts both's columns.
+        m, n, k: of a tile of the product; of a pair, ``n`` counts both's columns but in the forms
+            for few rows of plain loads and of streams.
         warps: of a program.
         stages: tiles of operands in flight.
         programs: on each multiprocessor; two overlap one's epilogue with the other's products.
@@ -35,7 +39,8 @@ class Tile:
         itemsize: of the operands, in bytes: of half types, or of fp32, multiplied as TF32.
         form: of the kernel: ``grid`` of ``gemm_source.py``, ``pingpong`` or ``cooperative`` of
             ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``, ``joint`` or
-            ``turns`` of ``hopper_cuda.py``.
+            ``turns`` of ``hopper_cuda.py``, ``stream`` of ``hopper_stream.py``.
+        blocks: that share K, of a ``stream``.
     """
 
     m: int
@@ -48,12 +53,13 @@ class Tile:
     group: int = 8
     itemsize: int = 2
     form: str = "grid"
+    blocks: int = 1
 
     @property
     def name(self) -> str:
         """Short, for tables and reports: ``128x256x64w8s4``; ``rows16x64x64w4s3t`` of TF32."""
         more = f"c{self.programs}" * (self.programs > 1) + "h" * self.split
-        more += "t" * (self.itemsize == 4)
+        more += "t" * (self.itemsize == 4) + f"x{self.blocks}" * (self.blocks > 1)
         kind = "" if self.form == "grid" else self.form
         return f"{kind}{self.m}x{self.n}x{self.k}w{self.warps}s{self.stages}{more}"
 
@@ -68,8 +74,10 @@ class Tile:
         return "cuda" if self.cuda is not None else "gluon" if self.groups else "triton"
 
     @property
-    def cuda(self) -> Shape | None:
+    def cuda(self) -> Shape | Stream | None:
         """What a kernel in CUDA C++ for Hopper is told of it; None of the others."""
+        if self.form == "stream":
+            return Stream(self.m, self.n, self.k // 64, self.stages, self.blocks)
         if self.form not in ("joint", "turns"):
             return None
         return Shape(self.m, self.n, self.stages, self.form == "turns")
@@ -147,8 +155,10 @@ class Tile:
         kinds = {output.dtype for output in epilogue.stored}
         if self.cuda is not None:
             lies = weights[0].dim() == 2 and weights[0].stride(0) == 1
-            fits = kinds in _ONE_HALF and not epilogue.reduced
-            return fits and lies and is_hopper(weights[0].device)
+            fits = kinds in _ONE_HALF
+            if self.form == "stream":
+                fits = kinds <= TYPES.keys() and isinstance(m, int) and m <= self.m
+            return fits and not epilogue.reduced and lies and is_hopper(weights[0].device)
         if self.groups:
             single = self.itemsize == 4
             if single and any(weight.stride(-2) != 1 for weight in weights):
@@ -238,99 +248,29 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     half = one if epilogue.products == 1 else pair
     single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in half]  # as many bytes
     hopper = (*_HOPPER, *_HOPPER_FEW[epilogue.products])
-    every = (*hopper, *_CUDA, *half, *_HOPPER_SINGLE, *single)
+    stream = _streams(epilogue.products)
+    every = (*hopper, *_CUDA, *stream, *half, *_HOPPER_SINGLE, *single)
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 
 
-def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
-    """The tiles worth timing where a search may take its time: of few rows, those for few rows.
+@functools.cache
+def _streams(products: int) -> tuple[Tile, ...]:
+    """With as many steps of 128 of K in flight as there is room for; more than eight gain nothing.
 
-    Others took one and a half to three times as long there, and each has to be compiled.
-
-    Args:
-        named: the tiles that take it, by name.
-        m: rows of a product.
+    Of wider tiles fewer bytes of x are read, of narrower ones there may be just enough to go round.
     """
-    few = [name for name, tile in named.items() if tile.few_rows and m <= tile.m]
-    return few or list(named)
+    made = []
+    for rows, columns, blocks in itertools.product((8, 16, 32, 64), (64, 56, 48, 32), (1, 2, 4)):
+        fitting = [
+            stages
+            for stages in range(1, 9)
+            if Stream(rows, columns, 2, stages, blocks).shared(products) <= _HOPPER_MEMORY
+        ]
+        made.append(Tile(rows, columns, 128, 5, fitting[-1], form="stream", blocks=blocks))
+    return tuple(made)
 
 
-def likely(
-    named: Mapping[str, Tile], products: int, m: int, n: int, processors: int = 132
-) -> list[str]:
-    """The tiles of those that should be best for a product, at most two.
-
-    Of few rows the smallest that hold all. Of many, on Hopper, the one whose epilogues run behind
-    other products, if there are enough; else the largest of which there are enough to go round,
-    and on Hopper one in Gluon and one in CUDA C++, where both take it. Compiling a kernel takes
-    longer than timing it.
-
-    Args:
-        named: the tiles that take it, by name.
-        products: 1 or 2.
-        m: rows of a product.
-        n: its columns.
-        processors: multiprocessors of the device.
-    """
-    few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
-    if few:
-        least = min(tile.m for tile in few.values())
-        return [name for name, tile in few.items() if tile.m == least][:2]
-    many = {name: tile for name, tile in named.items() if not tile.few_rows}
-    found = []
-    for kind in ("gluon", "cuda", "triton"):
-        some = {name: t for name, t in many.items() if t.language == kind}
-        if kind == "cuda":
-            found += _fewest_loads(some, products, m, n, processors)
-        else:
-            suited = [name for name, t in some.items() if _suits(t, products, m, n)]
-            found += (suited or list(some)[-1:])[:1]
-        if len(found) > 1 or any(_hides(named[name], products, m, n) for name in found):
-            break
-    return found
-
-
-def _fewest_loads(
-    some: Mapping[str, Tile], products: int, m: int, n: int, processors: int
-) -> list[str]:
-    """Of tiles in CUDA C++ the one for which a multiprocessor loads least, which takes the time.
-
-    If there are enough, the one whose epilogues run behind other products.
-    """
-    behind = [one for one, t in some.items() if t.form == "turns" and _suits(t, products, m, n)]
-
-    def loads(name: str) -> int:
-        tile = some[name]
-        count, most = programs(tile, products, m, n, processors)
-        return int(-(-count // most)) * (tile.m + tile.n)
-
-    joint = [name for name, tile in some.items() if tile.form == "joint"]
-    return behind[:1] or sorted(joint, key=loads)[:1]
-
-
-def _hides(tile: Tile, products: int, m: int, n: int) -> bool:
-    """Whether nearly all of a tile's epilogues run behind other products."""
-    return tile.groups == 2 and _count(tile, products, m, n) >= 6 * _ENOUGH
-
-
-def _count(tile: Tile, products: int, m: int, n: int) -> int:
-    """Tiles of the whole product, by the columns of all weights."""
-    return -(-m // tile.m) * -(-n * products // tile.n)
-
-
-def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
-    """Whether a tile has neither too few of its kind to go round, nor better ones beside it.
-
-    An epilogue needs further tiles to hide behind; and where there are hardly as many tiles as
-    multiprocessors, making TMA's descriptors costs more than what they save.
-    """
-    count = _count(tile, products, m, n)
-    most = 2 * _ENOUGH if tile.plain else count
-    least = {"pingpong": 3, "turns": 6}.get(tile.form, 1) * _ENOUGH
-    return least <= count <= most
-
-
-_ENOUGH = 100  # for about as many multiprocessors
+_HOPPER_MEMORY = 227 << 10  # bytes of shared memory that a block may have
 
 
 def programs(tile: Tile, products: int, m: Any, n: Any, multiprocessors: int) -> tuple[Any, int]:

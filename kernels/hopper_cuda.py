@@ -10,14 +10,17 @@ Weights lie as (N, K). A gated pair is one tile whose halves are columns of two 
 
 from __future__ import annotations
 
-import re
-import struct
 from dataclasses import dataclass
 
-from fusepass.graph.epilogue import Epilogue, Operand
+from fusepass.graph.epilogue import Epilogue
+from fusepass.kernels.cuda_element import (
+    element_helpers,
+    element_parameters,
+    element_steps,
+    number_type,
+)
 from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.epilogue_text import constants, expression, value_text
-from fusepass.kernels.hopper_cuda_text import HELPERS, REGISTERS, SENT, TEXT
+from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT
 
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
@@ -66,6 +69,14 @@ class Shape:
         """Columns of the result in a tile."""
         return self.columns // products
 
+    def boxes(self, products: int) -> tuple[int, int]:
+        """Rows of x and of a weight that one copy brings."""
+        return self.rows, self.width(products)
+
+    def blocks(self, m: int, n: int, products: int, processors: int) -> int:
+        """Of a launch."""
+        return min(-(-m // self.rows) * -(-n // self.width(products)), processors)
+
     def piece(self, products: int) -> int:
         """Columns that leave together."""
         return next(one for one in (64, 32, 16) if self.width(products) % one == 0)
@@ -110,25 +121,16 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         ),
         "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in maps),
         "$weights": "\n".join(_weight(i, width) for i in range(epilogue.products)),
-        "$given": ", ".join(
-            [
-                *(f"float v{i}" for i in range(epilogue.products)),
-                *(
-                    f"{_number(one)} v{i}"
-                    for i, one in enumerate(epilogue.operands, epilogue.products)
-                ),
-                *(f"float& r{i}" for i in range(count)),
-            ]
-        ),
-        "$steps": "\n".join(_steps(epilogue)),
+        "$given": element_parameters(epilogue),
+        "$steps": "\n".join(element_steps(epilogue)),
         "$sent": _made(epilogue, width, half) + SENT,
         "$fewer": REGISTERS.format("dec", 40 if shape.groups < 3 else 32) * shape.many,
         "$more_registers": REGISTERS.format("inc", {1: 216, 2: 232, 3: 160}[shape.groups])
         * shape.many,
-        "$helpers": _helpers(),
+        "$helpers": element_helpers(),
         "$name": NAME,
     }
-    text = TEXT
+    text = PRIMITIVES + TEXT
     for key, value in replaced.items():
         text = text.replace(key, value)
     defined = {
@@ -147,39 +149,17 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
     return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
 
 
-def _helpers() -> str:
-    text = HELPERS
-    for key, number in constants().items():
-        text = text.replace(key, f"{number!r}f")
-    return text
-
-
 def _weight(i: int, width: int) -> str:
     """The line that loads a weight's columns of a tile."""
     at = f"w + {i * width} * 128" if i else "w"
     return f"          load({at}, &w{i}_map, barrier, k * 64, n * WIDTH);"
 
 
-def _steps(epilogue: Epilogue) -> list[str]:
-    first = epilogue.products + len(epilogue.operands)
-    lines = [
-        f"  auto v{i} = {in_cuda(expression(epilogue, step))};"
-        for i, step in enumerate(epilogue.steps, first)
-    ]
-    for i, output in enumerate(epilogue.outputs):
-        lines.append(f"  r{i} = {in_cuda(value_text(output.value))};")
-    return lines
-
-
-def _number(operand: Operand) -> str:
-    return "bool" if operand.dtype == "bool" else "float"
-
-
 def _read_ahead(epilogue: Epilogue) -> str:
     """Lines that read what is the same for all columns, of a thread's two rows."""
     lines = []
     for i, one in enumerate(epilogue.operands):
-        kind, number = TYPES[one.dtype], _number(one)
+        kind, number = TYPES[one.dtype], number_type(one)
         if one.kind == "scalar":
             lines.append(f"      const {number} a{i} = get(*(const {kind}*)t.p{i});")
         if one.kind == "column":
@@ -230,7 +210,7 @@ def _made(epilogue: Epilogue, width: int, half: str) -> str:
     values = ["d[0][j * 4 + part * 2 + one]"]
     values += [f"d[0][{width // 2} + j * 4 + part * 2 + one]"] * (epilogue.products - 1)
     for i, one in enumerate(epilogue.operands):
-        named = {"i": i, "kind": TYPES[one.dtype], "number": _number(one)}
+        named = {"i": i, "kind": TYPES[one.dtype], "number": number_type(one)}
         if one.kind == "row":
             lines["row"].append(_ROW_OPERAND.format(**named))
         if one.kind == "full":  # rows of a half type start at multiples of 16 bytes
@@ -256,42 +236,3 @@ def _made(epilogue: Epilogue, width: int, half: str) -> str:
     for key, value in replaced.items():
         text = text.replace(key, value)
     return text
-
-
-def in_cuda(text: str) -> str:
-    """An expression of Triton's as CUDA C++."""
-    text = text.replace(", propagate_nan=tl.PropagateNan.ALL", "")
-    for theirs, ours in _NAMES.items():
-        text = text.replace(theirs, ours)
-    text = re.sub(r'float\("(-?)(nan|inf)"\)', _special, text)
-    text = text.replace("--", "- -")  # of a negative number: C++ would count it down
-    return _NUMBER.sub(_single, text)
-
-
-_NUMBER = re.compile(r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+)(?![\w.])")
-_NAMES = {
-    "tl.exp2": "_exp2",
-    "tl.abs": "fabsf",
-    "tl.log": "logf",
-    "tl.sqrt": "sqrtf",
-    "tl.rsqrt": "rsqrtf",
-    "tl.where": "_where",
-    "tl.maximum": "_larger",
-    "tl.minimum": "_smaller",
-    "True": "true",
-    "False": "false",
-}
-
-
-def _special(found: re.Match[str]) -> str:
-    bits = "0x7fffffffu" if found[2] == "nan" else "0x7f800000u"
-    return f"{found[1]}__uint_as_float({bits})"
-
-
-def _single(found: re.Match[str]) -> str:
-    """A number, which without an f would be of double precision; infinity where that is nearest."""
-    try:
-        struct.pack("<f", float(found[0]))
-    except OverflowError:
-        return "__uint_as_float(0x7f800000u)"
-    return f"{found[0]}f"

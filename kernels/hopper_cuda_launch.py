@@ -1,10 +1,14 @@
-"""Launches of the GEMM of ``hopper_cuda.py``; calls are to be quick for the host."""
+"""Launches of GEMMs in CUDA C++ for Hopper; calls are to be quick for the host.
+
+Of those of ``hopper_cuda.py`` and, of few rows, of ``hopper_stream.py``.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -13,6 +17,8 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue, parse
 from fusepass.kernels import kept_cubins
 from fusepass.kernels.hopper_cuda import NAME, Shape, hopper_cuda
+from fusepass.kernels.hopper_stream import NAME as STREAM_NAME
+from fusepass.kernels.hopper_stream import Stream, hopper_stream
 from fusepass.torch_private import nvrtc
 from fusepass.torch_private.mapped_kernel import Map, tensor_map
 
@@ -22,17 +28,34 @@ _SWIZZLES = {128: 3, 64: 2, 32: 1}  # by bytes of a tile's row, CUtensorMapSwizz
 _DEPTH = 64  # of K in a tile
 
 
+Cut = Shape | Stream
+"""How the work of a GEMM is cut; which of the two says which kernel computes it."""
+
+
+def numbers_of(cut: Cut) -> tuple[Any, ...]:
+    """A cut as generated code is given it."""
+    return ("stream" if isinstance(cut, Stream) else "tiles", *astuple(cut))
+
+
+def _cut(kind: str, *numbers: Any) -> Cut:
+    return Stream(*numbers) if kind == "stream" else Shape(*numbers)
+
+
 @functools.lru_cache(maxsize=512)
-def _compiled(text: str, shape: Shape, dtype: str, device: int) -> Any:
+def _compiled(text: str, shape: Cut, dtype: str, device: int) -> Any:
     """The driver's kernel, with as much shared memory as its blocks need."""
     epilogue = parse(text)
+    if isinstance(shape, Stream):
+        source, name = hopper_stream(epilogue, shape, dtype), STREAM_NAME
+    else:
+        source, name = hopper_cuda(epilogue, shape, dtype), NAME
     with torch.cuda.device(device):
-        made = kept_cubins.compiled(hopper_cuda(epilogue, shape, dtype), NAME, "90a")
+        made = kept_cubins.compiled(source, name, "90a")
         nvrtc.give_shared_memory(made, shape.shared(epilogue.products))
     return made
 
 
-def prepare(epilogue: Epilogue, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+def prepare(epilogue: Epilogue, shape: Cut, dtype: torch.dtype, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
 
     Raises:
@@ -44,7 +67,7 @@ def prepare(epilogue: Epilogue, shape: Shape, dtype: torch.dtype, device: torch.
 @functools.lru_cache(maxsize=512)
 def filler(
     text: str,
-    shape: tuple[int, int, int, bool],
+    shape: tuple[Any, ...],
     dtype: str,
     sizes: tuple[int, int],
     strides: tuple[int, int],
@@ -58,21 +81,24 @@ def filler(
 
     Args:
         text: of the epilogue.
-        shape: rows, columns, stages and turns of a :class:`Shape`.
+        shape: by :func:`numbers_of`.
         dtype: of x and the weights; torch's name.
         sizes: N and K.
         strides: from row to row of x, and from column to column of the weights.
         device: its number.
     """
-    epilogue, cut = parse(text), Shape(*shape)
+    epilogue, cut = parse(text), _cut(*shape)
     kernel = _compiled(text, cut, dtype, device)
     (n, k), products = sizes, epilogue.products
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
-    width, piece = cut.width(products), cut.piece(products)
+    x_rows, w_rows = cut.boxes(products)
     kinds = [output.dtype for output in epilogue.outputs]
+    piece = cut.piece(products) if isinstance(cut, Shape) else None
     fields: list[Any] = []
     for i in range(len(epilogue.operands)):
         fields += [(f"p{i}", ctypes.c_uint64), (f"s{i}", ctypes.c_uint64)]
+    if piece is None:  # results are written by threads, not by TMA
+        fields += [(f"o{i}", ctypes.c_uint64) for i in range(len(kinds))]
     fields += [(name, ctypes.c_uint32) for name in "MNK"]
     table = type("Table", (ctypes.Structure,), {"_fields_": fields})
     processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -84,13 +110,16 @@ def filler(
         x, *rest = given[len(full) :]
         weights, rest = rest[:products], rest[products:]
         operands, outputs = rest[: len(epilogue.operands)], rest[len(epilogue.operands) :]
-        maps = [_map(dtype, x, (m, k), strides[0], (cut.rows, _DEPTH))]
-        maps += [_map(dtype, w, (n, k), strides[1], (width, _DEPTH)) for w in weights]
-        for kind, output in zip(kinds, outputs, strict=True):
-            maps.append(_map(kind, output, (m, n), n, (64, piece)))
+        maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
+        maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
         numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
+        if piece is None:
+            numbers += outputs
+        else:
+            for kind, output in zip(kinds, outputs, strict=True):
+                maps.append(_map(kind, output, (m, n), n, (64, piece)))
         values = [*maps, table(*numbers, m, n, k)]
-        blocks = min(-(-m // cut.rows) * -(-n // width), processors)
+        blocks = cut.blocks(m, n, products, processors)
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         return blocks, values, pointers
 
@@ -123,7 +152,7 @@ def _map(
 
 
 def launch(
-    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, shape: Shape
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, shape: Cut
 ) -> list[Tensor]:
     """The outputs, by one launch."""
     device = x.device.index
@@ -132,9 +161,8 @@ def launch(
             return launch(x, weights, operands, text, shape)
     epilogue, first = parse(text), weights[0]
     (m, k), n = x.shape, first.shape[1]
-    cut = shape.rows, shape.columns, shape.stages, shape.turns
     dtype, strides = str(x.dtype).removeprefix("torch."), (x.stride(0), first.stride(1))
-    fill = filler(text, cut, dtype, (n, k), strides, device)
+    fill = filler(text, numbers_of(shape), dtype, (n, k), strides, device)
     outputs = [x.new_empty((m, n), dtype=getattr(torch, one.dtype)) for one in epilogue.outputs]
     kinds = zip(epilogue.operands, operands, strict=True)
     apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-TEXT = """
+# What kernels of this kind share: barriers, copies by TMA, and tiles as tensor cores are told them.
+PRIMITIVES = """
 typedef unsigned short u16;
 struct __align__(64) map_t { unsigned char bytes[128]; };
 struct table_t { $fields u32 M, N, K; };
@@ -34,6 +35,13 @@ __device__ __forceinline__ void load(
       "[%0], [%1, {%3, %4}], [%2];"
       :: "r"(to), "l"(map), "r"(barrier), "r"(along_k), "r"(row) : "memory");
 }
+// A tile in shared memory, of rows of 128 bytes, eight of which are swizzled together.
+__device__ __forceinline__ u64 described(u32 at) {
+  return (u64)((at & 0x3ffffu) >> 4) | 1ull << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
+}
+"""
+
+TEXT = """
 __device__ __forceinline__ void send(const map_t* map, u32 from, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\\n"
@@ -42,10 +50,6 @@ __device__ __forceinline__ void send(const map_t* map, u32 from, int column, int
 }
 __device__ __forceinline__ void together(u32 group) {
   asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
-}
-// A tile in shared memory, of rows of 128 bytes, eight of which are swizzled together.
-__device__ __forceinline__ u64 described(u32 at) {
-  return (u64)((at & 0x3ffffu) >> 4) | 1ull << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
 }
 __device__ __forceinline__ void multiply(float (&d)[COLUMNS / 2], u64 x, u64 w, int more) {
   asm volatile(
@@ -186,61 +190,3 @@ SENT = """\
         }"""
 
 REGISTERS = '    asm volatile("setmaxnreg.{}.sync.aligned.u32 {};");\n'
-
-HELPERS = """
-__device__ __forceinline__ float _exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float _reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ __forceinline__ float _logistic(float t) { return _reciprocal(1.0f + _exp2(-t)); }
-__device__ __forceinline__ float _normal(float x) {
-  float y = x * x, p = $rest0 + y * $rest1;
-  p = $normal0 + y * ($normal1 + y * ($normal2 + y * p));
-  return _logistic(x * p);
-}
-__device__ __forceinline__ float _erf(float z) {
-  float far = 2.0f * _normal(z * 1.4142135623730951f) - 1.0f;
-  return fabsf(z) < 0.03125f ? z * (1.1283791670955126f - z * z * 0.3761263890318375f) : far;
-}
-__device__ __forceinline__ float _tanh(float x) {
-  float far = 2.0f * _logistic(x * 2.8853900817779268f) - 1.0f;
-  return fabsf(x) < 0.03125f ? x - x * x * x * 0.3333333333333333f : far;
-}
-__device__ __forceinline__ float _expm1(float x) {
-  float near = x * (1.0f + x * (0.5f + x * 0.16666666666666666f));
-  return fabsf(x) < 0.03125f ? near : _exp2(x * 1.4426950408889634f) - 1.0f;
-}
-__device__ __forceinline__ float _log1p(float x) {
-  float near = x * (1.0f - x * (0.5f - x * (0.3333333333333333f - x * 0.25f)));
-  return fabsf(x) < 0.03125f ? near : logf(1.0f + x);
-}
-template <typename A, typename B>
-__device__ __forceinline__ float _where(bool yes, A one, B other) { return yes ? one : other; }
-__device__ __forceinline__ bool _where(bool yes, bool one, bool other) { return yes ? one : other; }
-__device__ __forceinline__ float _larger(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-__device__ __forceinline__ float _smaller(float x, float y) {
-  float z;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-__device__ __forceinline__ u32 _packed(float low, float high, half_t) {
-  u32 word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-__device__ __forceinline__ u32 _packed(float low, float high, bfloat_t) {
-  u32 word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-"""

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import Tile, every_likely, likely
+from fusepass.kernels.gemm_likely import every_likely, likely
+from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.gemm_unfused import complete, unfused
 from fusepass.tune import INDUCTOR, Candidate
 from fusepass.tune.model import region_microseconds
@@ -19,6 +20,7 @@ def candidates(
     epilogue: Epilogue,
     m: int,
     n: int,
+    k: int,
     *,
     processors: int = 132,
     named: Mapping[str, Tile],
@@ -32,6 +34,7 @@ def candidates(
         epilogue: of the region.
         m: rows of a product.
         n: its columns.
+        k: what is summed over.
         processors: multiprocessors of the device.
         named: the tiles that can compute it, by name.
         every: for max-autotune, which may take its time.
@@ -46,7 +49,7 @@ def candidates(
         traced=partial(_in_torch, epilogue=theirs, without=without),
         estimate=partial(region_microseconds, fused=False),
     )
-    few = partial(likely, named, epilogue.products, m, n, processors)
+    few = partial(likely, named, epilogue.products, m, n, k, processors)
     names = every_likely(named, m) if every else few()
     best = (known or "").rpartition(" ")[2]
     if best in named and best not in names:

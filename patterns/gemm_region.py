@@ -149,6 +149,7 @@ def _asked(
         region.epilogue,
         m * (problem.batches or 1),
         n,
+        k,
         processors=multiprocessors(x.device),
         named=named,
         every=options.mode.startswith("max-autotune"),

@@ -1,7 +1,8 @@
-"""How the work of a GEMM region is cut: names, memory, which tile is likely to be best."""
+"""How the work of a GEMM region is cut: names, memory, who takes what."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import torch
 
 from fusepass.graph.epilogue import Epilogue, Operand, Output
 from fusepass.kernels import gemm_tiles
-from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, every_likely, likely, programs, tiles
+from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, tiles
 
 HALF = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
 PAIR = replace(HALF, products=2)
@@ -26,21 +27,6 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
     fitting = tiles(OF[products], memory=100 << 10)  # as much as an RTX 4090 has
     assert fitting.keys() < every.keys()
     assert {tile.form for tile in fitting.values()} >= {"rows", "row"}
-
-
-@pytest.mark.parametrize("products", [1, 2])
-@pytest.mark.parametrize("m", [1, 2, 16, 17, 32, 64])
-def test_few_rows(products: int, m: int) -> None:
-    weight = torch.empty(64, 32, dtype=torch.bfloat16).t()
-    named = {
-        name: tile for name, tile in tiles(OF[products]).items() if tile.takes(m, [weight], HALF)
-    }
-    for name in likely(named, products, m, 4096):
-        tile = named[name]
-        assert tile.form == ("row" if m == 1 else "rows")
-        assert m <= tile.m <= max(16, 2 * (m - 1))
-        count, most = programs(tile, products, m, 4096, 132)
-        assert count == 4096 // tile.n <= most
 
 
 def test_who_takes_what() -> None:
@@ -70,28 +56,6 @@ def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     assert all(tile.takes(1000, weight, HALF) for tile in some if not tile.few_rows)
     assert not any(tile.takes(1000, weight, SINGLE) for tile in some)  # stored as two dtypes
-
-
-@pytest.mark.parametrize("products", [1, 2])
-def test_few_rows_on_hopper(products: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 33 to 64 rows TMA reads the weights, where the rows are known to be so few."""
-    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
-    weights = [torch.empty(64, 64, dtype=torch.bfloat16).t()] * products
-    of = OF[products]
-    symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
-
-    def of_rows(m: int) -> list[Tile]:
-        named = {name: tile for name, tile in tiles(of).items() if tile.takes(m, weights, of)}
-        return [named[name] for name in likely(named, products, m, 4096)]
-
-    (first, *others) = of_rows(64)
-    assert (first.form, first.m) == ("cooperative", 64)
-    assert [tile.form for tile in others] == ["rows"]
-    assert [tile.form for tile in of_rows(33)] == ["cooperative", "rows"]
-    assert {tile.form for tile in of_rows(32)} == {"rows"}
-    assert not any(tile.few_rows for tile in of_rows(65))
-    assert not first.takes(65, weights, of)
-    assert not first.takes(symbolic, weights, of)  # a thousand rows may come tomorrow
 
 
 def test_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,29 +88,11 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
     assert not gemm_tiles.on_hopper.__wrapped__(torch.device("cuda", 0))
 
 
-def without_hopper(products: int) -> dict[str, Tile]:
-    return {name: t for name, t in tiles(OF[products]).items() if t.language == "triton"}
-
-
-@pytest.mark.parametrize("m", [1, 16, 33, 64, 65, 1000])
-def test_a_wide_search(m: int) -> None:
-    weight = [torch.empty(64, 32, dtype=torch.bfloat16).t()]
-    named = {name: tile for name, tile in tiles(HALF).items() if tile.takes(m, weight, HALF)}
-    found = every_likely(named, m)
-    assert set(likely(named, 1, m, 4096)) <= set(found)
-    few = m <= FEW_ROWS
-    if few:
-        assert all(named[name].few_rows and m <= named[name].m <= FEW_ROWS for name in found)
-    else:
-        assert found == list(named)
-    transposed = {name: tile for name, tile in named.items() if not tile.plain}
-    assert every_likely(transposed, m) == list(transposed)  # of weights as (K, N)
-
-
 def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as (N, K) of a half type, results of one, on Hopper; Gluon need not be there."""
-    some = [tile for tile in tiles(HALF, 227 << 10).values() if tile.language == "cuda"]
-    assert {tile.form for tile in some} == {"joint", "turns"}
+    every = [tile for tile in tiles(HALF, 227 << 10).values() if tile.language == "cuda"]
+    assert {tile.form for tile in every} == {"joint", "turns", "stream"}
+    some = [tile for tile in every if tile.form != "stream"]
     weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
     assert not any(tile.takes(1000, [weight], HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
@@ -164,31 +110,6 @@ def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not any(tile.takes(1000, [weights], epilogue) for tile in some)
 
 
-@pytest.mark.parametrize(
-    ("products", "m", "n", "columns", "form"),
-    [
-        (1, 2048, 1024, 128, "joint"),
-        (1, 256, 14336, 224, "joint"),  # 128 tiles of 132
-        (2, 256, 14336, 224, "joint"),
-        (1, 384, 14336, 192, "joint"),
-        (1, 8192, 4096, 128, "turns"),
-        (2, 8192, 4096, 128, "turns"),
-    ],
-)
-def test_the_tile_that_loads_least(products: int, m: int, n: int, columns: int, form: str) -> None:
-    named = tiles(OF[products], 227 << 10)
-    some = {name: tile for name, tile in named.items() if tile.language == "cuda"}
-    (found,) = likely(some, products, m, n)
-    assert (some[found].n, some[found].form) == (columns, form)
-    assert some[found].candidate == f"cuda {found}"
-
-
-def test_a_pair_of_256_rows_is_timed_both_ways() -> None:
-    """Enough tiles for ping-pong, too few to hide all epilogues: 1.09 of cuBLAS, 0.93 in CUDA."""
-    found = [tiles(PAIR)[name] for name in likely(tiles(PAIR, 227 << 10), 2, 256, 14336)]
-    assert [(tile.form, tile.n) for tile in found] == [("pingpong", 128), ("joint", 224)]
-
-
 def test_last_steps_by_halves() -> None:
     """Of one product with nothing to fetch, in tiles of 128 columns; their kernels say so."""
     small = next(t for t in tiles(HALF).values() if t.form == "cooperative" and t.n == 128)
@@ -200,28 +121,29 @@ def test_last_steps_by_halves() -> None:
         assert replace(small, form=form, n=columns).tail(HALF) == 0
 
 
-def test_many_rows() -> None:
-    named = without_hopper(2)
-    assert likely(named, 2, 8192, 4096) == ["128x256x64w8s4"]
-    assert likely(named, 2, 128, 4096) == ["64x128x64w4s5"]
-    count, most = programs(named["128x256x64w8s4"], 2, 8192, 4096, 132)
-    assert (count, most) == (64 * 32, 132)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "form"),
-    [(8192, 4096, "pingpong"), (256, 14336, "cooperative"), (2048, 1024, "cooperative")],
-)
-def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
-    """Where there are tiles enough to hide epilogues behind, else one tile per multiprocessor."""
-    first, *others = likely(tiles(HALF), 1, m, n)
-    tile = tiles(HALF)[first]
-    assert tile.form == form
-    assert len(others) == (0 if form == "pingpong" else 1)
-    assert all(tiles(HALF)[other].form == "joint" for other in others)
-    count, most = programs(tile, 1, m, n, 132)
-    assert most == 132
-    assert count >= (2 * most if form == "pingpong" else 0.8 * most)
+def test_what_streams_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are known to be so few, weights as (N, K) of a half type; results of any."""
+    some = [tile for tile in tiles(HALF, 227 << 10).values() if tile.form == "stream"]
+    assert {(tile.m, tile.n, tile.blocks) for tile in some} == set(
+        itertools.product((8, 16, 32, 64), (32, 48, 56, 64), (1, 2, 4))
+    )
+    weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
+    assert not any(tile.takes(1, [weight], HALF) for tile in some)
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
+    reduced = replace(HALF, outputs=(*HALF.outputs, Output("%0", "float32", "rows")))
+    double = replace(HALF, outputs=(Output("%0", "float64"),))
+    for tile in some:
+        assert all(tile.takes(m, [weight], of) for m in (1, tile.m) for of in (HALF, SINGLE))
+        assert not any(tile.takes(m, [weight], HALF) for m in (tile.m + 1, symbolic))
+        for weights, epilogue in (
+            (weight.contiguous(), HALF),
+            (weight.float(), HALF),
+            (weight.expand(4, 64, 64), HALF),
+            (weight, reduced),
+            (weight, double),
+        ):
+            assert not tile.takes(1, [weights], epilogue)
 
 
 @pytest.mark.parametrize("products", [1, 2])

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate
 from fusepass.kernels import gemm_region, hopper_cuda_launch
+from fusepass.kernels.cuda_element import in_cuda
 from fusepass.kernels.gemm_tiles import tiles
-from fusepass.kernels.hopper_cuda import Shape, hopper_cuda, in_cuda
+from fusepass.kernels.hopper_cuda import Shape, hopper_cuda
 from fusepass.kernels.hopper_cuda_text import SENT
 from fusepass.torch_private.host_call import HostCall
 from tests.kernels.nvrtc import compile_error, needs_nvrtc
@@ -32,7 +33,8 @@ STORED = {
     for name, epilogue in EPILOGUES.items()
     if not epilogue.reduced and {one.dtype for one in epilogue.outputs} <= {"float16", "bfloat16"}
 }
-SHAPES = [tile.cuda for tile in tiles(EPILOGUES["plain"]).values() if tile.cuda is not None]
+CUTS = [tile.cuda for tile in tiles(EPILOGUES["plain"]).values()]
+SHAPES = [cut for cut in CUTS if isinstance(cut, Shape)]
 STEPS = (
     Step("add", ("%0", "%1")),
     Step("mul", ("%6", "%2")),
@@ -267,7 +269,7 @@ def test_a_launch(driver: Driver) -> None:
     ]
     outputs = [torch.empty(m, n, dtype=torch.bfloat16) for _ in range(2)]
     fill = hopper_cuda_launch.filler(
-        epilogue.text(), (128, 224, 4, False), "float16", (n, k), (k, k), 0
+        epilogue.text(), ("tiles", 128, 224, 4, False), "float16", (n, k), (k, k), 0
     )
     strides = operands[2].stride(0), operands[4].stride(0)
     for _ in range(2):
@@ -305,7 +307,7 @@ def test_launches_are_forgotten(driver: Driver) -> None:
     plain = EPILOGUES["plain"]
     dtype = plain.outputs[0].dtype
     fill = hopper_cuda_launch.filler(
-        plain.text(), (128, 128, 6, False), dtype, (64, 64), (64, 64), 0
+        plain.text(), ("tiles", 128, 128, 6, False), dtype, (64, 64), (64, 64), 0
     )
     half = getattr(torch, dtype)
     x, w, out = (torch.empty(64, 64, dtype=half) for _ in range(3))
@@ -334,5 +336,6 @@ def test_what_generated_code_calls() -> None:
     full = sum(one.kind == "full" for one in epilogue.operands)
     assert list(call.numbers) == [m, *[n] * full]
     text, cut, name, sizes, strides, device = call.arguments
-    assert (text, cut, sizes, strides) == (epilogue.text(), (128, 224, 4, False), (n, k), (k, k))
+    assert (text, sizes, strides) == (epilogue.text(), (n, k), (k, k))
+    assert hopper_cuda_launch._cut(*cut) == Shape(128, 224, 4)
     assert (getattr(torch, name), device) == (dtype, 0)

@@ -44,7 +44,8 @@ from fusepass.bench.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.graph.gemm_region import is_gemm, region_at
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import likely, shared_memory, tiles
+from fusepass.kernels.gemm_likely import likely
+from fusepass.kernels.gemm_tiles import shared_memory, tiles
 from fusepass.kernels.gemm_unfused import unfused
 from fusepass.tune import INDUCTOR, Entry, RegionProblem
 from fusepass.tune.decide import winner
@@ -87,7 +88,9 @@ def ours(
     found: dict[str, Callable[[], Any]] = {}
     some = [name for name in named if not named[name].plain] if all_tiles else []
     older = {name: tile for name, tile in named.items() if tile.language == "triton"}
-    both = chain.from_iterable(likely(of, epilogue.products, m, n) for of in (named, older))
+    both = chain.from_iterable(
+        likely(of, epilogue.products, m, n, x.shape[1]) for of in (named, older)
+    )
     for name in some or dict.fromkeys(both):
         got = kernel.launch(x, weights, operands, text, named[name])
         for mine, theirs in zip(got, exact, strict=True):

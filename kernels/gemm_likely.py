@@ -1,0 +1,127 @@
+"""Which tiles of a GEMM region are likely to be best: those that are worth timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusepass.kernels.gemm_tiles import Tile, programs
+from fusepass.kernels.hopper_stream import Stream
+
+
+def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
+    """The tiles worth timing where a search may take its time: of few rows, those for few rows.
+
+    Others took one and a half to three times as long there, and each has to be compiled.
+
+    Args:
+        named: the tiles that take it, by name.
+        m: rows of a product.
+    """
+    few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
+    least = min((tile.m for tile in few.values() if tile.form == "stream"), default=0)
+    return [n for n, t in few.items() if t.form != "stream" or t.m == least] or list(named)
+
+
+def likely(
+    named: Mapping[str, Tile],
+    products: int,
+    m: int,
+    n: int,
+    k: int = 4096,
+    processors: int = 132,
+) -> list[str]:
+    """The tiles of those that should be best for a product, at most two.
+
+    Of few rows the smallest that hold all, on Hopper one that streams and one other. Of many, on
+    Hopper, the one whose epilogues run behind other products, if there are enough; else the largest
+    of which there are enough to go round, and on Hopper one in Gluon and one in CUDA C++, where
+    both take it. Compiling a kernel takes longer than timing it.
+
+    Args:
+        named: the tiles that take it, by name.
+        products: 1 or 2.
+        m: rows of a product.
+        n: its columns.
+        k: what is summed over.
+        processors: multiprocessors of the device.
+    """
+    few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
+    if few:
+        stream = _stream(few, products, n, k, processors)
+        others = {name: tile for name, tile in few.items() if tile.form != "stream"}
+        least = min((tile.m for tile in others.values()), default=0)
+        return [*stream, *(name for name, tile in others.items() if tile.m == least)][:2]
+    many = {name: tile for name, tile in named.items() if not tile.few_rows}
+    found = []
+    for kind in ("gluon", "cuda", "triton"):
+        some = {name: t for name, t in many.items() if t.language == kind}
+        if kind == "cuda":
+            found += _fewest_loads(some, products, m, n, processors)
+        else:
+            suited = [name for name, t in some.items() if _suits(t, products, m, n)]
+            found += (suited or list(some)[-1:])[:1]
+        if len(found) > 1 or any(_hides(named[name], products, m, n) for name in found):
+            break
+    return found
+
+
+def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: int) -> list[str]:
+    """Of tiles that stream, the smallest for which a multiprocessor loads least.
+
+    What blocks add up for each other takes about as long as loading so much more.
+    """
+
+    def loads(name: str) -> tuple[int, int, int]:
+        tile, shape = few[name], few[name].cuda
+        assert isinstance(shape, Stream)
+        turns = -(-(-(-n // tile.n) * tile.blocks) // shape.most(processors))
+        each = turns * (products * tile.n + tile.m) * 2 * k // tile.blocks
+        return tile.m, each + _EXCHANGED * (tile.blocks > 1), tile.blocks
+
+    return sorted((name for name, tile in few.items() if tile.form == "stream"), key=loads)[:1]
+
+
+_EXCHANGED = 96 << 10  # bytes
+
+
+def _fewest_loads(
+    some: Mapping[str, Tile], products: int, m: int, n: int, processors: int
+) -> list[str]:
+    """Of tiles in CUDA C++ the one for which a multiprocessor loads least, which takes the time.
+
+    If there are enough, the one whose epilogues run behind other products.
+    """
+    behind = [one for one, t in some.items() if t.form == "turns" and _suits(t, products, m, n)]
+
+    def loads(name: str) -> int:
+        tile = some[name]
+        count, most = programs(tile, products, m, n, processors)
+        return int(-(-count // most)) * (tile.m + tile.n)
+
+    joint = [name for name, tile in some.items() if tile.form == "joint"]
+    return behind[:1] or sorted(joint, key=loads)[:1]
+
+
+def _hides(tile: Tile, products: int, m: int, n: int) -> bool:
+    """Whether nearly all of a tile's epilogues run behind other products."""
+    return tile.groups == 2 and _count(tile, products, m, n) >= 6 * _ENOUGH
+
+
+def _count(tile: Tile, products: int, m: int, n: int) -> int:
+    """Tiles of the whole product, by the columns of all weights."""
+    return -(-m // tile.m) * -(-n * products // tile.n)
+
+
+def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
+    """Whether a tile has neither too few of its kind to go round, nor better ones beside it.
+
+    An epilogue needs further tiles to hide behind; and where there are hardly as many tiles as
+    multiprocessors, making TMA's descriptors costs more than what they save.
+    """
+    count = _count(tile, products, m, n)
+    most = 2 * _ENOUGH if tile.plain else count
+    least = {"pingpong": 3, "turns": 6}.get(tile.form, 1) * _ENOUGH
+    return least <= count <= most
+
+
+_ENOUGH = 100  # for about as many multiprocessors

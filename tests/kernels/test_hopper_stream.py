@@ -1,0 +1,172 @@
+"""The GEMM of few rows in CUDA C++ for Hopper: its text compiled, where results lie, launches."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fusepass.graph.epilogue import Epilogue, Operand, Output
+from fusepass.kernels import hopper_cuda_launch
+from fusepass.kernels.gemm_tiles import tiles
+from fusepass.kernels.hopper_cuda_launch import numbers_of
+from fusepass.kernels.hopper_stream import Stream, hopper_stream
+from fusepass.kernels.hopper_stream_text import TEXT
+from tests.kernels.nvrtc import compile_error, needs_nvrtc
+from tests.kernels.test_gemm_region import EPILOGUES
+from tests.kernels.test_hopper_cuda import EVERYTHING, Driver
+
+STREAMED = {name: epilogue for name, epilogue in EPILOGUES.items() if not epilogue.reduced}
+ALL_KINDS = replace(
+    EVERYTHING,
+    outputs=(*EVERYTHING.outputs, Output("%15", "float32"), Output("%14", "bool")),
+)
+
+
+def streams(epilogue: Epilogue) -> list[Stream]:
+    cuts = [tile.cuda for tile in tiles(epilogue, 227 << 10).values()]
+    return [cut for cut in cuts if isinstance(cut, Stream)]
+
+
+CASES = [
+    pytest.param(epilogue, cut, id=f"{name}-{cut}")
+    for name, epilogue in {**STREAMED, "all kinds": ALL_KINDS}.items()
+    for cut in streams(epilogue)
+]
+
+
+@needs_nvrtc
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize(("epilogue", "cut"), CASES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_it_compiles(epilogue: Epilogue, cut: Stream, dtype: str) -> None:
+    text = hopper_stream(epilogue, cut, dtype)
+    assert compile_error(text, "sm_90a") is None
+    assert not re.findall(r"(?m)^.*\$\w+.*$", text)  # every place is filled
+
+
+@pytest.mark.parametrize("products", [1, 2])
+def test_shared_memory(products: int) -> None:
+    """Whatever is stored there are all of them; what the kernel lays out is what it asks for."""
+    epilogue = replace(EPILOGUES["plain"], products=products)
+    found = streams(epilogue)
+    assert len(found) == 4 * 4 * 3
+    for cut in found:
+        step = cut.depth * 128 * (products * cut.columns + cut.rows)
+        each = products * cut.rows // 2 * 32 * 4  # of all of an instruction's 64 rows
+        received = (cut.split - 1) * (4 // cut.split) * each
+        barriers = 8 * (2 * cut.stages + 8)
+        assert cut.shared(products) == 1024 + cut.stages * step + received + barriers
+        assert cut.shared(products) <= 227 << 10
+
+
+def formula(of: str) -> str:
+    """The right side of an assignment in the kernel's text, as Python."""
+    (found,) = set(re.findall(rf"\b{re.escape(of)} = (.+?)[,;]", TEXT))
+    return found.replace("/", "//")
+
+
+@pytest.mark.parametrize("columns", [32, 48, 56, 64])
+@pytest.mark.parametrize("rows", [8, 16, 64])
+def test_where_results_lie(rows: int, columns: int) -> None:
+    """Each is stored once, from the register in which ``wgmma`` leaves it.
+
+    PTX ISA, "Matrix fragments for wgmma.mma_async.m64nNk16", D: a warp has 16 rows, a thread two
+    of them and of each eight columns two. The rows are the weight's here.
+    """
+    seen = []
+    for warp in range(4):
+        for lane in range(32):
+            known = {"warp": warp, "lane": lane, "tile": 0, "WIDTH": columns}
+            known["top"] = eval(formula("const u32 top"), known)
+            known["left"] = eval(formula("left"), known)
+            for part in range(2):
+                for i in range(rows // 4):
+                    local = {**known, "part": part, "i": i}
+                    n, m = eval(formula("const u32 n"), local), eval(formula("u32 m"), local)
+                    at = eval(formula("const int at"), local)
+                    assert n == warp * 16 + lane // 4 + 8 * (at // 2 % 2)
+                    assert m == at // 4 * 8 + lane % 4 * 2 + at % 2
+                    if eval(formula("inside").split("&&")[1], local):
+                        seen.append((m, n))
+    assert sorted(seen) == [(m, n) for m in range(rows) for n in range(columns)]
+
+
+def test_operands_are_read_where_results_lie() -> None:
+    """Read ahead into a thread's registers, they are numbered otherwise than when they are used."""
+    kinds = Operand("row", "float32"), Operand("column", "bool"), Operand("full", "float16")
+    epilogue = replace(EPILOGUES["plain"], operands=kinds)
+    text = hopper_stream(epilogue, Stream(16, 64, 2, 4), "float16")
+    assert "get(a0[part]), get(a1[i]), get(a2[at])" in text
+    bodies = [re.findall(rf" a{i}\[[^;]+\];.*?\n      }}", text, re.DOTALL) for i in range(3)]
+
+    def at(operand: int, name: str, i: int) -> int:
+        (body,) = bodies[operand]
+        (said,) = re.findall(rf"\b{name} = (.+?)[,;]", body)
+        value: int = eval(said.replace("/", "//"), {"top": 0, "left": 0, "i": i})
+        return value
+
+    for part in range(2):
+        assert at(0, "n", part) == part * 8
+        for i in range(4):
+            m, number = i // 2 * 8 + i % 2, i // 2 * 4 + part * 2 + i % 2
+            assert at(1, "m", i) == m
+            assert (at(2, "m", number), at(2, "n", number)) == (m, part * 8)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    made = Driver()
+    made.install(monkeypatch)
+    yield made
+    hopper_cuda_launch._compiled.cache_clear()
+    hopper_cuda_launch.filler.cache_clear()
+
+
+def test_a_launch(driver: Driver) -> None:
+    """Its descriptors, its numbers, the outputs' addresses, and how many blocks."""
+    cut = Stream(16, 64, 2, 6, 2)
+    m, n, k = 13, 520, 96
+    x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
+    operands = [
+        torch.empty(n, dtype=torch.bfloat16),
+        torch.empty(m, 1),
+        torch.empty(m, n + 8, dtype=torch.float16)[:, :n],
+        torch.empty(()),
+        torch.empty(m, n, dtype=torch.bool),
+    ]
+    outputs = [torch.empty(m, n, dtype=getattr(torch, one.dtype)) for one in ALL_KINDS.outputs]
+    given = ALL_KINDS.text(), numbers_of(cut), "float16", (n, k), (k, k), 0
+    fill = hopper_cuda_launch.filler(*eval(repr(given)))
+    fill(m, n + 8, n, x, w, *operands, *outputs)
+    assert driver.maps == [
+        ((16, 64), 3, x.data_ptr(), m, k, k),
+        ((64, 64), 3, w.data_ptr(), n, k, k),
+    ]
+    ((kernel, grid, threads, shared, stream, parameters),) = driver.launches
+    assert (kernel, grid, threads, stream) == ("kernel", (2 * 9, 1, 1), 160, 7)
+    assert shared == cut.shared(1)
+    assert len(parameters) == 3
+    wanted = [
+        one for i, at in enumerate(operands) for one in (at.data_ptr(), {2: n + 8, 4: n}.get(i, 0))
+    ]
+    wanted += [one.data_ptr() for one in outputs]
+    table = (ctypes.c_uint64 * len(wanted)).from_address(parameters[2])
+    assert list(table) == wanted
+    sizes = (ctypes.c_uint32 * 3).from_address(parameters[2] + 8 * len(wanted))
+    assert list(sizes) == [m, n, k]
+    assert driver.compiled[0] == hopper_stream(ALL_KINDS, cut, "float16")
+
+
+@pytest.mark.parametrize(
+    ("n", "split", "blocks"),
+    [(8, 1, 1), (14336, 1, 132), (4096, 2, 128), (14336, 2, 132), (1000, 4, 64), (14336, 4, 120)],
+)
+def test_blocks(n: int, split: int, blocks: int) -> None:
+    """As many as there is work for, and as run at once."""
+    assert Stream(16, 64, 2, 6, split).blocks(16, n, 1, 132) == blocks
+    assert Stream(16, 64, 2, 6, split).blocks(16, n, 1, 1) == split
