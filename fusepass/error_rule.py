@@ -52,7 +52,7 @@ def rms(tensor: torch.Tensor) -> float:
     """Root mean square, computed in float64; 0 for an empty tensor."""
     if tensor.numel() == 0:
         return 0.0
-    return float(tensor.abs().double().square().mean().sqrt())
+    return float(tensor.detach().abs().double().square().mean().sqrt())
 
 
 def rms_error(output: torch.Tensor, exact: torch.Tensor) -> float:

@@ -79,13 +79,13 @@ def _single(found: re.Match[str]) -> str:
 
 def element_helpers() -> str:
     """The functions that an element's text calls."""
-    text = HELPERS
+    text = _HELPERS
     for key, number in constants().items():
         text = text.replace(key, f"{number!r}f")
     return text
 
 
-HELPERS = """
+_HELPERS = """
 __device__ __forceinline__ float _exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -20,7 +20,7 @@ from fusepass.kernels.cuda_element import (
     number_type,
 )
 from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT
+from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT, descriptors
 
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
@@ -115,11 +115,7 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$columns_read": _read_ahead(epilogue),
         "$columns": str(shape.columns),
         "$kind": {"float16": "f16", "bfloat16": "bf16"}[dtype],
-        "$ready": "\n".join(
-            f'    asm volatile("prefetch.tensormap [%0];" :: "l"(&{one}) : "memory");'
-            for one in maps
-        ),
-        "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in maps),
+        **descriptors(maps),
         "$weights": "\n".join(_weight(i, width) for i in range(epilogue.products)),
         "$given": element_parameters(epilogue),
         "$steps": "\n".join(element_steps(epilogue)),

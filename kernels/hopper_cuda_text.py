@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+def descriptors(names: Sequence[str]) -> dict[str, str]:
+    """What a kernel's text says of its descriptors: as parameters, and that they will be read."""
+    fetched = 'asm volatile("prefetch.tensormap [%0];" :: "l"(&{}) : "memory");'
+    return {
+        "$ready": "\n".join(f"    {fetched.format(one)}" for one in names),
+        "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in names),
+    }
+
+
 # What kernels of this kind share: barriers, copies by TMA, and tiles as tensor cores are told them.
 PRIMITIVES = """
 typedef unsigned short u16;

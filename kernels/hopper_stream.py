@@ -20,7 +20,7 @@ from fusepass.kernels.cuda_element import (
     element_steps,
 )
 from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import PRIMITIVES
+from fusepass.kernels.hopper_cuda_text import PRIMITIVES, descriptors
 from fusepass.kernels.hopper_stream_text import TEXT
 
 NAME = "fusepass_gemm_stream"
@@ -93,11 +93,7 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
         "$rows": str(shape.rows),
         "$kind": {"float16": "f16", "bfloat16": "bf16"}[dtype],
         "$cluster": f"__cluster_dims__({shape.split}, 1, 1) " * (shape.split > 1),
-        "$ready": "\n".join(
-            f'    asm volatile("prefetch.tensormap [%0];" :: "l"(&{one}) : "memory");'
-            for one in maps
-        ),
-        "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in maps),
+        **descriptors(maps),
         "$weights": "\n".join(map(_weight, range(epilogue.products))),
         "$given": element_parameters(epilogue),
         "$steps": "\n".join(element_steps(epilogue)),

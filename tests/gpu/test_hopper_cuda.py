@@ -19,7 +19,7 @@ from fusepass.patterns import gemm_region as rule
 from fusepass.tune import Choice
 from tests.gpu.test_gemm_region import Mlp, agrees, applied, choices, exact_and_eager, within
 from tests.kernels.test_gemm_region import EPILOGUES, inputs
-from tests.kernels.test_hopper_cuda import EVERYTHING, STORED
+from tests.kernels.test_hopper_cuda import EVERYTHING, STORED, operands_of
 
 __all__ = ["choices"]
 pytestmark = [
@@ -63,13 +63,7 @@ def test_operands_of_every_kind(tile: Tile) -> None:
         x = torch.randn(m, 2 * k, device="cuda")[:, :k].to(dtype)
         wide = torch.randn(n, k + 8, device="cuda").to(dtype)
         weight = wide[:, :k].t()
-        operands = [
-            torch.randn(n, device="cuda").bfloat16(),
-            torch.randn(m, 1, device="cuda"),
-            torch.randn(m, n + 8, device="cuda").half()[:, :n],
-            torch.randn((), device="cuda"),
-            torch.randn(m, n, device="cuda") > 0,
-        ]
+        operands = operands_of(m, n, "cuda")
         assert kernel.refuses(x, [weight], operands, EVERYTHING) is None
         got = kernel.launch(x, [weight], operands, EVERYTHING.text(), tile)
         assert within(got, *exact_and_eager(EVERYTHING, x, [weight], operands))

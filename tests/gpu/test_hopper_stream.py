@@ -18,6 +18,7 @@ from fusepass.patterns import gemm_region as rule
 from fusepass.tune import Choice
 from tests.gpu.test_gemm_region import Mlp, agrees, applied, choices, within
 from tests.kernels.test_gemm_region import EPILOGUES, inputs
+from tests.kernels.test_hopper_cuda import operands_of
 from tests.kernels.test_hopper_stream import ALL_KINDS, STREAMED
 
 __all__ = ["choices"]
@@ -70,13 +71,7 @@ def test_operands_and_outputs_of_every_kind(tile: Tile) -> None:
         x = torch.randn(m, 2 * k, device="cuda")[:, :k].to(dtype)
         wide = torch.randn(n, k + 8, device="cuda").to(dtype)
         weight = wide[:, :k].t()
-        operands = [
-            torch.randn(n, device="cuda").bfloat16(),
-            torch.randn(m, 1, device="cuda"),
-            torch.randn(m, n + 8, device="cuda").half()[:, :n],
-            torch.randn((), device="cuda"),
-            torch.randn(m, n, device="cuda") > 0,
-        ]
+        operands = operands_of(m, n, "cuda")
         assert kernel.refuses(x, [weight], operands, ALL_KINDS) is None
         *got, truth = kernel.launch(x, [weight], operands, ALL_KINDS.text(), tile)
         *exact, wanted = kernel.reference(x, [weight], operands, ALL_KINDS)

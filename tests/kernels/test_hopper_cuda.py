@@ -60,6 +60,18 @@ EVERYTHING = Epilogue(
     (Output("%15", "bfloat16"), Output("%0", "bfloat16")),
 )
 
+
+def operands_of(m: int, n: int, device: str) -> list[Tensor]:
+    """Those of ``EVERYTHING`` for a product of that size; rows of a matrix lie further apart."""
+    return [
+        torch.randn(n, device=device).bfloat16(),
+        torch.randn(m, 1, device=device),
+        torch.randn(m, n + 8, device=device).half()[:, :n],
+        torch.randn((), device=device),
+        torch.randn(m, n, device=device) > 0,
+    ]
+
+
 GREATEST = Epilogue(
     1,
     (),
@@ -260,13 +272,7 @@ def test_a_launch(driver: Driver) -> None:
     epilogue = replace(EVERYTHING, outputs=EVERYTHING.outputs)
     m, n, k = 300, 520, 96
     x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
-    operands = [
-        torch.empty(n, dtype=torch.bfloat16),
-        torch.empty(m, 1),
-        torch.empty(m, n + 8, dtype=torch.float16)[:, :n],
-        torch.empty(()),
-        torch.empty(m, n, dtype=torch.bool),
-    ]
+    operands = operands_of(m, n, "cpu")
     outputs = [torch.empty(m, n, dtype=torch.bfloat16) for _ in range(2)]
     fill = hopper_cuda_launch.filler(
         epilogue.text(), ("tiles", 128, 224, 4, False), "float16", (n, k), (k, k), 0

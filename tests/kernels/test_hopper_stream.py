@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,9 @@ from fusepass.kernels.hopper_stream import Stream, hopper_stream
 from fusepass.kernels.hopper_stream_text import TEXT
 from tests.kernels.nvrtc import compile_error, needs_nvrtc
 from tests.kernels.test_gemm_region import EPILOGUES
-from tests.kernels.test_hopper_cuda import EVERYTHING, Driver
+from tests.kernels.test_hopper_cuda import EVERYTHING, Driver, driver, operands_of
+
+__all__ = ["driver"]
 
 STREAMED = {name: epilogue for name, epilogue in EPILOGUES.items() if not epilogue.reduced}
 ALL_KINDS = replace(
@@ -118,27 +119,12 @@ def test_operands_are_read_where_results_lie() -> None:
             assert (at(2, "m", number), at(2, "n", number)) == (m, part * 8)
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    made = Driver()
-    made.install(monkeypatch)
-    yield made
-    hopper_cuda_launch._compiled.cache_clear()
-    hopper_cuda_launch.filler.cache_clear()
-
-
 def test_a_launch(driver: Driver) -> None:
     """Its descriptors, its numbers, the outputs' addresses, and how many blocks."""
     cut = Stream(16, 64, 2, 6, 2)
     m, n, k = 13, 520, 96
     x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
-    operands = [
-        torch.empty(n, dtype=torch.bfloat16),
-        torch.empty(m, 1),
-        torch.empty(m, n + 8, dtype=torch.float16)[:, :n],
-        torch.empty(()),
-        torch.empty(m, n, dtype=torch.bool),
-    ]
+    operands = operands_of(m, n, "cpu")
     outputs = [torch.empty(m, n, dtype=getattr(torch, one.dtype)) for one in ALL_KINDS.outputs]
     given = ALL_KINDS.text(), numbers_of(cut), "float16", (n, k), (k, k), 0
     fill = hopper_cuda_launch.filler(*eval(repr(given)))

@@ -34,14 +34,16 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def rewritten(act: Callable[[Tensor], Tensor] = F.silu, *, apart: int = 1024) -> list[Any]:
-    """Decisions on a linear layer of 2048 rows, and the arguments of the calls of ours."""
+def rewritten(
+    act: Callable[[Tensor], Tensor] = F.silu, *, rows: int = 1024, apart: int = 1024
+) -> list[Any]:
+    """Decisions on a linear layer, and the arguments of the calls of ours."""
     with FakeTensorMode():
         room = torch.empty(2048 * 1024, dtype=torch.bfloat16, device="cuda")
         weight = torch.empty(1024, 1024, dtype=torch.bfloat16, device="cuda")
 
         def layer(room: Tensor, w: Tensor) -> Tensor:
-            return act(room.as_strided((1024, 1024), (apart, 1)) @ w.t())
+            return act(room.as_strided((rows, 1024), (apart, 1)) @ w.t())
 
         graph = make_fx(layer, select_decomp_table())(room, weight).graph
     decisions = rewrite_aten(graph, Options(), linear_activation.RULES)
@@ -62,6 +64,20 @@ def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any
     ((epilogue, shape, dtype, device),) = there
     assert (shape.rows, shape.columns, dtype, device.type) == (128, 128, torch.bfloat16, "cuda")
     assert len(epilogue.outputs) == 1
+
+
+def test_of_few_rows_weights_are_streamed(tuner: Callable[..., Tuner], there: list[Any]) -> None:
+    """By the tile for just as many; of more than 64 by none, and of more than 127 by others."""
+    for rows, name in ((1, "stream8x32x128w5s8"), (13, "stream16x32x128w5s8")):
+        asked = tuner(f"cuda {name}")
+        _, calls = rewritten(rows=rows)
+        assert offered(asked) == {f"cuda {name}"}
+        assert [call[-1] for call in calls] == [name]
+    assert [cut.rows for _, cut, *_ in there] == [8, 16]
+    for rows in (65, 128):
+        asked = tuner("inductor")
+        rewritten(rows=rows)
+        assert not any("stream" in name for name in offered(asked))
 
 
 def test_without_nvrtc(tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch) -> None:

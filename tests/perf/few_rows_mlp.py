@@ -6,8 +6,9 @@ Microseconds of a call, medians of 40 interleaved rounds: in CUDA graphs of six 
 in a row by events, and of one by the wall. ``limit`` reads all weights once, in one launch, in a
 graph. The weights do not fit into L2, so each call finds it cold.
 
-Prediction, written before the run: with weights that come as a stream 1.03 to 1.06 times as fast as
-max-autotune for one token and 1.10 times as Inductor's best mode for 16, in graphs.
+Estimated from the kernels' times: with weights that come as a stream 1.03 to 1.06 times as fast as
+max-autotune for one token and 1.10 times as Inductor's best mode for 16, in graphs. Written down
+after a first run by an untracked script, which gave 1.06 and 1.12.
 """
 
 from __future__ import annotations
