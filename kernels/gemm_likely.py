@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusepass.kernels.gemm_tiles import Tile, programs
+from fusepass.kernels.gemm_tiles import FEW_ROWS, Tile, programs
 from fusepass.kernels.hopper_stream import Stream
 
 
 def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
     """The tiles worth timing where a search may take its time: of few rows, those for few rows.
 
-    Others took one and a half to three times as long there, and each has to be compiled.
+    Others took one and a half to three times as long up to 64 rows, and each has to be compiled;
+    of more rows that stream, streams are timed beside all others.
 
     Args:
         named: the tiles that take it, by name.
@@ -19,7 +20,8 @@ def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     least = min((tile.m for tile in few.values() if tile.form == "stream"), default=0)
-    return [n for n, t in few.items() if t.form != "stream" or t.m == least] or list(named)
+    found = [n for n, t in few.items() if t.form != "stream" or t.m == least]
+    return found if m <= FEW_ROWS and found else found + _of_many_rows(named)
 
 
 def likely(
@@ -46,13 +48,14 @@ def likely(
         processors: multiprocessors of the device.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
+    found = _stream(few, products, n, k, processors)
     if few:
-        stream = _stream(few, products, n, k, processors)
         others = {name: tile for name, tile in few.items() if tile.form != "stream"}
         least = min((tile.m for tile in others.values()), default=0)
-        return [*stream, *(name for name, tile in others.items() if tile.m == least)][:2]
-    many = {name: tile for name, tile in named.items() if not tile.few_rows}
-    found = []
+        found += [name for name, tile in others.items() if tile.m == least][: 2 - len(found)]
+    if len(found) > 1 or (found and m <= FEW_ROWS):
+        return found
+    many = {name: named[name] for name in _of_many_rows(named)}
     for kind in ("gluon", "cuda", "triton"):
         some = {name: t for name, t in many.items() if t.language == kind}
         if kind == "cuda":
@@ -63,6 +66,10 @@ def likely(
         if len(found) > 1 or any(_hides(named[name], products, m, n) for name in found):
             break
     return found
+
+
+def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
+    return [name for name, tile in named.items() if not tile.few_rows]
 
 
 def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: int) -> list[str]:

@@ -19,6 +19,7 @@ from fusepass.kernels.hopper_cuda import Shape
 from fusepass.kernels.hopper_stream import Stream
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
+STREAMED_ROWS = 128  # on Hopper up to these nearly so
 _ONE_HALF = ({"bfloat16"}, {"float16"})
 _GLUON = "triton.experimental.gluon.language.nvidia.hopper"
 _EVERY = 1 << 31  # programs: as many as there is work for
@@ -95,7 +96,7 @@ class Tile:
     @property
     def few_rows(self) -> bool:
         """Whether it is of a kernel for few rows, whose time is that of reading the weights."""
-        return self.form != "grid" and self.m <= FEW_ROWS
+        return self.form == "stream" or (self.form != "grid" and self.m <= FEW_ROWS)
 
     @property
     def groups(self) -> int:
@@ -260,7 +261,7 @@ def _streams(products: int) -> tuple[Tile, ...]:
     Of wider tiles fewer bytes of x are read, of narrower ones there may be just enough to go round.
     """
     made = []
-    for rows, columns, blocks in itertools.product((8, 16, 32, 64), (64, 56, 48, 32), (1, 2, 4)):
+    for rows, columns, blocks in itertools.product(_STREAM_ROWS, (64, 56, 48, 32), (1, 2, 4)):
         fitting = [
             stages
             for stages in range(1, 9)
@@ -270,6 +271,7 @@ def _streams(products: int) -> tuple[Tile, ...]:
     return tuple(made)
 
 
+_STREAM_ROWS = (8, 16, 32, 64, 96, STREAMED_ROWS)
 _HOPPER_MEMORY = 227 << 10  # bytes of shared memory that a block may have
 
 
@@ -307,6 +309,12 @@ def on_hopper(device: torch.device) -> bool:
         return importlib.util.find_spec(_GLUON) is not None
     except ModuleNotFoundError:  # not even what it would be part of
         return False
+
+
+def most_few_rows(x: Tensor) -> int:
+    """Rows of a matrix up to which there are kernels for few rows; weights may lie elsewise."""
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return STREAMED_ROWS if half and is_hopper(x.device) else FEW_ROWS
 
 
 @functools.cache

@@ -39,7 +39,7 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import FEW_ROWS, multiprocessors, shared_memory, tiles
+from fusepass.kernels.gemm_tiles import most_few_rows, multiprocessors, shared_memory, tiles
 from fusepass.kernels.hopper_copies import by_host
 from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
@@ -63,7 +63,7 @@ from fusepass.tune import (
 from fusepass.tune.region_problem import digest
 
 GATED_GEMM, GEMM_EPILOGUE = "gated_gemm", "gemm_epilogue"
-_MANY_ROWS = 128  # between this and FEW_ROWS cuBLAS's kernels have not been beaten
+_MANY_ROWS = 128  # of fewer only kernels for few rows beat cuBLAS's
 
 
 # --- the rule -------------------------------------------------------------------------------------
@@ -92,10 +92,11 @@ class _Asked:
 def _asked(
     node: fx.Node, options: Options, pairs: bool, library: Library | None = None
 ) -> _Asked | Reject:
-    rows = node.meta["val"].shape[-2]
-    few = isinstance(rows, int) and rows <= FEW_ROWS and node.meta["val"].dim() == 2
+    product = node.meta["val"]
+    rows = product.shape[-2]
+    few = isinstance(rows, int) and rows <= most_few_rows(product) and product.dim() == 2
     try:
-        region = region_of(node, pairs=pairs, few=few, scales=library is None)
+        region, apart_from_rest = _found(node, pairs, rows, few, scales=library is None)
         shaped = sizes_of(region)
     except NoRegion as why:
         return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
@@ -128,7 +129,7 @@ def _asked(
         x_strides=_hints(x.stride()[-2:]),
         weight_strides=_hints(weights[0].stride()[-2:]),
         device=x.device,
-        pointwise_after=not (few and not pairs) and _feeds_generated_code(region),
+        pointwise_after=not apart_from_rest and _feeds_generated_code(region),
         epilogue=region.epilogue,
         apart=_apart(region),
         batches=x.shape[0] if x.dim() == 3 and isinstance(x.shape[0], int) else None,
@@ -144,6 +145,8 @@ def _asked(
         and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
         and (tile.language != "cuda" or in_cuda)
     }
+    if m < _MANY_ROWS and not any(tile.few_rows for tile in named.values()) and not forced:
+        return Reject(Reason.COST, f"its rows are {m}: no kernel for few reads the weights", node)
     entry = remembered(problem, options) if x.device.type == "cuda" else None
     found = candidates(
         region.epilogue,
@@ -229,6 +232,23 @@ def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
         return None
     make = partial(prepare, epilogue, tile.cuda, problem.dtype, problem.device)
     return own_kernels.compiled("gemm_region", make, node)
+
+
+def _found(
+    node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool
+) -> tuple[Region, bool]:
+    """The region, and whether it is one that leaves to generated code what that computes anyway.
+
+    With just as many rows as make reductions worth while it may be of either kind.
+    """
+    if not few or rows < _MANY_ROWS:
+        return region_of(node, pairs=pairs, few=few, scales=scales), few and not pairs
+    try:
+        return region_of(node, pairs=pairs, few=False, scales=scales), False
+    except NoRegion:
+        if pairs:
+            raise
+        return region_of(node, pairs=False, few=True), True
 
 
 def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:

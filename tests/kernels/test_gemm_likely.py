@@ -92,6 +92,42 @@ def test_a_pair_of_256_rows_is_timed_both_ways() -> None:
     assert [(tile.form, tile.n) for tile in found] == [("pingpong", 128), ("joint", 224)]
 
 
+@pytest.mark.parametrize(
+    ("products", "m", "n", "k", "rows", "columns", "blocks", "other"),
+    [
+        (2, 65, 14336, 4096, 96, 56, 1, "cooperative"),
+        (1, 96, 4096, 14336, 96, 64, 2, "cooperative"),
+        (1, 97, 6144, 4096, 128, 48, 1, "cooperative"),
+        (1, 128, 4096, 14336, 128, 64, 2, "cooperative"),
+        (2, 80, 8192, 2048, 96, 64, 1, "cooperative"),
+    ],
+)
+def test_streams_of_more_rows_stand_beside_tiles_for_many(
+    products: int,
+    m: int,
+    n: int,
+    k: int,
+    rows: int,
+    columns: int,
+    blocks: int,
+    other: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
+    weights, of = [torch.empty(64, 32, dtype=torch.bfloat16).t()] * products, OF[products]
+    every = tiles(of, 227 << 10)
+    named = {name: tile for name, tile in every.items() if tile.takes(m, weights, of)}
+    first, second = (named[name] for name in likely(named, products, m, n, k))
+    assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
+    assert (second.form, second.m) == (other, 128)
+    wide = every_likely(named, m)
+    assert {named[name].m for name in wide if named[name].form == "stream"} == {rows}
+    assert {name for name, tile in named.items() if not tile.few_rows} <= set(wide)
+    (alone,) = likely({first.name: first}, products, m, n, k)  # where a torch has no other
+    assert alone == first.name
+
+
 def test_many_rows() -> None:
     named = without_hopper(2)
     assert likely(named, 2, 8192, 4096) == ["128x256x64w8s4"]

@@ -125,7 +125,7 @@ def test_what_streams_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are known to be so few, weights as (N, K) of a half type; results of any."""
     some = [tile for tile in tiles(HALF, 227 << 10).values() if tile.form == "stream"]
     assert {(tile.m, tile.n, tile.blocks) for tile in some} == set(
-        itertools.product((8, 16, 32, 64), (32, 48, 56, 64), (1, 2, 4))
+        itertools.product((8, 16, 32, 64, 96, 128), (32, 48, 56, 64), (1, 2, 4))
     )
     weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
     assert not any(tile.takes(1, [weight], HALF) for tile in some)

@@ -55,7 +55,7 @@ def test_shared_memory(products: int) -> None:
     """Whatever is stored there are all of them; what the kernel lays out is what it asks for."""
     epilogue = replace(EPILOGUES["plain"], products=products)
     found = streams(epilogue)
-    assert len(found) == 4 * 4 * 3
+    assert len(found) == 6 * 4 * 3
     for cut in found:
         step = cut.depth * 128 * (products * cut.columns + cut.rows)
         each = products * cut.rows // 2 * 32 * 4  # of all of an instruction's 64 rows
@@ -72,7 +72,7 @@ def formula(of: str) -> str:
 
 
 @pytest.mark.parametrize("columns", [32, 48, 56, 64])
-@pytest.mark.parametrize("rows", [8, 16, 64])
+@pytest.mark.parametrize("rows", [8, 16, 64, 96, 128])
 def test_where_results_lie(rows: int, columns: int) -> None:
     """Each is stored once, from the register in which ``wgmma`` leaves it.
 

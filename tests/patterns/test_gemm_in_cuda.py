@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
+from fusepass.kernels import gemm_tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_region, linear_activation
 from fusepass.rewrite.after_autograd import rewrite_aten
@@ -35,7 +36,11 @@ def there(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def rewritten(
-    act: Callable[[Tensor], Tensor] = F.silu, *, rows: int = 1024, apart: int = 1024
+    act: Callable[[Tensor], Tensor] = F.silu,
+    *,
+    rows: int = 1024,
+    apart: int = 1024,
+    transposed: bool = True,
 ) -> list[Any]:
     """Decisions on a linear layer, and the arguments of the calls of ours."""
     with FakeTensorMode():
@@ -43,7 +48,7 @@ def rewritten(
         weight = torch.empty(1024, 1024, dtype=torch.bfloat16, device="cuda")
 
         def layer(room: Tensor, w: Tensor) -> Tensor:
-            return act(room.as_strided((rows, 1024), (apart, 1)) @ w.t())
+            return act(room.as_strided((rows, 1024), (apart, 1)) @ (w.t() if transposed else w))
 
         graph = make_fx(layer, select_decomp_table())(room, weight).graph
     decisions = rewrite_aten(graph, Options(), linear_activation.RULES)
@@ -67,17 +72,45 @@ def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any
 
 
 def test_of_few_rows_weights_are_streamed(tuner: Callable[..., Tuner], there: list[Any]) -> None:
-    """By the tile for just as many; of more than 64 by none, and of more than 127 by others."""
-    for rows, name in ((1, "stream8x32x128w5s8"), (13, "stream16x32x128w5s8")):
+    """By the tile for just as many; of more than 128 by none."""
+    named = "stream8x32x128w5s8", "stream16x32x128w5s8", "stream96x48x128w5s5x4"
+    for rows, name in zip((1, 13, 65), named, strict=True):
         asked = tuner(f"cuda {name}")
         _, calls = rewritten(rows=rows)
         assert offered(asked) == {f"cuda {name}"}
         assert [call[-1] for call in calls] == [name]
-    assert [cut.rows for _, cut, *_ in there] == [8, 16]
-    for rows in (65, 128):
+    assert [cut.rows for _, cut, *_ in there] == [8, 16, 96]
+    for rows in (128, 129):
         asked = tuner("inductor")
         rewritten(rows=rows)
-        assert not any("stream" in name for name in offered(asked))
+        assert any("stream128" in name for name in offered(asked)) == (rows == 128)
+
+
+@pytest.mark.parametrize("rows", [96, 128])
+def test_up_to_128_rows_a_product_is_taken_alone(
+    tuner: Callable[..., Tuner], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of fewer: what counts is how fast weights are read. A sum over 128 rows stays with it."""
+    asked = tuner("inductor")
+    rewritten(lambda h: h, rows=rows)
+    assert any("stream" in name for name in offered(asked))
+    asked = tuner("inductor")
+    rewritten(lambda h: F.silu(h).sum(0), rows=rows)
+    assert any("stream" in name for name in offered(asked)) == (rows == 96)
+    assert any(region for region in asked.regions)
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: False)
+    asked = tuner("inductor")
+    decisions, _ = rewritten(lambda h: h, rows=rows)
+    assert not asked.regions
+
+
+@pytest.mark.parametrize("rows", [65, 127])
+def test_where_no_kernel_for_few_takes_65_rows(tuner: Callable[..., Tuner], rows: int) -> None:
+    """Weights that lie as (K, N) are not streamed, and others do not beat cuBLAS."""
+    asked = tuner("inductor")
+    decisions, _ = rewritten(rows=rows, transposed=False)
+    assert not asked.regions
+    assert any("no kernel for few" in one.reason for one in decisions)
 
 
 def test_without_nvrtc(tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch) -> None:

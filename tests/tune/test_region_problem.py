@@ -60,3 +60,11 @@ def test_what_is_timed_otherwise_is_another_class() -> None:
     alike = replace(ONE, m=33)
     assert alike.key("default") == ONE.key("default")
     assert ONE.key("max-autotune") != ONE.key("default")
+
+
+def test_rows_of_a_class() -> None:
+    """A power of two, and 96: where kernels that hold as many rows read weights as a stream."""
+    rows = {m: replace(ONE, m=m).key("default") for m in (33, 64, 65, 96, 97, 128, 129)}
+    assert rows[65] == rows[96]
+    assert rows[97] == rows[128]
+    assert len(set(rows.values())) == 4
