@@ -204,6 +204,7 @@ def filler(
     kinds: list[Kind] = [(dtype, shapes[of[i]], strides) for i, dtype, strides in own]
     memory = KeptMemory(kinds, torch.device("cuda", device))
     known: list[_Launch] = []  # compiled by the first call
+    latest: list[_Filled] = [((), [])]  # of a call without kept results
 
     def fill(*tensors: Tensor) -> list[Tensor]:
         if not known:
@@ -213,18 +214,23 @@ def filler(
             kept = memory.on(nvrtc.stream(device))
         results = _allocated(kinds) if kept is None else kept.results
         addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
-        if kept is None or kept.last != addresses:
+        before = latest[0] if kept is None else kept.last
+        if before is None or before[0] != addresses:
             ordered = canonical(addresses)
-            launches = [(one, _filled(one, ordered)) for one in known]
-            if kept is not None:
-                kept.last, kept.launches = addresses, launches
-        else:
-            launches = kept.launches
-        for one, table in launches:
+            before = addresses, [(one, _filled(one, ordered)) for one in known]
+            if kept is None:
+                latest[0] = before  # in one step: threads may call at once
+            else:
+                kept.last = before
+        for one, table in before[1]:
             nvrtc.launch(one.kernel, one.blocks, THREADS, table, device)
         return results
 
     return fill
+
+
+_Filled = tuple[tuple[int, ...], list[tuple[_Launch, ctypes.Structure]]]
+"""Addresses of a call, and its launches with their parameters."""
 
 
 def _allocated(kinds: Sequence[Kind]) -> list[Tensor]:

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,7 +35,6 @@ class Kept:
     total: int
     device: torch.device
     last: Any = None
-    launches: list[Any] = field(default_factory=list)
 
 
 _all: OrderedDict[int, Kept] = OrderedDict()  # the only ones that hold on to them

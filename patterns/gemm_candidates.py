@@ -15,6 +15,11 @@ from fusepass.kernels.gemm_unfused import complete, unfused
 from fusepass.tune import INDUCTOR, Candidate
 from fusepass.tune.model import region_microseconds
 
+# Microseconds that kernels of one row by plain loads lose to the write with which the tuner empties
+# L2, and streams do not: in CUDA graphs of several calls they are as fast or faster (five layers,
+# tests/perf/results/stream-h200-torch2.11.json, are chosen rightly by this).
+_BEHIND_A_WRITE = 3.0
+
 
 def candidates(
     epilogue: Epilogue,
@@ -62,6 +67,7 @@ def candidates(
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,
+                besides=_BEHIND_A_WRITE * (m == 1 and named[name].form == "stream"),
             )
             for name in names
         ),

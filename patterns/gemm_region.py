@@ -234,9 +234,7 @@ def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
     return own_kernels.compiled("gemm_region", make, node)
 
 
-def _found(
-    node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool
-) -> tuple[Region, bool]:
+def _found(node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool) -> tuple[Region, bool]:
     """The region, and whether it is one that leaves to generated code what that computes anyway.
 
     With just as many rows as make reductions worth while it may be of either kind.

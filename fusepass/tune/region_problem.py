@@ -12,13 +12,13 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, rounded
 
-# Of our kernels, and of those for 65 to 128 rows: what was slower than Inductor's with older ones is
+# Of our kernels, and of those for one row and for 65 to 128: what was chosen among older ones is
 # timed again.
 _GENERATION, _STREAMED = 6, 7
 
 
 def _rows(m: int) -> int:
-    """Of a class: rounded up to a power of two, and to 96, since tiles of as many are read there."""
+    """Of a class: rounded up to a power of two or to 96, as the rows of kernels that stream are."""
     return 96 if 64 < m <= 96 else rounded(m)
 
 
@@ -57,7 +57,7 @@ class RegionProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{many}{_rows(self.m)}x{self.k}x{self.n}",
-            f"kernels {_STREAMED if 64 < self.m <= 128 else _GENERATION}",
+            f"kernels {_STREAMED if self.m == 1 or 64 < self.m <= 128 else _GENERATION}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")

@@ -60,9 +60,13 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
     )
     launching._launches.cache_clear()
     fill = launching.filler(*eval(repr(call.arguments)))
-    for _ in range(2):
+    tables: list[list[Any]] = []
+    for turn in range(3):
+        if turn == 2:
+            operands[-1] = operands[-1].clone(memory_format=torch.preserve_format)
         fill(*operands, *want)
         got = []
+        tables.append([table for _, table in launched])
         for device, table in launched:
             assert device == 0
             for i in range(table.count):
@@ -72,6 +76,9 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         for addresses, given in zip(got, expected, strict=True):
             assert addresses[: len(given)] == given
         launched.clear()
+    first, again, moved = ([id(table) for table in some] for some in tables)
+    assert first == again  # of the same addresses
+    assert set(again).isdisjoint(moved)
     launching._launches.cache_clear()
 
 
