@@ -12,9 +12,9 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, rounded
 
-# Of our kernels, and of those for one row and for 65 to 128: what was chosen among older ones is
-# timed again.
-_GENERATION, _STREAMED = 6, 7
+# Of our kernels, and of those for one row, for 65 to 128 and for rows that begin anywhere in a line
+# of L2: what was chosen among older ones is timed again.
+_GENERATION, _RENEWED = 6, 7
 
 
 def _rows(m: int) -> int:
@@ -57,11 +57,14 @@ class RegionProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{many}{_rows(self.m)}x{self.k}x{self.n}",
-            f"kernels {_STREAMED if self.m == 1 or 64 < self.m <= 128 else _GENERATION}",
+            f"kernels {_RENEWED if self._renewed() else _GENERATION}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
+
+    def _renewed(self) -> bool:
+        return self.m == 1 or 64 < self.m <= 128 or self.k % 64 > 0
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (K, N) and operands, on the device and with the problem's strides."""

@@ -128,6 +128,20 @@ def test_streams_of_more_rows_stand_beside_tiles_for_many(
     assert alone == first.name
 
 
+@pytest.mark.parametrize(
+    ("products", "m", "n", "k", "columns"),
+    [(2, 2048, 4096, 520, 256), (1, 8192, 4096, 1000, 256), (2, 2048, 4096, 512, None)],
+)
+def test_rows_that_begin_anywhere_in_a_line(
+    products: int, m: int, n: int, k: int, columns: int | None
+) -> None:
+    """Loads count twice there, so the tile that loads least is timed beside ping-pong."""
+    named = tiles(OF[products], 227 << 10)
+    first, *others = (named[name] for name in likely(named, products, m, n, k))
+    assert first.form == "pingpong"
+    assert [(tile.form, tile.n) for tile in others] == [("joint", columns)] * (columns is not None)
+
+
 def test_many_rows() -> None:
     named = without_hopper(2)
     assert likely(named, 2, 8192, 4096) == ["128x256x64w8s4"]

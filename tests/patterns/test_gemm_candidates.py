@@ -20,7 +20,7 @@ def test_streams_are_timed_too_fast_for_one_row(m: int, against: float) -> None:
     assert streams
     assert {one.besides for one in streams} == {against}
     assert {one.besides for one in found if one not in streams} == {0.0}
-    assert [one.name for one in found][0] == INDUCTOR
+    assert found[0].name == INDUCTOR
 
 
 def test_what_was_best_before_is_timed_again() -> None:

@@ -68,3 +68,13 @@ def test_rows_of_a_class() -> None:
     assert rows[65] == rows[96]
     assert rows[97] == rows[128]
     assert len(set(rows.values())) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "kernels"),
+    [({}, 6), ({"m": 1}, 7), ({"m": 65}, 7), ({"m": 128}, 7), ({"m": 129}, 6), ({"k": 520}, 7)],
+)
+def test_where_kernels_are_newer(changed: dict[str, int], kernels: int) -> None:
+    """Only there a choice that is known is made again."""
+    problem = replace(ONE, m=64, k=512)
+    assert f"/kernels {kernels}" in replace(problem, **changed).key("default")
