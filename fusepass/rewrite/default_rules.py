@@ -60,6 +60,7 @@ def late_rules() -> tuple[GraphRule, ...]:
         conv_region,
         conv_relu,
         depthwise,
+        grouped_cat,
         horizontal,
         pool,
         whole_reductions,
@@ -71,6 +72,7 @@ def late_rules() -> tuple[GraphRule, ...]:
         conv_product.RULE,
         conv_region.RULE,
         pool.RULE,
+        grouped_cat.RULE,
         horizontal.RULE,
         whole_reductions.RULE,
     )

@@ -7,6 +7,7 @@ of it for users.
 
 from __future__ import annotations
 
+from fusepass.tune.cat_problem import CatProblem
 from fusepass.tune.conv_problem import ConvProblem
 from fusepass.tune.conv_region_problem import ConvRegionProblem
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
@@ -24,6 +25,7 @@ __all__ = [
     "INDUCTOR",
     "REFERENCE",
     "Candidate",
+    "CatProblem",
     "Choice",
     "ConvProblem",
     "ConvRegionProblem",

@@ -119,8 +119,8 @@ class Candidate:
             would keep a workspace for each thread.
         besides: microseconds that count against it beside those of ``run``: of work elsewhere
             without which it cannot be had, or by which others are timed too slow.
-        generated: whether Inductor generates all of it, so that ``traced`` is compiled in any mode:
-            what eager would call is no baseline.
+        generated: whether Inductor generates all of it, so that ``traced``, or ``run``, is compiled
+            in any mode: what eager would call is not what is to be known.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None, or a function that
             gives None, if nobody knows.

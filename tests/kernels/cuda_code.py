@@ -4,8 +4,8 @@ As a script, ``generate`` writes a line of JSON for each case: its name, its cod
 Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
 device. ``interpret`` reads these lines and writes how far the results of each are from the
 reference's; under ``TRITON_INTERPRET=1``. ``call`` writes code that calls a function of ours, and
-whether its rows vary; ``recipes`` and ``reduce`` write how many kernels
-reductions take.
+whether its rows vary; ``recipes``, ``reduce``, ``concatenate`` and ``cut`` write how many
+kernels programs take.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.norm import Norm
 from fusepass.kernels import conv_region, gemm_region, normed_gemms, sibling_gemms
 from fusepass.options import Options
-from fusepass.patterns import whole_reductions
+from fusepass.patterns import grouped_cat, whole_reductions
 from fusepass.recipe_search import RECIPES, Recipe
 from fusepass.report.decision import Station
 from fusepass.rewrite.driver import rewrite
@@ -231,6 +231,68 @@ def reduce() -> None:
     sys.stdout.write(json.dumps(["sizes vary", 0, 0, sorted(set(varied))]) + "\n")
 
 
+def _joined(*tensors: Tensor) -> Tensor:
+    return torch.cat([one * 2 + i for i, one in enumerate(tensors)], 1).relu()
+
+
+_aten = torch.ops.aten
+
+
+def _laid(x: Tensor) -> Tensor:
+    return torch.relu(_aten.clone(x.t(), memory_format=torch.contiguous_format)) + 1
+
+
+def _written(x: Tensor) -> Tensor:
+    """Some columns overwritten, others changed where they are."""
+    y, columns = x * 2, (1, 200, 300)
+    y = _aten.slice_scatter(y, _aten.slice(x, 1, 0, 100) + 1, 1, 0, 100)
+    return torch.relu(_aten.slice_scatter(y, _aten.slice(y, *columns) * 2, *columns))
+
+
+def _rotated(x: Tensor) -> Tensor:
+    halves = [-_aten.slice(x, 1, 150, 300), _aten.slice(x, 1, 0, 150)]
+    return x * 2 + torch.cat(halves, 1) * 3
+
+
+# Element-wise work between which something moves numbers, or writes them.
+CUT: dict[str, Callable[[Tensor], Any]] = {
+    "a layout": lambda x: _laid(x * 2),
+    "two layouts": lambda x: [x * 2, _laid(x * 2)],
+    "a view": lambda x: torch.relu((x * 2).view(-1, 60) + 1),
+    "windows": lambda x: torch.relu((x * 2).unfold(1, 4, 4) + 1),
+    "padding": lambda x: torch.relu(_aten.constant_pad_nd(x * 2, [1, 2, 3, 4], 0.0) + 1),
+    "a flip": lambda x: x * 2 + (x * 2).flip(1),
+    "a diagonal": lambda x: torch.relu((x * 2).diagonal() + 1),
+    "a scan": lambda x: torch.relu((x * 2).cumsum(1) + 1),
+    "slices that are written": _written,
+    "rotated halves": _rotated,
+    "a mutation": lambda x: [torch.relu(x * 2), _aten.copy_(x, x * 2)],
+    "a product": lambda x: [torch.relu(x) * 2, torch.mm(x, x.t()), torch.sigmoid(x)],
+}
+
+
+def cut() -> None:
+    """Write how many kernels Inductor generates where something stands between others."""
+    believe_in_a_device()
+    for name, program in CUT.items():
+        count = code_of(program, [noise(512, 300)]).count(".run(")
+        sys.stdout.write(json.dumps([name, count]) + "\n")
+
+
+def concatenate() -> None:
+    """Write how many kernels concatenations take, without and with the rule for them."""
+    believe_in_a_device()
+
+    def grouped(gm: torch.fx.GraphModule) -> None:
+        forced = Options(candidate="reference")
+        rewrite(gm, (grouped_cat.RULE,), forced, Station.AFTER)
+
+    for count in (8, 9, 26, 64):
+        given = [noise(512, 16) for _ in range(count)]
+        counts = [code_of(_joined, given, edit=edit).count(".run(") for edit in (None, grouped)]
+        sys.stdout.write(json.dumps([count, *counts]) + "\n")
+
+
 def interpret() -> None:
     """Of what ``generate`` wrote, write each name and how far results are from the reference's."""
     codes = {name: code for name, code, _ in map(json.loads, sys.stdin)}
@@ -245,5 +307,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    ways = (generate, interpret, call, recipes, reduce)
+    ways = (generate, interpret, call, recipes, reduce, concatenate, cut)
     {way.__name__: way for way in ways}[sys.argv[1]]()

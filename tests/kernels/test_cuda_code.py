@@ -74,6 +74,20 @@ def test_a_kernel_in_cuda_is_called() -> None:
         assert [one.rstrip(")") for one in tensors[-2:]] == ["buf0", "buf1"]  # Inductor's memory
 
 
+def test_concatenations_by_groups() -> None:
+    """Kernels of 8, 9, 26 and 64 computed inputs, without and with the rule."""
+    found = {count: counts for count, *counts in _written("concatenate")}
+    assert found == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9]}
+
+
+@pytest.mark.sampled(3)
+def test_what_cuts_no_chain() -> None:
+    """Why there is no rule for these: element-wise work on both sides is one kernel already."""
+    found = dict(_written("cut"))
+    assert len(found) == 12
+    assert set(found.values()) == {1}, found
+
+
 @pytest.mark.sampled(3)
 def test_reductions_in_fewer_launches() -> None:
     """What the recipes for reductions are for; with a torch where they are not, they can go."""

@@ -1,0 +1,134 @@
+"""A concatenation of more tensors than Inductor computes in one kernel, by groups of them.
+
+    cat([f(a), g(b), …])  ->  cat([cat([f(a), …]), cat([g(h), …]), …])
+
+Up to eight inputs Inductor computes where they are concatenated; of more it computes each by a
+kernel of its own, which writes to its place in the result: 26 for the features of a recommendation
+model. In groups of eight it takes four. The numbers are the same: nothing is computed otherwise.
+
+Each element of a group looks at all its inputs' bounds, so whether it pays is measured: what
+Inductor generates for the one and for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass import torch_private
+from fusepass.graph import cat_inputs
+from fusepass.graph.canonical import argument, tensor_value
+from fusepass.graph.cat_inputs import MOST, groups_of, is_cat
+from fusepass.report.decision import Reason
+from fusepass.rewrite import own_kernels
+from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.provenance import inherit
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
+
+GROUPED = "in groups"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_SETTING = "force_pointwise_cat"  # Inductor's
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """Inductor's kernels for the whole, and for groups."""
+    whole = Candidate(INDUCTOR, partial(_computed, most=1), generated=True)
+    return whole, Candidate(GROUPED, partial(_computed, most=MOST), generated=True)
+
+
+def _computed(*tensors: Tensor, most: int) -> Tensor:
+    made = [torch.relu(one) for one in tensors]
+    groups = [made[i : i + most] for i in range(0, len(made), most)]
+    return torch.cat([one[0] if len(one) == 1 else torch.cat(one, 1) for one in groups], 1)
+
+
+def _check(site: Site) -> Accept | Reject:
+    node = site.anchor
+    given: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
+    values = [tensor_value(one) for one in given]
+    result = node.meta.get("val")
+    if not isinstance(result, Tensor) or any(one is None for one in values):
+        return Reject(Reason.FLAVOUR, "what it concatenates is not known", node)
+    if any(one is None or (one.dtype, one.dim()) != (result.dtype, result.dim()) for one in values):
+        return Reject(Reason.FLAVOUR, "its inputs differ in dtype or in their dimensions", node)
+    groups = groups_of(given)
+    together = sum(len(one) for one in groups if len(one) > 1)
+    if len(given) <= MOST or together <= MOST:
+        why = f"{together} of its {len(given)} inputs are computed where they are concatenated"
+        return Reject(Reason.FLAVOUR, f"{why}, Inductor joins {MOST} by itself", node)
+    if site.options.candidate != REFERENCE:
+        refused = _refused(site, result)
+        if refused is not None:
+            return refused
+    sizes = [torch_private.size_hint(size) for size in result.shape]
+    if None in sizes:
+        return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
+    dim = _dim(node, result)
+    m, n = (prod(size or 0 for size in some) for some in (sizes[:dim], sizes[dim:]))
+    problem = CatProblem(
+        op="cat",
+        activation="",
+        bias=False,
+        dtype=result.dtype,
+        m=m,
+        n=n,
+        k=together,
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=result.device,
+    )
+    if not m * n:
+        return Reject(Reason.FLAVOUR, "there is nothing in it", node)
+    verdict = own_kernels.verdict(choose(problem, site.options, candidates()), node)
+    if isinstance(verdict, Accept):
+        site.notes["groups"] = groups
+    return verdict
+
+
+def _refused(site: Site, result: Tensor) -> Reject | None:
+    """Why there is nothing to ask a tuner."""
+    node, options = site.anchor, site.options
+    if result.device.type != "cuda":
+        return Reject(Reason.COST, "on the CPU Inductor computes each input by itself", node)
+    if result.dtype not in _DTYPES:
+        return Reject(Reason.FLAVOUR, "tried with bf16, fp16 and fp32 only", node)
+    if options.codegen != "inductor" or options.inductor_value(_SETTING):
+        return Reject(Reason.FLAVOUR, "Inductor is not asked, or joins all of them anyway", node)
+    return None
+
+
+def _dim(node: fx.Node, result: Tensor) -> int:
+    return int(argument(node, 1, "dim", 0)) % result.dim()
+
+
+def _replace(site: Site) -> None:
+    node = site.anchor
+    groups: list[list[fx.Node]] = site.notes["groups"]
+    dim = _dim(node, node.meta["val"])
+    made: list[Any] = []
+    for group in groups:
+        if len(group) == 1:
+            made += group
+            continue
+        with site.gm.graph.inserting_before(node):
+            part = site.gm.graph.call_function(node.target, (group, dim))
+        part.meta["val"] = torch.cat([one.meta["val"] for one in group], dim)
+        inherit(part, node)
+        made.append(part)
+    node.args, node.kwargs = (made, dim), {}
+
+
+RULE = GraphRule(
+    "grouped_cat",
+    is_cat,
+    _check,
+    _replace,
+    summary="inputs of a concatenation are computed in groups",
+    sources=(cat_inputs,),
+)
