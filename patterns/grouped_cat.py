@@ -12,10 +12,10 @@ Inductor generates for the one and for the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -110,14 +110,14 @@ def _dim(node: fx.Node, result: Tensor) -> int:
 def _replace(site: Site) -> None:
     node = site.anchor
     groups: list[list[fx.Node]] = site.notes["groups"]
-    dim = _dim(node, node.meta["val"])
+    dim, operator = _dim(node, node.meta["val"]), cast("Callable[..., Any]", node.target)
     made: list[Any] = []
     for group in groups:
         if len(group) == 1:
             made += group
             continue
         with site.gm.graph.inserting_before(node):
-            part = site.gm.graph.call_function(node.target, (group, dim))
+            part = site.gm.graph.call_function(operator, (group, dim))
         part.meta["val"] = torch.cat([one.meta["val"] for one in group], dim)
         inherit(part, node)
         made.append(part)
