@@ -39,7 +39,13 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import most_few_rows, multiprocessors, shared_memory, tiles
+from fusepass.kernels.gemm_tiles import (
+    FEW_ROWS,
+    most_few_rows,
+    multiprocessors,
+    shared_memory,
+    tiles,
+)
 from fusepass.kernels.hopper_copies import by_host
 from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
@@ -135,6 +141,7 @@ def _asked(
         batches=x.shape[0] if x.dim() == 3 and isinstance(x.shape[0], int) else None,
         batch_strides=_batch_strides(x, weights[0]),
         scaled=region.scaled,
+        varies=not isinstance(rows, int),
     )
     every_tile = tiles(region.epilogue, shared_memory(x.device))
     in_cuda = nvrtc.is_there() and by_host((x, *weights, *operands), region.epilogue)
@@ -145,7 +152,8 @@ def _asked(
         and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
         and (tile.language != "cuda" or in_cuda)
     }
-    if m < _MANY_ROWS and not any(tile.few_rows for tile in named.values()) and not forced:
+    between = FEW_ROWS < m < _MANY_ROWS and not forced
+    if between and not any(tile.few_rows for tile in named.values()):
         return Reject(Reason.COST, f"its rows are {m}: no kernel for few reads the weights", node)
     entry = remembered(problem, options) if x.device.type == "cuda" else None
     found = candidates(
@@ -242,11 +250,14 @@ def _found(node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool) -> tu
     if not few or rows < _MANY_ROWS:
         return region_of(node, pairs=pairs, few=few, scales=scales), few and not pairs
     try:
-        return region_of(node, pairs=pairs, few=False, scales=scales), False
+        region = region_of(node, pairs=pairs, few=False, scales=scales)
     except NoRegion:
         if pairs:
             raise
-        return region_of(node, pairs=False, few=True), True
+    else:
+        if pairs or not _feeds_generated_code(region):
+            return region, False
+    return region_of(node, pairs=False, few=True), True
 
 
 def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -30,6 +31,8 @@ def groups_of(inputs: Sequence[fx.Node]) -> list[list[fx.Node]]:
     Groups have at most :data:`MOST` inputs and are as large as each other; what has to stay by
     itself is a group of one.
     """
+    computed = {one: sources_of(one) for one in dict.fromkeys(inputs)}
+    readers = Counter(source for sources in computed.values() for source in sources)
     made: list[list[fx.Node]] = []
     together: list[fx.Node] = []
 
@@ -41,7 +44,8 @@ def groups_of(inputs: Sequence[fx.Node]) -> list[list[fx.Node]]:
         together.clear()
 
     for one in inputs:
-        if is_computed(one):
+        # Of one tensor Inductor computes any number in one kernel, as they are.
+        if computed[one] and all(readers[source] == 1 for source in computed[one]):
             together.append(one)
         else:
             close()
@@ -50,28 +54,37 @@ def groups_of(inputs: Sequence[fx.Node]) -> list[list[fx.Node]]:
     return made
 
 
-def is_computed(node: fx.Node) -> bool:
-    """Whether Inductor computes a node where it is concatenated, and only for that.
+def sources_of(node: fx.Node) -> frozenset[fx.Node]:
+    """What an input is computed from, if Inductor computes it where it is concatenated only.
 
-    By a few element-wise or gathering calls, of tensors in memory; not of a reduction, whose kernel
-    would store the result itself.
+    That is by a few element-wise or gathering calls, of tensors in memory or views of them; not of
+    a reduction, whose kernel would store the result itself.
+
+    Returns:
+        These tensors and views; none if it is not computed so.
     """
-    if len(node.users) != 1:
-        return False
-    calls, seen, waiting = 0, {node}, [node]
+    calls, sources = 0, set()
+    seen, waiting = {node}, [node] if len(node.users) == 1 else []
     while waiting:
         one = waiting.pop()
-        if is_reduction(one):
-            return False
-        name = op_name(one)
-        if is_elementwise(one) or name in _GATHERED:
-            calls += 1
-        elif name not in _MOVED:
-            continue  # in memory
-        more = [before for before in one.all_input_nodes if before not in seen]
+        made = _made_by(one)
+        if is_reduction(made):
+            return frozenset()
+        if not is_elementwise(made) and op_name(made) not in _GATHERED:
+            sources.add(one)
+            continue
+        calls += 1
+        more = [before for before in made.all_input_nodes if before not in seen]
         seen.update(more)
         waiting += more
-    return 0 < calls <= _MOST_CALLS
+    return frozenset(sources) if 0 < calls <= _MOST_CALLS else frozenset()
+
+
+def _made_by(node: fx.Node) -> fx.Node:
+    """What made the numbers of a node, where views only show them otherwise."""
+    while op_name(node) in _MOVED and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def is_elementwise(node: fx.Node) -> bool:

@@ -35,6 +35,7 @@ class RegionProblem(Problem):
         batches: of matrices; None where x has two dimensions.
         batch_strides: of x and of the weights, in elements, if there are batches.
         scaled: whether the products are scaled first, where Inductor has scaled x before.
+        varies: whether the number of rows does; streams, which few rows have, have to know it.
     """
 
     epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
@@ -42,6 +43,7 @@ class RegionProblem(Problem):
     batches: int | None = None
     batch_strides: tuple[int, int] = (0, 0)
     scaled: bool = False
+    varies: bool = False
 
     def key(self, mode: str) -> str:
         """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
@@ -59,6 +61,8 @@ class RegionProblem(Problem):
             f"{many}{_rows(self.m)}x{self.k}x{self.n}",
             f"kernels {_RENEWED if self._renewed() else _GENERATION}",
         ]
+        if self.varies and self.m <= 128:
+            parts.append("rows vary")
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)

@@ -235,6 +235,11 @@ def _joined(*tensors: Tensor) -> Tensor:
     return torch.cat([one * 2 + i for i, one in enumerate(tensors)], 1).relu()
 
 
+def _encoded(x: Tensor) -> Tensor:
+    """As positions are for a radiance field."""
+    return torch.cat([f(x * 2.0**i) for i in range(6) for f in (torch.sin, torch.cos)], 1)
+
+
 _aten = torch.ops.aten
 
 
@@ -291,6 +296,10 @@ def concatenate() -> None:
         given = [noise(512, 16) for _ in range(count)]
         counts = [code_of(_joined, given, edit=edit).count(".run(") for edit in (None, grouped)]
         sys.stdout.write(json.dumps([count, *counts]) + "\n")
+    counts = [
+        code_of(_encoded, [noise(512, 3)], edit=one).count(".run(") for one in (None, grouped)
+    ]
+    sys.stdout.write(json.dumps(["of one", *counts]) + "\n")
 
 
 def interpret() -> None:

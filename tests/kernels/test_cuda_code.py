@@ -75,9 +75,9 @@ def test_a_kernel_in_cuda_is_called() -> None:
 
 
 def test_concatenations_by_groups() -> None:
-    """Kernels of 8, 9, 26 and 64 computed inputs, without and with the rule."""
+    """Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule."""
     found = {count: counts for count, *counts in _written("concatenate")}
-    assert found == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9]}
+    assert found == {8: [1, 1], 9: [10, 3], 26: [27, 5], 64: [65, 9], "of one": [1, 1]}
 
 
 @pytest.mark.sampled(3)

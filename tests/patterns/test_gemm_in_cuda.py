@@ -104,6 +104,26 @@ def test_up_to_128_rows_a_product_is_taken_alone(
     assert not asked.regions
 
 
+@pytest.mark.parametrize("rows", [64, 127, 128])
+def test_in_front_of_a_norm_it_is_taken_alone(tuner: Callable[..., Tuner], rows: int) -> None:
+    """Which computes what is behind it anyway."""
+    asked = tuner("inductor")
+    rewritten(lambda h: F.silu(h).softmax(-1), rows=rows)
+    assert any("stream" in name for name in offered(asked))
+
+
+def test_few_rows_of_other_weights_keep_their_tiles(
+    tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As (K, N), on a device that is no Hopper."""
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: False)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
+    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 163 << 10)
+    asked = tuner("inductor")
+    rewritten(rows=16, transposed=False)
+    assert asked.regions
+
+
 @pytest.mark.parametrize("rows", [65, 127])
 def test_where_no_kernel_for_few_takes_65_rows(tuner: Callable[..., Tuner], rows: int) -> None:
     """Weights that lie as (K, N) are not streamed, and others do not beat cuBLAS."""

@@ -22,6 +22,7 @@ from fusepass.report.decision import Station
 from fusepass.rewrite.driver import rewrite
 from fusepass.tune import INDUCTOR, Choice
 from tests.patterns.conv_programs import OPTIONS, applied
+from tests.perf.small_updates import launches
 
 RULE = "grouped_cat"
 Program = Callable[..., Any]
@@ -71,7 +72,7 @@ TAKEN: dict[str, Program] = {
     "one twice": lambda *t: torch.cat([*doubled(t), t[0], t[0]], 1),
     "views of computed": lambda *t: torch.cat([(one + 1).unsqueeze(0) for one in t], 2),
     "gathered": lambda *t: torch.cat([one[[2, 0, 5]] for one in t], 1),
-    "of two tensors": lambda *t: torch.cat([one * t[0][:, :1] for one in t], 1),
+    "of two tensors": lambda *t: torch.cat([t[i] * t[i + 12] for i in range(12)], 1),
     "two of them": lambda *t: (torch.cat(doubled(t), 1), torch.cat([one - 1 for one in t], 1)),
 }
 TIMES = {"two of them": 2}
@@ -79,7 +80,8 @@ TIMES = {"two of them": 2}
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_is_grouped(name: str) -> None:
-    assert found_in(TAKEN[name], features()) == TIMES.get(name, 1)
+    given = features(24) if name == "of two tensors" else features()
+    assert found_in(TAKEN[name], given) == TIMES.get(name, 1)
 
 
 @pytest.mark.parametrize("count", [9, 16, 17, 40])
@@ -115,7 +117,11 @@ CLOSE: dict[str, Program] = {
     "eight computed": lambda *t: torch.cat([*doubled(t[:8]), *t[8:]], 1),
     "in memory": lambda *t: torch.cat(t, 1),
     "read elsewhere": lambda *t: (torch.cat(u := doubled(t), 1), [one * 3 for one in u]),
-    "one for all": lambda *t: torch.cat([t[0] + 1] * 12, 1),
+    "of one tensor": lambda *t: torch.cat([t[0] * (0.5 + i) for i in range(12)], 1),
+    "a positional encoding": lambda *t: torch.cat(
+        [t[0], *(f(t[0] * 2.0**i) for i in range(6) for f in (torch.sin, torch.cos))], 1
+    ),
+    "one read by all": lambda *t: torch.cat(list(map(torch.mul, t, [t[0][:, :1]] * 12)), 1),
     "products": lambda *t: torch.cat([one[:, :3] @ torch.ones(3, 2) for one in t], 1),
     "reduced": lambda *t: torch.cat([one - one.amax(1, keepdim=True) for one in t], 1),
     "scans": lambda *t: torch.cat([one.cumsum(1) for one in t], 1),
@@ -153,6 +159,8 @@ def test_batches_that_vary() -> None:
         (grouped_cat.GROUPED, Options(), "cpu", False),
         (grouped_cat.GROUPED, Options(codegen="eager-decomposed"), "cuda", False),
         (grouped_cat.GROUPED, Options(inductor={"force_pointwise_cat": True}), "cuda", False),
+        (grouped_cat.GROUPED, Options(inductor={"combo_kernels": True}), "cuda", False),
+        (grouped_cat.GROUPED, Options(inductor={"max_pointwise_cat_inputs": 30}), "cuda", False),
     ],
 )
 def test_the_tuner_is_asked(
@@ -211,7 +219,7 @@ def test_groups() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [9, 26])
 def test_on_a_device(count: int) -> None:
-    """Chosen there or not: the same bits, and no more kernels where it is."""
+    """Chosen there or not: the same bits, and fewer kernels where it is."""
     given = [torch.randn(512, 16, device="cuda", dtype=torch.half) for _ in range(count)]
     program = TAKEN["read element by element"]
     torch.compiler.reset()
@@ -220,3 +228,5 @@ def test_on_a_device(count: int) -> None:
     torch.testing.assert_close(compiled(*given), want, rtol=0, atol=0)
     (said,) = [one for one in fusepass.last_report(compiled).decisions if one.rule == RULE]
     assert said.reason_code in ("measured", "slower", "no_rule")
+    fewer = said.reason_code == "measured"
+    assert launches(lambda: compiled(*given)) == (-(-count // 8) + 1 if fewer else count + 1)

@@ -68,6 +68,9 @@ def test_rows_of_a_class() -> None:
     assert rows[65] == rows[96]
     assert rows[97] == rows[128]
     assert len(set(rows.values())) == 4
+    vary = replace(ONE, m=128, varies=True)  # for which there are no streams
+    assert vary.key("default") not in rows.values()
+    assert replace(vary, m=129).key("default") == rows[129]
 
 
 @pytest.mark.parametrize(
