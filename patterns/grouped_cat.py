@@ -1,11 +1,11 @@
 """A concatenation of more tensors than Inductor computes in one kernel, by groups of them.
 
-    cat([f(a), g(b), …])  ->  cat([cat([f(a), …]), cat([g(h), …]), …])
+    cat([f(a), g(b), …, h(c), …])  ->  cat([cat([f(a), g(b), …]), cat([h(c), …]), …])
 
 Up to eight inputs Inductor computes where they are concatenated; of more, of different tensors, it
 computes each by a kernel of its own, which writes to its place in the result: 26 for the features
-of a recommendation model. In groups of up to eight it takes four. The numbers are the same: nothing
-is computed otherwise. (Of one tensor, as in a positional encoding, one kernel computes them all.)
+of a recommendation model. In groups of up to eight it takes four. What is computed stays the same.
+(Of one tensor, as in a positional encoding, one kernel computes them all.)
 
 Each element of a group looks at all its inputs' bounds, so whether it pays is measured: what
 Inductor generates for the one and for the other.
@@ -58,11 +58,8 @@ def _computed(*tensors: Tensor, most: int) -> Tensor:
 def _check(site: Site) -> Accept | Reject:
     node = site.anchor
     given: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
-    values = [tensor_value(one) for one in given]
-    result = node.meta.get("val")
-    if not isinstance(result, Tensor) or any(one is None for one in values):
-        return Reject(Reason.FLAVOUR, "what it concatenates is not known", node)
-    if any(one is None or (one.dtype, one.dim()) != (result.dtype, result.dim()) for one in values):
+    result = tensor_value(node)
+    if result is None or any(_unlike(tensor_value(one), result) for one in given):
         return Reject(Reason.FLAVOUR, "its inputs differ in dtype or in their dimensions", node)
     groups = groups_of(given)
     together = sum(len(one) for one in groups if len(one) > 1)
@@ -73,11 +70,11 @@ def _check(site: Site) -> Accept | Reject:
         refused = _refused(site, result)
         if refused is not None:
             return refused
-    sizes = [torch_private.size_hint(size) for size in result.shape]
-    if None in sizes:
+    numbers = [torch_private.size_hint(one) for one in (*result.shape, *result.stride())]
+    if None in numbers:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
-    dim = _dim(node, result)
-    m, n = (prod(size or 0 for size in some) for some in (sizes[:dim], sizes[dim:]))
+    sizes, strides = numbers[: result.dim()], numbers[result.dim() :]
+    m, n = _rows_and_columns(sizes, strides, _dim(node, result))  # type: ignore[arg-type]
     problem = CatProblem(
         op="cat",
         activation="",
@@ -104,13 +101,23 @@ def _refused(site: Site, result: Tensor) -> Reject | None:
     if result.device.type != "cuda":
         return Reject(Reason.COST, "on the CPU Inductor computes each input by itself", node)
     if result.dtype not in _DTYPES:
-        return Reject(Reason.FLAVOUR, "tried with bf16, fp16 and fp32 only", node)
+        return Reject(Reason.FLAVOUR, "bf16, fp16 and fp32 are timed only", node)
     if options.codegen != "inductor":
         return Reject(Reason.FLAVOUR, "Inductor is not asked", node)
     for setting, usual in _SETTINGS.items():
         if options.inductor_value(setting) not in (usual, None):  # None: a torch without it
             return Reject(Reason.FLAVOUR, f"with {setting} Inductor joins others", node)
     return None
+
+
+def _unlike(one: Tensor | None, result: Tensor) -> bool:
+    return one is None or (one.dtype, one.dim()) != (result.dtype, result.dim())
+
+
+def _rows_and_columns(sizes: Sequence[int], strides: Sequence[int], dim: int) -> tuple[int, int]:
+    """How often the inputs follow one another in memory, and how many numbers do each time."""
+    outer = [size for size, stride in zip(sizes, strides, strict=True) if stride > strides[dim]]
+    return prod(outer), prod(sizes) // max(prod(outer), 1)
 
 
 def _dim(node: fx.Node, result: Tensor) -> int:

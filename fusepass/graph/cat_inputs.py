@@ -8,15 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.generated_code import behind_views
 from fusepass.graph.reductions import is_reduction
 
 MOST = 8  # inputs that Inductor computes in one kernel, whatever they are
 _MOST_CALLS = 8  # of one input: each element of a group goes through those of all its inputs
-_MOVED = frozenset(
-    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
-    detach clone""".split()
-)
 _GATHERED = frozenset("embedding index gather index_select".split())
 
 
@@ -61,17 +58,18 @@ def sources_of(node: fx.Node) -> frozenset[fx.Node]:
     a reduction, whose kernel would store the result itself.
 
     Returns:
-        These tensors and views; none if it is not computed so.
+        These tensors and views, of more than one element; none if it is not computed so.
     """
     calls, sources = 0, set()
     seen, waiting = {node}, [node] if len(node.users) == 1 else []
     while waiting:
         one = waiting.pop()
-        made = _made_by(one)
+        made = behind_views(one)
         if is_reduction(made):
             return frozenset()
         if not is_elementwise(made) and op_name(made) not in _GATHERED:
-            sources.add(one)
+            if not _is_one_number(one):
+                sources.add(one)
             continue
         calls += 1
         more = [before for before in made.all_input_nodes if before not in seen]
@@ -80,11 +78,10 @@ def sources_of(node: fx.Node) -> frozenset[fx.Node]:
     return frozenset(sources) if 0 < calls <= _MOST_CALLS else frozenset()
 
 
-def _made_by(node: fx.Node) -> fx.Node:
-    """What made the numbers of a node, where views only show them otherwise."""
-    while op_name(node) in _MOVED and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
+def _is_one_number(node: fx.Node) -> bool:
+    """Whether a value is of one element: many may read it, which joins no kernels."""
+    value = tensor_value(node)
+    return value is not None and all(size == 1 for size in value.shape)
 
 
 def is_elementwise(node: fx.Node) -> bool:

@@ -57,9 +57,15 @@ def any_feeds_generated_code(
 
 def made_by_generated_code(node: fx.Node) -> bool:
     """Whether Inductor generates the kernel that makes a node, where it is no view."""
+    node = behind_views(node)
+    return node.op == "call_function" and not _is_called(node)
+
+
+def behind_views(node: fx.Node) -> fx.Node:
+    """What made the numbers of a node, where views only show them otherwise."""
     while op_name(node) in _VIEWS and node.all_input_nodes:
         node = node.all_input_nodes[0]
-    return node.op == "call_function" and not _is_called(node)
+    return node
 
 
 def _is_called(node: fx.Node) -> bool:

@@ -1,7 +1,8 @@
 """One fused operation at one place, as the tuner sees it, and the class of problems it belongs to.
 
 Choices are kept per class, not per problem: the number of rows, which varies from call to call, is
-rounded up to a power of two; the sizes of the weight are exact, since a model has few of them.
+rounded up to a power of two (by some kinds to a step between); the sizes of the weight are exact,
+since a model has few of them.
 """
 
 from __future__ import annotations

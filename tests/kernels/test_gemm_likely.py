@@ -48,6 +48,13 @@ def test_few_rows_on_hopper(products: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert not first.takes(symbolic, weights, of)  # a thousand rows may come tomorrow
 
 
+def of_a_hopper(products: int, m: int) -> dict[str, Tile]:
+    """Those that take that many rows where there is enough shared memory."""
+    weights, of = [torch.empty(64, 32, dtype=torch.bfloat16).t()] * products, OF[products]
+    every = tiles(of, 227 << 10)
+    return {name: tile for name, tile in every.items() if tile.takes(m, weights, of)}
+
+
 def without_hopper(products: int) -> dict[str, Tile]:
     return {name: t for name, t in tiles(OF[products]).items() if t.language == "triton"}
 
@@ -115,9 +122,7 @@ def test_streams_of_more_rows_stand_beside_tiles_for_many(
 ) -> None:
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
-    weights, of = [torch.empty(64, 32, dtype=torch.bfloat16).t()] * products, OF[products]
-    every = tiles(of, 227 << 10)
-    named = {name: tile for name, tile in every.items() if tile.takes(m, weights, of)}
+    named = of_a_hopper(products, m)
     first, second = (named[name] for name in likely(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
     assert (second.form, second.m) == (other, 128)
@@ -193,9 +198,7 @@ def test_streams_by_what_a_multiprocessor_loads(
 ) -> None:
     """The smallest that holds the rows, beside one of another kind."""
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
-    weights, of = [torch.empty(64, 32, dtype=torch.bfloat16).t()] * products, OF[products]
-    every = tiles(of, 227 << 10)
-    named = {name: tile for name, tile in every.items() if tile.takes(m, weights, of)}
+    named = of_a_hopper(products, m)
     first, second = (named[name] for name in likely(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
     assert second.form == ("row" if m == 1 else "rows")

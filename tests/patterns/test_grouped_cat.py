@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,10 @@ TAKEN: dict[str, Program] = {
     "in memory between": lambda *t: torch.cat([*doubled(t[:5]), t[5], *doubled(t[6:])], 1),
     "one twice": lambda *t: torch.cat([*doubled(t), t[0], t[0]], 1),
     "views of computed": lambda *t: torch.cat([(one + 1).unsqueeze(0) for one in t], 2),
+    "casts": lambda *t: torch.cat([one.double() for one in t], 1),
+    "copies": lambda *t: torch.cat([one.t().contiguous() for one in t], 0),
+    "a number read by all": lambda *t: torch.cat([one * t[0].flatten()[5] for one in t], 1),
+    "a constant in each": lambda *t: torch.cat([torch.where(one > 0, one, 0.5) for one in t], 1),
     "gathered": lambda *t: torch.cat([one[[2, 0, 5]] for one in t], 1),
     "of two tensors": lambda *t: torch.cat([t[i] * t[i + 12] for i in range(12)], 1),
     "two of them": lambda *t: (torch.cat(doubled(t), 1), torch.cat([one - 1 for one in t], 1)),
@@ -193,6 +198,23 @@ def test_the_tuner_is_asked(
         assert whole.args == (parts, 1)
         assert whole.meta["val"].shape == (64, 26 * 16)
         assert [part.meta["val"].shape[1] for part in parts] == [96, 112, 96, 112]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "dim", "rows"),
+    [
+        ((6, 8), (8, 1), 1, 6),
+        ((6, 8), (8, 1), 0, 1),
+        ((6, 8), (1, 6), 0, 8),
+        ((2, 3, 4, 5), (60, 1, 15, 3), 1, 2 * 4 * 5),  # channels last
+        ((2, 3, 4, 5), (60, 20, 5, 1), 1, 2),
+        ((2, 0, 4), (4, 4, 1), 1, 1),  # nothing in all
+    ],
+)
+def test_how_it_lies(shape: tuple[int, ...], strides: tuple[int, ...], dim: int, rows: int) -> None:
+    """What is timed has rows as long as those that each input writes at a time."""
+    count = math.prod(shape)
+    assert grouped_cat._rows_and_columns(shape, strides, dim) == (rows, count // rows)
 
 
 def test_what_is_timed_computes_the_same() -> None:

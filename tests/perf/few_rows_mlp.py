@@ -1,4 +1,4 @@
-"""A whole SwiGLU MLP (4096 -> 14336 -> 4096, bf16) of few tokens: bar 3 of issue 6, 3 minutes of an H200.
+"""A whole SwiGLU MLP (4096 -> 14336 -> 4096, bf16) of few tokens: bar 3 of issue 6, 200 s.
 
     python tests/perf/few_rows_mlp.py --json few-rows-mlp.json
 
