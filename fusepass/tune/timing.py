@@ -24,7 +24,9 @@ SMALLEST_GAIN = 0.01
 _SEED = 2026
 _SLACK = 1.5  # of what queueing took before: a host in use may take longer the next time
 _ATTEMPTS = 4  # of a batch, when the host takes longer than it was seen to need
-_CALLS_PER_BATCH = 100  # each some launches and two events; a stream's queue holds a thousand
+_CALLS_PER_BATCH = 100  # each some launches and two events
+_QUEUE = 800  # what a stream's queue takes in for sure: it holds a thousand
+_FASTEST = 4.0  # microseconds of the host for what enters the queue
 _CYCLES_PER_MICROSECOND = 2000.0  # of the waiting kernel; a little above the fastest clocks
 
 
@@ -109,7 +111,8 @@ def time_on_device(
         once = sum(times[0] for times in first.values()) + 60.0 * len(calls)
         count = min(MOST_ROUNDS, max(FEWEST_ROUNDS, int(seconds * 1e6 / once)))
         rounds: dict[str, list[float]] = {name: [] for name in calls}
-        batch = max(1, _CALLS_PER_BATCH // len(calls))
+        fits = int(_QUEUE * _FASTEST / max(host, 1.0))  # rounds, were all the host does launches
+        batch = max(1, min(_CALLS_PER_BATCH // len(calls), fits))
         for done in range(0, count, batch):
             for _ in range(_ATTEMPTS):
                 planned = host * _SLACK

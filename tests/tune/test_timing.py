@@ -64,3 +64,11 @@ def test_a_batch_fits_into_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = timed(device, monkeypatch, calls=40)
     assert max(count for count, _ in device.queued) * 40 <= 100
     assert len(samples.rounds["0"]) == sum(count for count, _ in device.queued[2:])
+
+
+def test_calls_of_many_launches_fit_into_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """74 launches of 10 us: a stream's queue holds thirteen such rounds."""
+    device = Device([5000.0, 740.0])
+    samples = timed(device, monkeypatch)
+    assert max(count for count, _ in device.queued) * 74 <= 1000
+    assert len(samples.rounds["0"]) == timing.MOST_ROUNDS
