@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,24 +16,30 @@ from fusepass.kernels.gemm_source import BEGINNING
 _WARPS = 8
 _BODY = """\
 @triton.jit
-def fusepass_norm(x_ptr, gain_ptr, out_ptr, K, EPS: tl.constexpr, OFFSET: tl.constexpr,
-                  BLOCK: tl.constexpr):
+def fusepass_norm(x_ptr, gain_ptr, shift_ptr, out_ptr, K, EPS: tl.constexpr, OFFSET: tl.constexpr,
+                  CENTRED: tl.constexpr, SHIFTED: tl.constexpr, BLOCK: tl.constexpr):
     k = tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * K + k
     x = tl.load(x_ptr + at, mask=k < K, other=0.0).to(tl.float32)
     gain = tl.load(gain_ptr + k, mask=k < K, other=0.0).to(tl.float32) + OFFSET
+    if CENTRED:
+        x = tl.where(k < K, x - tl.sum(x, 0) / K, 0.0)
     scale = tl.rsqrt(tl.sum(x * x, 0) / K + EPS)
-    tl.store(out_ptr + at, (x * scale * gain).to(out_ptr.dtype.element_ty), mask=k < K)
+    y = x * scale * gain
+    if SHIFTED:
+        y += tl.load(shift_ptr + k, mask=k < K, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=k < K)
 """
 
 
-def normalise(x: Tensor, gain: Tensor, norm: Norm) -> Tensor:
-    """The norm of x (M, K), contiguous, rounded to its dtype; ``gain`` is (K,)."""
+def normalise(x: Tensor, vectors: Sequence[Tensor], norm: Norm) -> Tensor:
+    """The norm of x (M, K), contiguous, rounded to its dtype; its ``vectors`` are (K,)."""
     rows, k = x.shape
     made = torch.empty_like(x)
     block = 1 << (k - 1).bit_length()
     given = {"EPS": norm.eps, "OFFSET": norm.offset, "BLOCK": block, "num_warps": _WARPS}
-    _kernel()[(rows,)](x, gain, made, k, **given)
+    kind = {"CENTRED": norm.centred, "SHIFTED": norm.shifted}
+    _kernel()[(rows,)](x, vectors[0], vectors[-1], made, k, **given, **kind)
     return made
 
 

@@ -69,7 +69,8 @@ def sibling_source(epilogues: Sequence[Epilogue], form: str, norm: Norm | None =
     Args:
         epilogues: each of one product, without reductions.
         form: ``rows`` or ``row``, see ``skinny_source.py``.
-        norm: of x, in front of the products of form ``row``; its gain is the parameter behind x.
+        norm: of x, in front of the products of form ``row``; for its parameters see
+            ``skinny_source``.
     """
     each = range(len(epilogues))
     names = [[f"{name}_{i}" for name in parameters(one)] for i, one in enumerate(epilogues)]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
+from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_likely import every_likely, likely
-from fusepass.kernels.gemm_tiles import Tile
+from fusepass.kernels.gemm_tiles import Tile, shared_memory, tiles
 from fusepass.kernels.gemm_unfused import complete, unfused
+from fusepass.kernels.hopper_copies import by_host
+from fusepass.torch_private import nvrtc
 from fusepass.tune import INDUCTOR, Candidate
 from fusepass.tune.model import region_microseconds
-
-# Microseconds that kernels of one row by plain loads lose to the write with which the tuner empties
-# L2, and streams do not: in CUDA graphs of several calls they are as fast or faster (five layers,
-# tests/perf/results/stream-h200-torch2.11.json, are chosen rightly by this).
-_BEHIND_A_WRITE = 3.0
 
 
 def candidates(
@@ -67,11 +66,36 @@ def candidates(
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,
-                besides=_BEHIND_A_WRITE * (m == 1 and named[name].form == "stream"),
             )
             for name in names
         ),
     )
+
+
+def usable(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    operands: Sequence[Tensor],
+    epilogue: Epilogue,
+    rows: Any,
+) -> dict[str, Tile]:
+    """The tiles that can compute a region on its device, by name.
+
+    Args:
+        x: of the region, fake or not; likewise ``weights`` and ``operands``.
+        weights: one or two.
+        operands: in the shapes in which they are read.
+        epilogue: of the region.
+        rows: of a product; a symbol where they vary.
+    """
+    in_cuda = nvrtc.is_there() and by_host((x, *weights, *operands), epilogue)
+    return {
+        name: tile
+        for name, tile in tiles(epilogue, shared_memory(x.device)).items()
+        if tile.takes(rows, weights, epilogue)
+        and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
+        and (tile.language != "cuda" or in_cuda)
+    }
 
 
 def _parted(

@@ -39,24 +39,16 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import (
-    FEW_ROWS,
-    most_few_rows,
-    multiprocessors,
-    shared_memory,
-    tiles,
-)
-from fusepass.kernels.hopper_copies import by_host
+from fusepass.kernels.gemm_tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
 from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, sum_apart
-from fusepass.patterns.gemm_candidates import candidates
+from fusepass.patterns.gemm_candidates import candidates, usable
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.region_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.torch_private import nvrtc
 from fusepass.tune import (
     INDUCTOR,
     REFERENCE,
@@ -143,15 +135,7 @@ def _asked(
         scaled=region.scaled,
         varies=not isinstance(rows, int),
     )
-    every_tile = tiles(region.epilogue, shared_memory(x.device))
-    in_cuda = nvrtc.is_there() and by_host((x, *weights, *operands), region.epilogue)
-    named = {
-        name: tile
-        for name, tile in every_tile.items()
-        if tile.takes(rows, weights, region.epilogue)
-        and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
-        and (tile.language != "cuda" or in_cuda)
-    }
+    named = usable(x, weights, operands, region.epilogue, rows)
     between = FEW_ROWS < m < _MANY_ROWS and not forced
     if between and not any(tile.few_rows for tile in named.values()):
         return Reject(Reason.COST, f"its rows are {m}: no kernel for few reads the weights", node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -23,17 +24,17 @@ APART = "norm apart, "
 _LAUNCH = 1.0
 
 
-def candidates(problem: NormedProblem, apart: bool = True) -> tuple[Candidate, ...]:
+def candidates(problem: NormedProblem, apart: Iterable[Tile]) -> tuple[Candidate, ...]:
     """Inductor's norm with its products and with ours, and both in one kernel.
 
     Args:
         problem: to be computed.
-        apart: whether a rule is on that would take the products alone.
+        apart: the tiles that rules that are on would time for the products alone.
     """
-    tiles = kernel.choices(problem.epilogues)
+    tiles = kernel.choices(problem.norm, problem.epilogues)
     traced = partial(_traced, problem=problem)
     found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), traced=traced)]
-    for tile in tiles if apart else ():
+    for tile in apart:
         ours = partial(_apart, problem=problem, tile=tile)
         found.append(Candidate(APART + tile.name, ours, compiles=True))
     for tile in tiles:
@@ -48,30 +49,39 @@ def _ours(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[
     return kernel.launch(x, rest[:count], rest[count:], text, tile)
 
 
+def _parted(
+    rest: Sequence[Tensor], problem: NormedProblem
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """Weights, the norm's vectors, and what the epilogues read."""
+    first = len(problem.widths)
+    behind = first + problem.norm.vectors
+    return rest[:first], rest[first:behind], rest[behind:]
+
+
 def _apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
-    count, epilogues = len(problem.widths), problem.epilogues
-    weights, operands = rest[:count], rest[count + 1 :]
-    rows = normalise(x, rest[count], problem.norm)
+    epilogues = problem.epilogues
+    weights, vectors, operands = _parted(rest, problem)
+    rows = normalise(x, vectors, problem.norm)
     if len(epilogues) == 1:
         return gemm_region.launch(rows, weights, operands, epilogues[0].text(), tile)
     return sibling_gemms.launch(rows, weights, operands, sibling_gemms.text_of(epilogues), tile)
 
 
 def _unfused(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
-    count, epilogues = len(problem.widths), problem.epilogues
-    weights, operands = rest[:count], rest[count + 1 :]
-    rows = normalise(x, rest[count], problem.norm)
-    if len(epilogues) < count:
+    epilogues = problem.epilogues
+    weights, vectors, operands = _parted(rest, problem)
+    rows = normalise(x, vectors, problem.norm)
+    if len(epilogues) < len(weights):
         return unfused(rows, weights, operands, epilogues[0].text())
     each = sibling_gemms.parted(weights, operands, epilogues)
     return [made for w, given, one in each for made in unfused(rows, [w], given, one.text())]
 
 
 def _traced(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
-    count, epilogues = len(problem.widths), problem.epilogues
-    weights, operands = rest[:count], rest[count + 1 :]
-    rows = normalised(x, rest[count], problem.norm).to(x.dtype)
-    if len(epilogues) < count:
+    epilogues = problem.epilogues
+    weights, vectors, operands = _parted(rest, problem)
+    rows = normalised(x, vectors, problem.norm).to(x.dtype)
+    if len(epilogues) < len(weights):
         return evaluate(epilogues[0], [(rows @ w).float() for w in weights], operands)
     each = sibling_gemms.parted(weights, operands, epilogues)
     return [made for w, given, one in each for made in evaluate(one, [(rows @ w).float()], given)]

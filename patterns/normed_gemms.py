@@ -2,12 +2,15 @@
 
     ``n = rms_norm(x, gain); e(n @ w), …``    ->    ``fusepass::normed_gemms(x, [w, …], [gain, …])``
 
+and likewise with ``layer_norm``.
+
 ``n[k] = x[k] * r * gain[k]`` with one number r for the row, so that
 
     sum over k of ``n[k] w[k, j]``  =  r * sum over k of ``x[k] * gain[k] * w[k, j]``
 
 and r, which needs all of x, may come last. The kernels for one row read all of x in each program,
 multiply in fp32, and so need no kernel in front of them. Nothing is rounded where eager rounds n.
+Of a LayerNorm each program computes mean and variance before its products.
 
 The products are a gated pair, one product with what is behind it, or several with their biases.
 Where x is made by code that Inductor generates anyway the norm is computed there, and costs
@@ -17,7 +20,7 @@ product of one row, whose kernel then adds the residual.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +38,10 @@ from fusepass.graph.saved import bound_on_saved_bytes
 from fusepass.graph.sibling_gemms import Siblings, siblings_of
 from fusepass.kernels import gemm_region, sibling_gemms
 from fusepass.kernels import normed_gemms as kernel
+from fusepass.kernels.gemm_likely import likely
+from fusepass.kernels.gemm_tiles import Tile, multiprocessors
 from fusepass.options import Options
-from fusepass.patterns import normed_candidates
+from fusepass.patterns import gemm_candidates, normed_candidates
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
 from fusepass.patterns.normed_candidates import APART, candidates
 from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
@@ -50,6 +55,7 @@ from fusepass.tune import REFERENCE, NormedProblem, choose
 from fusepass.tune.known_peaks import memory_of_device
 
 _MOST_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
+_MOST_AROUND = 64  # likewise, for other norms of what it makes
 
 
 def _is_row(node: fx.Node) -> bool:
@@ -84,8 +90,8 @@ class _Found:
 
     @property
     def operands(self) -> list[torch.Tensor]:
-        """The gain, and what the epilogues read in the shape they do."""
-        found: list[torch.Tensor] = [self.norm.gain.meta["val"]]
+        """The norm's vectors, and what the epilogues read in the shape they do."""
+        found: list[torch.Tensor] = [one.meta["val"] for one in self.norm.vectors]
         for one in self.regions:
             for part, shape in zip(one.operands, one.shapes, strict=True):
                 found.append(part.value if shape is None else part.value.reshape(shape))
@@ -132,7 +138,8 @@ def _check(site: Site) -> Accept | Reject:
     nowhere = own_kernels.refused(found.x.device, options, first)
     if nowhere is not None:
         return nowhere
-    refused = kernel.refuses(found.x, found.weights, found.operands, found.epilogues)
+    norm = found.norm.norm
+    refused = kernel.refuses(found.x, found.weights, found.operands, norm, found.epilogues)
     if refused is not None:
         return Reject(Reason.STRIDE_MISMATCH, refused, first)
     if written_before(site, max(node for one in found.regions for node in one.nodes)):
@@ -147,7 +154,7 @@ def _check(site: Site) -> Accept | Reject:
     problem = _problem(found)
     if problem is None:
         return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
-    apart = options.rule_on(_rule_for_products(found))
+    apart = _tiles_apart(found, problem) if options.rule_on(_rule_for_products(found)) else ()
     choice = choose(problem, options, candidates(problem, apart))
     if choice.candidate.startswith(APART):
         text = f"left to the rules for products: {choice.why}"
@@ -159,6 +166,18 @@ def _check(site: Site) -> Accept | Reject:
         text = f"a norm and {count} product{'s' * (count > 1)} of it in one launch, {verdict.text}"
         return Accept(verdict.code, text, verdict.microseconds)
     return verdict
+
+
+def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
+    """What the rule for the products alone would time."""
+    if found.siblings is not None:
+        return kernel.choices(problem.norm, problem.epilogues)
+    (region,) = found.regions
+    operands = found.operands[found.norm.norm.vectors :]
+    named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
+    processors = multiprocessors(found.x.device)
+    products, n = region.epilogue.products, problem.widths[0]
+    return [named[name] for name in likely(named, products, 1, n, problem.k, processors)]
 
 
 def _rule_for_products(found: _Found) -> str:
@@ -175,8 +194,11 @@ def _has_kernel(norm: RowNorm, options: Options) -> bool:
     if not options.rule_on(GEMM_EPILOGUE):
         return False
     made = viewed(norm.source)
-    views = {norm.result, *(node for node in norm.spared if viewed(node) is norm.result)}
-    gone = [node for node in norm.spared if node not in views]
+    norms = [norm, *_norms_beside(norm)]
+    views = {
+        node for one in norms for node in (one.result, *one.spared) if viewed(node) is one.result
+    }
+    gone = [node for one in norms for node in one.spared if node not in views]
     for product in _rows_behind(made):
         try:
             region = region_at(product, pairs=False)
@@ -191,9 +213,28 @@ def _has_kernel(norm: RowNorm, options: Options) -> bool:
         if gemm_region.refuses(x, weights, operands, region.epilogue):
             return False
         besides = [*region.nodes, *gone]
-        results = [[*nodes, norm.result] for nodes in region.outputs]
+        results = [[*nodes, *(one.result for one in norms)] for nodes in region.outputs]
         return not any_feeds_generated_code(results, besides)
     return False
+
+
+def _norms_beside(norm: RowNorm) -> list[RowNorm]:
+    """Others of the same row: attention and the MLP of a block may have one each, side by side."""
+    found: dict[fx.Node, RowNorm] = {}
+    seen, waiting = set(norm.spared), [norm.source]
+    while waiting and len(seen) < _MOST_AROUND:
+        for user in waiting.pop(0).users:
+            if user in seen or user.op != "call_function":
+                continue
+            seen.add(user)
+            if not _is_row(user):
+                waiting.append(user)
+                continue
+            other = norm_of(operands_of(user)[1])
+            if other is not None and other.source is norm.source:
+                found[other.result] = other
+                seen.update(other.spared)
+    return [other for result, other in found.items() if result is not norm.result]
 
 
 def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
@@ -219,6 +260,7 @@ def _problem(found: _Found) -> NormedProblem | None:
     if k is None or apart is None or None in widths:
         return None
     known = tuple(width or 0 for width in widths)
+    dtypes = [one.meta["val"].dtype for one in found.norm.vectors]
     return NormedProblem(
         op="normed_gemms",
         activation="",
@@ -233,7 +275,8 @@ def _problem(found: _Found) -> NormedProblem | None:
         widths=known,
         epilogues=found.epilogues,
         norm=found.norm.norm,
-        gain=found.norm.gain.meta["val"].dtype,
+        gain=dtypes[0],
+        shift=dtypes[1] if len(dtypes) > 1 else None,
     )
 
 
@@ -252,14 +295,14 @@ def _replace(site: Site) -> None:
             inherit(x, norm.source)
     if found.siblings is not None:
         text = kernel.text_of(norm.norm, found.epilogues)
-        write_launch(site, found.siblings, kernel.OPERATOR, x, text, before=[norm.gain])
+        write_launch(site, found.siblings, kernel.OPERATOR, x, text, before=list(norm.vectors))
     else:
         site.notes["region"] = replace(
             region,
             x=x,
             scaled=False,
-            operands=(Part(norm.gain), *region.operands),
-            shapes=(None, *region.shapes),
+            operands=(*map(Part, norm.vectors), *region.operands),
+            shapes=(*(None for _ in norm.vectors), *region.shapes),
         )
 
         def call(row: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> Any:
@@ -271,5 +314,5 @@ def _replace(site: Site) -> None:
             graph.erase_node(node)
 
 
-_SOURCES = (normed_candidates,)  # kernels count for cache keys without being named
+_SOURCES = (gemm_candidates, normed_candidates)  # kernels count for cache keys without being named
 RULE = GraphRule("normed_gemms", _is_row, _check, _replace, sources=_SOURCES)

@@ -1,11 +1,12 @@
-"""A norm with a weight in front of products, found in an ATen graph: RMSNorm as models write it.
+"""A norm with a weight in front of products, found in an ATen graph, as models write it.
 
-All three of these are one: rounded to a half type in front of the weight or behind it, and with a
-constant added to the weight.
+All of these are one: rounded to a half type in front of the weight or behind it, with a constant
+added to the weight, and LayerNorm, with a vector added or without.
 
     gain * (x.float() * rsqrt(x.float().pow(2).mean(-1, True) + eps)).to(x.dtype)
     (x.float() * rsqrt(…) * gain).to(x.dtype)
     (x.float() * rsqrt(…) * (offset + gain.float())).to(x.dtype)
+    ((x.float() - mean) * rsqrt(variance + eps) * gain + shift).to(x.dtype)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fusepass.graph.epilogue import is_constant
 from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, is_cast
 from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.norm import Norm
+from fusepass.graph.row_statistics import scaled_rows
 
 _SAME_ROW = VIEWS | {"alias"}  # what is left of a slice that takes all
 
@@ -34,7 +36,7 @@ class RowNorm:
 
     Attributes:
         source: what is normalised, of half precision and contiguous.
-        gain: (K,), contiguous.
+        vectors: the gain, and the shift if there is one: (K,), contiguous.
         norm: what is computed.
         result: in source's dtype, of its shape.
         products: those that take the result, or a reshape of it, for their x; nobody else reads it.
@@ -42,7 +44,7 @@ class RowNorm:
     """
 
     source: fx.Node
-    gain: fx.Node
+    vectors: tuple[fx.Node, ...]
     norm: Norm
     result: fx.Node
     products: tuple[fx.Node, ...]
@@ -62,19 +64,20 @@ def norm_of(x: fx.Node) -> RowNorm | None:
     views = [user for user, is_view in readers if is_view]
     if any(not _takes_as_x(one, (result, *views)) for one in products):
         return None
-    for scaled, gain_of, between in _with_gain(result):
-        gain = _gain(gain_of, value)
-        found = _scaled_rows(scaled, value)
-        if gain is None or found is None:
+    for rows, gain_of, shift_of, between in _with_vectors(result):
+        gain, shift = _gain(gain_of, value), _shift(shift_of, value)
+        found = scaled_rows(rows, value)
+        if gain is None or shift is None or found is None or (shift[0] and not found.centred):
             continue
-        source, eps, inside = found
         vector, offset, besides = gain
-        spared = {*between, *inside, *besides, *views, result}
-        own = {*between, *inside[1:]}  # not the cast of the source, which costs nothing
+        vectors = (vector, *shift[0])
+        spared = {*between, *found.calls, *besides, *shift[1], *views, result}
+        own = {*between, *found.calls[1:]}  # not the cast of the source, which costs nothing
         if any(user not in spared for node in own for user in node.users):
             return None  # its scale is wanted besides, and so a kernel for it
+        norm = Norm(found.eps, offset, found.centred, bool(shift[0]))
         made = tuple(sorted(products)), tuple(sorted(spared))
-        return RowNorm(source, vector, Norm(eps, offset), result, *made)
+        return RowNorm(found.source, vectors, norm, result, *made)
     return None
 
 
@@ -94,22 +97,34 @@ def _takes_as_x(node: fx.Node, named: tuple[fx.Node, ...]) -> bool:
     return [one in named for one in operands_of(node)] == [False, True, False]
 
 
-def _with_gain(result: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.Node, ...]]]:
-    """What may be the scaled rows, what the gain, and what lies between them and the result."""
-    inner: Any = result
-    between: tuple[fx.Node, ...] = ()
-    if is_cast(result):  # rounded behind the gain
-        inner = result.args[0]
-        between = (inner,)
-    if op_name(inner) != "mul":
+def _with_vectors(
+    result: fx.Node,
+) -> Iterator[tuple[fx.Node, fx.Node, fx.Node | None, tuple[fx.Node, ...]]]:
+    """What may be the rows, the gain and the shift, and what lies between rows and result."""
+    if not is_cast(result):
+        for rows, gain in _factors(result):
+            if is_cast(rows) and rows.meta["val"].dtype is result.meta["val"].dtype:  # before it
+                scaled: Any = rows.args[0]
+                yield scaled, gain, None, (rows, scaled)
         return
-    for rows, gain in (inner.args, inner.args[::-1]):
-        if not isinstance(rows, fx.Node) or not isinstance(gain, fx.Node):
-            continue
-        if is_cast(result):
-            yield rows, gain, (*between, rows)
-        elif is_cast(rows) and rows.meta["val"].dtype is result.meta["val"].dtype:  # before it
-            yield rows.args[0], gain, (rows, rows.args[0])  # type: ignore[misc]
+    inner: Any = result.args[0]
+    for rows, gain in _factors(inner):
+        yield rows, gain, None, (inner, rows)
+    if op_name(inner) != "add" or argument(inner, 2, "alpha", 1) != 1:
+        return
+    for product, shift in (inner.args[:2], inner.args[1::-1]):
+        if isinstance(product, fx.Node) and isinstance(shift, fx.Node):
+            for rows, gain in _factors(product):
+                yield rows, gain, shift, (inner, product, rows)
+
+
+def _factors(node: Any) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Both nodes that a product is made of, in either order."""
+    if op_name(node) == "mul":
+        first, second = node.args
+        if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+            yield first, second
+            yield second, first
 
 
 def _gain(node: fx.Node, result: torch.Tensor) -> tuple[fx.Node, float, tuple[fx.Node, ...]] | None:
@@ -119,66 +134,39 @@ def _gain(node: fx.Node, result: torch.Tensor) -> tuple[fx.Node, float, tuple[fx
     if op_name(node) == "add" and argument(node, 2, "alpha", 1) == 1 and is_constant(node.args[1]):
         vector, offset = node.args  # type: ignore[assignment]
         calls.append(node)
-    if is_cast(vector) and vector.meta["val"].dtype is torch.float32:
-        calls.append(vector)
-        vector = vector.args[0]
-    value = tensor_value(vector)
-    if value is None or value.dim() != 1 or value.dtype not in FLOATS:
+    vector, casts = _before_a_cast(vector)
+    calls += casts
+    if not _is_vector(vector, result) or not math.isfinite(offset):
         return None
     if calls and node.meta["val"].dtype is not torch.float32:
         return None  # rounded where it is added
-    if not math.isfinite(offset):
-        return None
-    fits = torch_private.known_equal(value.shape[0], result.shape[-1])
-    return (vector, float(offset), tuple(calls)) if fits and value.is_contiguous() else None
+    return vector, float(offset), tuple(calls)
 
 
-def _scaled_rows(
-    scaled: fx.Node, result: torch.Tensor
-) -> tuple[fx.Node, float, tuple[fx.Node, ...]] | None:
-    """Of ``x.float() * rsqrt(mean of squares + eps)``: x, eps and the calls; None of others."""
-    value = tensor_value(scaled)
-    if op_name(scaled) != "mul" or value is None or value.dtype is not torch.float32:
-        return None
-    both: Any = scaled.args, scaled.args[::-1]
-    for wide, column in both:
-        if not is_cast(wide) or not isinstance(column, fx.Node) or op_name(column) != "rsqrt":
-            continue
-        source: Any = wide.args[0]
-        before, single = tensor_value(source), tensor_value(wide)
-        if before is None or single is None or single.dtype is not torch.float32:
-            continue
-        if before.dtype is not result.dtype or not before.is_contiguous():
-            continue
-        alike = len(before.shape) == result.dim() and all(
-            map(torch_private.known_equal, before.shape, result.shape)
-        )
-        found = _mean_of_squares(column, wide)
-        if alike and found is not None:
-            eps, inside = found
-            return source, eps, (wide, *inside)
-    return None
+def _shift(
+    node: fx.Node | None, result: torch.Tensor
+) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]] | None:
+    """The vector behind a shift, and its cast; nothing of none; None if it is no vector."""
+    if node is None:
+        return (), ()
+    vector, casts = _before_a_cast(node)
+    return ((vector,), tuple(casts)) if _is_vector(vector, result) else None
 
 
-def _mean_of_squares(column: fx.Node, wide: fx.Node) -> tuple[float, tuple[fx.Node, ...]] | None:
-    """Of ``rsqrt(mean(wide², -1, keepdim) + eps)``: eps, and the calls."""
-    under: Any = column.args[0]
-    if op_name(under) != "add" or argument(under, 2, "alpha", 1) != 1:
-        return None
-    mean, eps = under.args[:2]
-    if op_name(mean) != "mean" or not is_constant(eps) or not eps > 0:
-        return None
-    square, dims, keeps = mean.args[0], argument(mean, 1, "dim", None), argument(mean, 2, "keepdim")
-    last = wide.meta["val"].dim() - 1
-    if (
-        not math.isfinite(eps)
-        or dims not in ([-1], [last])
-        or not keeps
-        or argument(mean, 3, "dtype", None) is not None
-    ):
-        return None
-    if op_name(square) == "pow":
-        squared = square.args == (wide, 2)
-    else:
-        squared = op_name(square) == "mul" and square.args == (wide, wide)
-    return (float(eps), (square, mean, under, column)) if squared else None
+def _before_a_cast(node: Any) -> tuple[Any, list[fx.Node]]:
+    """What is cast to single precision, and the cast; the node itself if it is no such cast."""
+    if is_cast(node) and node.meta["val"].dtype is torch.float32:
+        return node.args[0], [node]
+    return node, []
+
+
+def _is_vector(node: fx.Node, result: torch.Tensor) -> bool:
+    """Whether there is one number for each of a result's columns."""
+    value = tensor_value(node)
+    return (
+        value is not None
+        and value.dim() == 1
+        and value.dtype in FLOATS
+        and value.is_contiguous()
+        and torch_private.known_equal(value.shape[0], result.shape[-1])
+    )

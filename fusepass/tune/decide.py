@@ -165,7 +165,8 @@ def measure(
         besides = {one.name: one.besides for one in candidates}
         attempts: list[timing.Samples] = []
         while len(attempts) < _ATTEMPTS:
-            timed = timing.time_on_device(calls, problem.device, seconds)
+            how = {"after_reads": problem.after_reads}
+            timed = timing.time_on_device(calls, problem.device, seconds, **how)
             attempts.append(timed.longer_by(besides))
             if attempts[-1].disturbance() <= _QUIET:
                 break

@@ -25,14 +25,21 @@ class NormedProblem(Problem):
         epilogues: one of all products, or one for each.
         norm: of x.
         gain: dtype of its weight.
+        shift: of what it adds, if it adds something.
         generation: of our kernels and of what counts against them: choices of older ones are left.
     """
 
-    generation: ClassVar[int] = 1
+    generation: ClassVar[int] = 2
     widths: tuple[int, ...] = ()
     epilogues: tuple[Epilogue, ...] = ()
     norm: Norm = field(default=Norm(1e-6))
     gain: torch.dtype = torch.bfloat16
+    shift: torch.dtype | None = None
+
+    @property
+    def after_reads(self) -> bool:
+        """Always: it has one row."""
+        return True
 
     def key(self, mode: str) -> str:
         """The class of problems: all widths, and a digest of the norm and the epilogues."""
@@ -40,7 +47,7 @@ class NormedProblem(Problem):
         parts = [
             self.op,
             hashlib.sha256(texts.encode()).hexdigest()[:12],
-            *(str(one).removeprefix("torch.") for one in (self.dtype, self.gain)),
+            *(str(one).removeprefix("torch.") for one in (self.dtype, *self._vectors)),
             f"{self.layout},{self.weight_strides[1]}",
             f"{self.m}x{self.k}x{'+'.join(map(str, self.widths))}",
             f"kernels {self.generation}",
@@ -50,7 +57,7 @@ class NormedProblem(Problem):
         return "/".join(parts)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """Random x, weights (k, n), gain and operands, on the device, as they are read: along k."""
+        """Random x, weights (k, n), vectors and operands, on the device, as they are read."""
 
         def matrix(rows: int, apart: int, scale: float) -> Tensor:
             whole = torch.empty(rows, max(apart, self.k), device=self.device)
@@ -58,17 +65,25 @@ class NormedProblem(Problem):
 
         scale = 1 / math.sqrt(self.k)
         weights = [matrix(n, self.weight_strides[1], scale).t() for n in self.widths]
-        gain = torch.empty(self.k, device=self.device).normal_(1.0, 0.1, generator=generator)
+        vectors = [
+            torch.empty(self.k, device=self.device).normal_(1.0, 0.1, generator=generator).to(kind)
+            for kind in self._vectors
+        ]
         widths = self.widths if len(self.epilogues) == len(self.widths) else self.widths[:1]
         operands = [
             operand
             for n, epilogue in zip(widths, self.epilogues, strict=True)
             for operand in random_operands(epilogue, self.m, n, self.device, generator)
         ]
-        return (matrix(self.m, self.k, 1.0), *weights, gain.to(self.gain), *operands)
+        return (matrix(self.m, self.k, 1.0), *weights, *vectors, *operands)
+
+    @property
+    def _vectors(self) -> tuple[torch.dtype, ...]:
+        """Of the norm."""
+        return (self.gain,) if self.shift is None else (self.gain, self.shift)
 
     @property
     def bytes_needed(self) -> int:
         """Of the inputs (in fp32 while they are drawn) and the results."""
         most = max(len(one.outputs) + len(one.operands) for one in self.epilogues)
-        return 6 * (self.n * self.weight_strides[1] + 2 * self.k + most * self.m * self.n)
+        return 6 * (self.n * self.weight_strides[1] + 3 * self.k + most * self.m * self.n)

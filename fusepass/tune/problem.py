@@ -50,6 +50,11 @@ class Problem:
     saved_output: bool = False
 
     @property
+    def after_reads(self) -> bool:
+        """Whether what runs before it has read much and written little, as the weights' readers."""
+        return False
+
+    @property
     def layout(self) -> str:
         """``row``, ``col`` or ``strided`` for each operand; ``+`` where rows lie further apart."""
         x = _layout((self.m, self.k), self.x_strides)

@@ -12,9 +12,10 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, rounded
 
-# Of our kernels, and of those for one row, for 65 to 128 and for rows that begin anywhere in a line
-# of L2: what was chosen among older ones is timed again.
-_GENERATION, _RENEWED = 6, 7
+# Of our kernels, of those for rows that begin anywhere in a line of L2, and of how few rows
+# are timed: what was chosen among older ones, or otherwise, is timed again.
+_GENERATION, _RAGGED, _FEW = 6, 7, 8
+_MOST_FEW = 128  # rows
 
 
 def _rows(m: int) -> int:
@@ -59,16 +60,23 @@ class RegionProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{many}{_rows(self.m)}x{self.k}x{self.n}",
-            f"kernels {_RENEWED if self._renewed() else _GENERATION}",
+            f"kernels {self._generation()}",
         ]
-        if self.varies and self.m <= 128:
+        if self.varies and self.m <= _MOST_FEW:
             parts.append("rows vary")
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
 
-    def _renewed(self) -> bool:
-        return self.m == 1 or 64 < self.m <= 128 or self.k % 64 > 0
+    def _generation(self) -> int:
+        if self.after_reads:
+            return _FEW
+        return _RAGGED if self.k % 64 else _GENERATION
+
+    @property
+    def after_reads(self) -> bool:
+        """Where weights are nearly all that is read and written."""
+        return self.m <= _MOST_FEW and self.batches is None
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (K, N) and operands, on the device and with the problem's strides."""

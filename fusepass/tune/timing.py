@@ -3,7 +3,9 @@
 Launches are queued behind a kernel that only waits, as long as the host was seen to need for them,
 so that the device never starves and events measure its time, not the host's; and in batches that
 fit into a stream's queue: a host that waits for room there is late for the rest. Before each timed
-call a memset larger than L2 pushes out what earlier calls left there.
+call what earlier calls left in L2 is pushed out, by writing or by reading more than it holds. What
+was written has to leave before anything else comes, which costs 3 to 8 us, more of one kernel than
+of another; where a model writes little, as of few rows, reading is what comes before.
 """
 
 from __future__ import annotations
@@ -91,7 +93,11 @@ def _ensure_room(operands: int, device: torch.device) -> None:
 
 
 def time_on_device(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, seconds: float
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    seconds: float,
+    *,
+    after_reads: bool = False,
 ) -> Samples:
     """Time each call in interleaved rounds, for about ``seconds`` in all.
 
@@ -99,13 +105,15 @@ def time_on_device(
         calls: what to time, by name; each is called a few times before.
         device: a CUDA device.
         seconds: decides the number of rounds, 5 to 25.
+        after_reads: whether L2 is full of what was read before each call; else of what was written.
 
     Raises:
         HostTooSlow: the host is in use by others.
         Exception: whatever a call raises; names nothing, so time suspects by themselves first.
     """
     with torch.cuda.device(device):
-        flush = torch.empty(2 * _l2_bytes(device), dtype=torch.int8, device=device)
+        other = torch.zeros(_l2_bytes(device) // 2, device=device)  # twice as large
+        flush = other.sum if after_reads else other.zero_
         _run_rounds(calls, flush, 1, 0.0)
         first, host = _run_rounds(calls, flush, 1, 0.0)
         once = sum(times[0] for times in first.values()) + 60.0 * len(calls)
@@ -127,13 +135,16 @@ def time_on_device(
 
 
 def _run_rounds(
-    calls: Mapping[str, Callable[[], object]], flush: Tensor, count: int, host: float
+    calls: Mapping[str, Callable[[], object]],
+    flush: Callable[[], object],
+    count: int,
+    host: float,
 ) -> tuple[dict[str, list[float]], float]:
     """Times of each call, and what the host took to queue one round, all in microseconds.
 
     Args:
         calls: what to time.
-        flush: written before each.
+        flush: called before each.
         count: of rounds.
         host: what queueing a round will take; 0 for not keeping the device busy meanwhile.
     """
@@ -147,7 +158,7 @@ def _run_rounds(
             name = names[(turn + offset) % len(names)]
             before = torch.cuda.Event(enable_timing=True)
             after = torch.cuda.Event(enable_timing=True)
-            flush.zero_()
+            flush()
             before.record()
             result = calls[name]()
             after.record()

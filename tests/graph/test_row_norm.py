@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.norm import Norm, normalised
 from fusepass.graph.row_norm import RowNorm, norm_of
-from tests.patterns.test_normed_gemms import EPS, NORMS, K, drawn, graph_of
+from tests.patterns.test_normed_gemms import EPS, LAYER_NORMS, NORMS, K, drawn, graph_of
 
 
 def found(name: str) -> RowNorm:
@@ -29,16 +29,23 @@ def test_what_is_read_off() -> None:
         norm = found(name)
         assert abs(norm.norm.eps - EPS) < 1e-9  # F.rms_norm hands it on in single precision
         assert norm.norm.offset == (name == "gemma")
-        assert norm.source.op == norm.gain.op == "placeholder"
-        assert norm.source is not norm.gain
+        assert norm.norm.centred == (name in LAYER_NORMS)
+        assert norm.norm.shifted == (name in ("layer_norm", "by_variance"))
+        assert len(norm.vectors) == norm.norm.vectors
+        assert norm.source.op == norm.vectors[0].op == "placeholder"
+        assert norm.source is not norm.vectors[0]
         assert len(norm.products) == 2
         assert list(norm.spared) == sorted(norm.spared)
         assert norm.result in norm.spared
-        assert not {norm.source, norm.gain, *norm.products} & set(norm.spared)
+        assert not {norm.source, *norm.vectors, *norm.products} & set(norm.spared)
 
 
 def test_its_numbers() -> None:
     x, gain, *_ = drawn(torch.bfloat16, 3)
     want = torch.nn.functional.rms_norm(x.double(), (K,), gain.double() + 1, 1e-3)
-    torch.testing.assert_close(normalised(x.double(), gain.double(), Norm(1e-3, 1.0)), want)
-    assert normalised(x, gain, Norm(1e-3)).dtype is torch.float32
+    torch.testing.assert_close(normalised(x.double(), [gain.double()], Norm(1e-3, 1.0)), want)
+    assert normalised(x, [gain], Norm(1e-3)).dtype is torch.float32
+    shifted = Norm(1e-3, centred=True, shifted=True)
+    want = F.layer_norm(x.double(), (K,), gain.double(), gain.double() + 1, 1e-3)
+    got = normalised(x.double(), [gain.double(), gain.double() + 1], shifted)
+    torch.testing.assert_close(got, want)

@@ -86,7 +86,7 @@ def _siblings(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
 
 def _normed(x: Tensor, gain: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
     text = normed_gemms.text_of(Norm(1e-6), [PLAIN, PLAIN])
-    name = normed_gemms.choices([PLAIN, PLAIN])[0].name
+    name = normed_gemms.choices(Norm(1e-6), [PLAIN, PLAIN])[0].name
     return normed_gemms.OPERATOR(x, [w.t(), v.t()], [gain], text, name)
 
 

@@ -42,6 +42,10 @@ def gated(dtype: str) -> Epilogue:
     return Epilogue(2, (Operand("row", dtype),), steps, (Output("%5", dtype),))
 
 
+KINDS = ((False, False), (True, False), (True, True))
+"""Whether a norm is centred, and shifted."""
+
+
 class Case:
     """Products of one row: a pair, one, or several."""
 
@@ -59,10 +63,14 @@ class Case:
             self.epilogues = [gated(named)]
         else:
             self.epilogues = [draw.choice(epilogues(named)) for _ in widths]
-        self.norm = Norm(draw.choice([1e-6, 1e-5, 0.5]), draw.choice([0.0, 1.0]))
-        self.x = (noise(1, k) * draw.choice([0.01, 1, 30])).to(dtype)
+        eps, offset = draw.choice([1e-6, 1e-5, 0.5]), draw.choice([0.0, 1.0])
+        self.norm = Norm(eps, offset, *draw.choice(KINDS))
+        size, middle = draw.choice([0.01, 1, 30]), draw.choice([0, 0, 5])
+        self.x = ((noise(1, k) + middle) * size).to(dtype)
         self.weights = [(noise(n, k + between) / k**0.5).to(dtype)[:, :k].t() for n in widths]
-        self.operands = [noise(k).to(draw.choice([dtype, torch.float32]))]
+        self.operands = [
+            noise(k).to(draw.choice([dtype, torch.float32])) for _ in range(self.norm.vectors)
+        ]
         for n, one in zip(widths, self.epilogues, strict=False):
             shapes = {"row": (n,), "full": (1, n)}
             self.operands += [noise(*shapes[operand.kind]).to(dtype) for operand in one.operands]
@@ -72,14 +80,18 @@ class Case:
         """Of its norm and epilogues."""
         return kernel.text_of(self.norm, self.epilogues)
 
+    @property
+    def vectors(self) -> list[Tensor]:
+        """Of its norm."""
+        return self.operands[: self.norm.vectors]
+
     def check(self, got: list[Tensor]) -> None:
         """By the error rule."""
         wide = [one.double() for one in self.operands]
         weights = [one.double() for one in self.weights]
         exact = kernel.reference(self.x.double(), weights, wide, self.norm, self.epilogues)
-        rounded = normalised(self.x, self.operands[0], self.norm).to(self.x.dtype).double()
-        unit = [torch.ones_like(one) if i == 0 else one for i, one in enumerate(wide)]
-        eager = _behind(rounded, weights, unit[1:], self.epilogues)
+        rounded = normalised(self.x, self.vectors, self.norm).to(self.x.dtype).double()
+        eager = _behind(rounded, weights, wide[self.norm.vectors :], self.epilogues)
         for one, want, theirs in zip(got, exact, eager, strict=True):
             assert one.shape == want.shape
             assert one.is_contiguous()
@@ -100,18 +112,18 @@ def _behind(
 
 def interpreted() -> None:
     """Through Triton's interpreter, in fp16: it knows no bf16."""
-    for seed in range(3):
+    for seed in range(9):
         torch.manual_seed(seed)
         case = Case(random.Random(seed), torch.float16, seed % 3 + 1)
-        for tile in kernel.choices(case.epilogues):
+        for tile in kernel.choices(case.norm, case.epilogues):
             case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
-        made = normalise(case.x, case.operands[0], case.norm)
-        want = normalised(case.x, case.operands[0], case.norm)
+        made = normalise(case.x, case.vectors, case.norm)
+        want = normalised(case.x, case.vectors, case.norm)
         torch.testing.assert_close(made.float(), want, rtol=1e-3, atol=1e-6)
     for value in (float("nan"), float("inf"), 0.0):
         case.x[0, 3] = value
         args = case.x, case.weights, case.operands
-        got = kernel.launch(*args, case.text, kernel.choices(case.epilogues)[0])
+        got = kernel.launch(*args, case.text, kernel.choices(case.norm, case.epilogues)[0])
         for one, want in zip(got, kernel.reference(*args, *kernel.parsed(case.text)), strict=True):
             torch.testing.assert_close(one, want, equal_nan=True, rtol=1e-2, atol=1e-2)
 
@@ -134,13 +146,15 @@ def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("products", [1, 2, 3])
-def test_it_compiles_without_a_gpu(capability: int, products: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_compiles_without_a_gpu(capability: int, products: int, kind: tuple[bool, bool]) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     every = [gated("bfloat16")] if products == 2 else epilogues("bfloat16")[:1] * products
-    made = kernel.kernel(kernel.text_of(Norm(1e-6), every), kernel.choices(every)[0])
+    norm = Norm(1e-6, 0.0, *kind)
+    made = kernel.kernel(kernel.text_of(norm, every), kernel.choices(norm, every)[0], 1024)
     (config,) = made.configs
     names = made.fn.arg_names
     pointers = [n for n in names if n.endswith("_ptr") or (n[0] in "po" and n[1].isdigit())]
@@ -156,13 +170,25 @@ def test_it_compiles_without_a_gpu(capability: int, products: int) -> None:
 
 
 def test_texts() -> None:
-    norm, every = Norm(1e-6, 1.0), epilogues("float16")
-    text = kernel.text_of(norm, every)
-    assert kernel.parsed(text) == (norm, every)
-    assert "\n" not in text  # it stands in comments of Inductor's code
+    every = epilogues("float16")
+    for norm in (Norm(1e-6, 1.0), *(Norm(1e-5, 0.0, *kind) for kind in KINDS)):
+        text = kernel.text_of(norm, every)
+        assert kernel.parsed(text) == (norm, every)
+        assert "\n" not in text  # it stands in comments of Inductor's code
+    assert Norm(1e-6, 1.0).text() == '{"eps":1e-06,"offset":1.0}'  # choices are kept under it
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"eps":0.0,"offset":0.0}', '{"eps":"a","offset":0}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"eps":0.0,"offset":0.0}',
+        '{"eps":"a","offset":0}',
+        '{"eps":1e-6,"offset":0.0,"shifted":true}',
+    ],
+)
 def test_no_norms(text: str) -> None:
     with pytest.raises(ValueError, match="norm"):
         parse(text)
@@ -172,8 +198,9 @@ def test_what_it_refuses() -> None:
     plain = epilogues("float16")[:1]
     x, gain, weight = torch.randn(1, 16).half(), torch.ones(16), torch.randn(24, 16).half().t()
 
-    def refused(x: Tensor, *weights: Tensor) -> bool:
-        return kernel.refuses(x, weights, [gain], plain * len(weights)) is not None
+    def refused(x: Tensor, *weights: Tensor, centred: bool = False) -> bool:
+        norm = Norm(1e-6, centred=centred)
+        return kernel.refuses(x, weights, [gain], norm, plain * len(weights)) is not None
 
     assert not refused(x, weight, weight[:, :8])
     assert not refused(x, weight)
@@ -184,10 +211,15 @@ def test_what_it_refuses() -> None:
     assert refused(x, weight.contiguous())
     assert refused(x, weight[:, :9])
     assert refused(x[:, :12], weight[:12])
-    pair = kernel.refuses(x, [weight, weight], [gain, gain], [gated("float16")])
+    wide, long = torch.randn(1, 16392).half(), torch.randn(24, 16392).half().t()
+    assert not refused(wide, long)
+    assert refused(wide, long, centred=True)
+    assert not refused(wide[:, :16384].clone(), long[:16384], centred=True)
+    pair = kernel.refuses(x, [weight, weight], [gain, gain], Norm(1e-6), [gated("float16")])
     assert pair is None
     apart = torch.randn(24, 32).half()[:, :16].t()
-    assert kernel.refuses(x, [weight, apart], [gain, gain], [gated("float16")]) is not None
+    several = [weight, apart], [gain, gain], Norm(1e-6), [gated("float16")]
+    assert kernel.refuses(x, *several) is not None
 
 
 @pytest.mark.parametrize("products", [1, 2, 3])
@@ -205,10 +237,10 @@ def test_on_a_device(dtype: torch.dtype, products: int) -> None:
     for seed in range(4):
         torch.manual_seed(seed)
         case = Case(random.Random(seed), dtype, products, "cuda")
-        for tile in kernel.choices(case.epilogues):
+        for tile in kernel.choices(case.norm, case.epilogues):
             case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
-        made = normalise(case.x, case.operands[0], case.norm)
-        want = normalised(case.x, case.operands[0], case.norm).to(dtype)
+        made = normalise(case.x, case.vectors, case.norm)
+        want = normalised(case.x, case.vectors, case.norm).to(dtype)
         torch.testing.assert_close(made, want)
 
 
@@ -218,7 +250,7 @@ def test_on_a_device(dtype: torch.dtype, products: int) -> None:
 def test_under_inductor(mode: str, products: int) -> None:
     kernel.install_lowering()
     case = Case(random.Random(5), torch.float16, products, "cuda")
-    tile, text = kernel.choices(case.epilogues)[0].name, case.text
+    tile, text = kernel.choices(case.norm, case.epilogues)[0].name, case.text
     weights, operands = case.weights, case.operands
 
     def program(x: Tensor) -> list[Tensor]:

@@ -12,14 +12,11 @@ from tests.kernels.test_gemm_tiles import HALF
 NAMED = {name: tile for name, tile in tiles(HALF, 227 << 10).items() if tile.few_rows}
 
 
-@pytest.mark.parametrize(("m", "against"), [(1, 3.0), (2, 0.0), (64, 0.0)])
-def test_streams_are_timed_too_fast_for_one_row(m: int, against: float) -> None:
-    """Behind the write that empties L2; nothing else has anything against it."""
+@pytest.mark.parametrize("m", [1, 2, 64])
+def test_nothing_counts_beside_what_is_timed(m: int) -> None:
     found = candidates(HALF, m, 4096, 4096, named=NAMED, every=True)
-    streams = [one for one in found if "stream" in one.name]
-    assert streams
-    assert {one.besides for one in streams} == {against}
-    assert {one.besides for one in found if one not in streams} == {0.0}
+    assert any("stream" in one.name for one in found)
+    assert {one.besides for one in found} == {0.0}
     assert found[0].name == INDUCTOR
 
 

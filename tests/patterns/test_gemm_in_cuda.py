@@ -17,7 +17,7 @@ from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.kernels import gemm_tiles
 from fusepass.options import Options
-from fusepass.patterns import gemm_region, linear_activation
+from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
 from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.torch_private import nvrtc
 from tests.patterns.test_one_choice import Tuner, tuner
@@ -118,7 +118,7 @@ def test_few_rows_of_other_weights_keep_their_tiles(
     """As (K, N), on a device that is no Hopper."""
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: False)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
-    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 163 << 10)
+    monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 163 << 10)
     asked = tuner("inductor")
     rewritten(rows=16, transposed=False)
     assert asked.regions

@@ -15,11 +15,8 @@ from torch.nn import functional as F
 
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.options import Options
-from fusepass.patterns import gemm_region, normed_gemms
-from fusepass.patterns.normed_candidates import APART
 from fusepass.report.decision import Outcome
 from fusepass.rewrite.after_autograd import rewrite_aten
-from fusepass.tune import INDUCTOR, Choice
 
 K, N = 48, 24
 EPS = 1e-5
@@ -47,8 +44,35 @@ def rms_norm(x: Tensor, gain: Tensor) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), gain, EPS)
 
 
+def layer_norm(x: Tensor, gain: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), gain, gain.flip(0), EPS)
+
+
+def without_shift(x: Tensor, gain: Tensor) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), gain, None, EPS)
+
+
+def cohere(x: Tensor, gain: Tensor) -> Tensor:
+    wide = x.float()
+    mean = wide.mean(-1, keepdim=True)
+    variance = (wide - mean).pow(2).mean(-1, keepdim=True)
+    scaled = (wide - mean) * torch.rsqrt(variance + EPS)
+    return (gain.float() * scaled).to(x.dtype)
+
+
+def by_variance(x: Tensor, gain: Tensor) -> Tensor:
+    wide = x.float()
+    away = wide - wide.mean(-1, keepdim=True)
+    variance = wide.var(-1, keepdim=True, unbiased=False)
+    return (gain + gain * (away / torch.sqrt(variance + EPS))).to(x.dtype)
+
+
 Norm = Callable[[Tensor, Tensor], Tensor]
-NORMS: dict[str, Norm] = {"llama": llama, "gemma": gemma, "rms_norm": rms_norm}
+RMS_NORMS: dict[str, Norm] = {"llama": llama, "gemma": gemma, "rms_norm": rms_norm}
+LAYER_NORMS: dict[str, Norm] = {
+    one.__name__: one for one in (layer_norm, without_shift, cohere, by_variance)
+}
+NORMS = RMS_NORMS | LAYER_NORMS
 
 
 def pair(n: Tensor, w: Tensor, b: Tensor) -> Tensor:
@@ -175,9 +199,10 @@ def test_a_residual_is_added_by_the_product_before() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e-38])
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_special_numbers(value: float, everywhere: bool) -> None:
+@pytest.mark.parametrize("norm", ["llama", "layer_norm"])
+def test_special_numbers(value: float, everywhere: bool, norm: str) -> None:
     def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        return attention(llama(x, gain), w, b)
+        return attention(NORMS[norm](x, gain), w, b)
 
     given = drawn(torch.bfloat16, 1)
     given[0][0, slice(None) if everywhere else 3] = value
@@ -196,10 +221,51 @@ def _of(mean_of: Callable[[Tensor], Tensor], eps: float = EPS) -> Program:
     return program
 
 
+def _centred(
+    mean: Callable[[Tensor], Tensor] = lambda wide: wide.mean(-1, keepdim=True),
+    var: Callable[[Tensor], Tensor] = lambda wide: wide.var(-1, keepdim=True, correction=0),
+) -> Program:
+    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
+        wide = x.float()
+        normed = (wide - mean(wide)) * torch.rsqrt(var(wide) + EPS) * gain
+        return pair(normed.to(x.dtype), w, b)
+
+    return program
+
+
+def _the_other_way(wide: Tensor, gain: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
+    return (wide - variance) * torch.rsqrt(mean.abs() + 1) * gain
+
+
 CLOSE: dict[str, Program] = {
     "no norm": lambda x, g, w, b: pair(x * g, w, b),
     "without a weight": lambda x, g, w, b: pair(F.rms_norm(x, (K,), None, EPS), w, b),
-    "a mean is subtracted": lambda x, g, w, b: pair(F.layer_norm(x, (K,), g, g, EPS), w, b),
+    "no weight of its own": lambda x, g, w, b: pair(F.layer_norm(x, (K,), None, g, EPS), w, b),
+    "another mean is subtracted": _centred(lambda wide: wide.sin().mean(-1, keepdim=True)),
+    "a variance with a correction": _centred(var=lambda wide: wide.var(-1, keepdim=True)),
+    "the variance of another": _centred(
+        var=lambda wide: wide.sin().var(-1, keepdim=True, correction=0)
+    ),
+    "a mean of squares that keep their mean": _centred(
+        var=lambda wide: wide.pow(2).mean(-1, keepdim=True)
+    ),
+    "mean and variance the other way": lambda x, g, w, b: pair(
+        _the_other_way(x.float(), g).to(x.dtype), w, b
+    ),
+    "a shift of each element": lambda x, g, w, b: pair(
+        (F.layer_norm(x.float(), (K,), g.float(), None, EPS) + g[None].float()).to(x.dtype), w, b
+    ),
+    "a shift behind an RMSNorm": lambda x, g, w, b: pair(
+        (scaled(x) * g.float() + g.float()).to(x.dtype), w, b
+    ),
+    "a shift with a factor": lambda x, g, w, b: pair(
+        torch.add(layer_norm(x, g).float(), g.float(), alpha=2).to(x.dtype), w, b
+    ),
+    "its mean is wanted": lambda x, g, w, b: [
+        (both := torch.var_mean(x.float(), -1, correction=0, keepdim=True))[1],
+        pair(((x.float() - both[1]) * torch.rsqrt(both[0] + EPS) * g).to(x.dtype), w, b),
+    ],
     "read by others, too": lambda x, g, w, b: [n := llama(x, g), pair(n, w, b)],
     "a view of it read by others": lambda x, g, w, b: [
         (n := llama(x, g)).view(-1),
@@ -269,91 +335,6 @@ def test_a_write_in_front_of_the_last_product() -> None:
     assert "normed_gemms" not in gm.code
 
 
-@pytest.fixture
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """As if a device were there; what the tuner is asked."""
-    from fusepass.rewrite import after_autograd
-
-    asked: list[Any] = []
-
-    def chosen(problem: Any, options: Any, candidates: Any) -> Choice:
-        asked.append((problem, [one.name for one in candidates]))
-        name = candidates[-1].name
-        return Choice(name, {name: 1.0}, "measured", "by the test")
-
-    monkeypatch.setattr(after_autograd, "_on_cuda", lambda node: True)
-    monkeypatch.setattr(normed_gemms.own_kernels, "refused", lambda *_: None)
-    monkeypatch.setattr(normed_gemms, "choose", chosen)
-    monkeypatch.setattr(normed_gemms, "memory_of_device", lambda _: 1 << 30)
-    left = Choice(INDUCTOR, {}, "measured", "by the test")
-    monkeypatch.setattr(gemm_region, "choose", lambda *_: left)
-    return asked
-
-
-def test_the_tuner_is_asked(on_cuda: list[Any]) -> None:
-    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        return attention(llama(x, gain), w, b)
-
-    gm = graph_of(program, *drawn(torch.bfloat16, 1))
-    rewrite_aten(gm.graph, Options(rules=NO_SIBLINGS), ())
-    ((problem, names),) = on_cuda
-    assert not any(one.startswith(APART) for one in names)  # no rule would take the products
-
-    on_cuda.clear()
-    gm = graph_of(program, *drawn(torch.bfloat16, 1))
-    rewrite_aten(gm.graph, Options(), ())
-    ((problem, names),) = on_cuda
-    assert (problem.m, problem.k, problem.widths) == (1, K, (N, 8, N))
-    assert names[0] == "inductor"
-    assert [one.startswith(APART) for one in names] == [False, True, True, False, False]
-
-
-@pytest.mark.parametrize("name", ["generated", "a sum", "a sum of another product"])
-def test_where_the_norm_costs_nothing(name: str, on_cuda: list[Any]) -> None:
-    """Inductor computes it in the kernel that makes what it is of."""
-
-    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        made = {
-            "generated": lambda: x.sin(),
-            "a sum": lambda: x + x.cos(),
-            "a sum of another product": lambda: (x + F.linear(x, w[:K])).sin(),
-        }[name]()
-        return attention(llama(made, gain), w, b)
-
-    gm = graph_of(program, *drawn(torch.bfloat16, 1))
-    rewrite_aten(gm.graph, Options(rules=NO_SIBLINGS), ())
-    assert not on_cuda
-
-
-@pytest.mark.parametrize("name", [APART + "any", INDUCTOR])
-def test_what_is_faster_apart_is_left(
-    name: str, on_cuda: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        return pair(llama(x, gain), w, b)
-
-    left = Choice(name, {name: 1.0}, "measured", "by the test")
-    monkeypatch.setattr(normed_gemms, "choose", lambda *_: left)
-    gm = graph_of(program, *drawn(torch.bfloat16, 1))
-    decisions = rewrite_aten(gm.graph, Options(), ())
-    gm.recompile()
-    assert "normed_gemms" not in gm.code
-    (why,) = [one.reason for one in decisions if one.rule == "normed_gemms"]
-    assert "left to" in why
-
-
-def test_a_sum_that_others_generate(on_cuda: list[Any]) -> None:
-    """Then it stays where it is, and the norm beside it."""
-
-    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        made = x + F.linear(x, w[:K])
-        return [made.sin(), *attention(llama(made, gain), w, b)]
-
-    gm = graph_of(program, *drawn(torch.bfloat16, 1))
-    rewrite_aten(gm.graph, Options(rules=NO_SIBLINGS), ())
-    assert not on_cuda
-
-
 def test_a_gain_that_is_rounded_when_summed() -> None:
     """The sum is a gain of its own then, or nothing is taken: not the number before it."""
 
@@ -384,15 +365,3 @@ def test_two_norms_of_one_row() -> None:
     gm, _ = rewritten(program, *given)
     assert gm.code.count("fusepass.normed_gemms") == 2
     by_error_rule(program, gm, given)
-
-
-def test_where_a_product_adds_the_residual(on_cuda: list[Any]) -> None:
-    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        made = x + F.linear(x, w[:K])
-        return [made, *attention(llama(made, gain), w, b)]
-
-    for more, asked in (({}, 1), ({"gemm_epilogue": False}, 0)):
-        on_cuda.clear()
-        gm = graph_of(program, *drawn(torch.bfloat16, 1))
-        rewrite_aten(gm.graph, Options(rules={**NO_SIBLINGS, **more}), ())
-        assert len(on_cuda) == asked

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from fusepass import torch_private, tune
 from fusepass.kernels import gemm_tiles
 from fusepass.options import Options
-from fusepass.patterns import gemm_region, linear_activation
+from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
 from fusepass.rewrite.after_autograd import rewrite_aten
 
 PINGPONG = "triton pingpong128x128x64w4s5"
@@ -54,7 +54,7 @@ class Tuner:
 @pytest.fixture
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     """A Hopper device, with a tuner that gives one answer."""
-    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
+    monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_region, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)

@@ -1,9 +1,10 @@
 """A norm of one row and the linear layers that read it, in one launch: against Inductor.
 
-    python tests/perf/normed_gemms.py --json normed-gemms.json
+    python tests/perf/normed_gemms.py --json normed-gemms.json [--only LayerNorm]
 
 bf16, one sequence, one new token: RMSNorm with the projections of attention, or with the first half
-of a gated MLP, and models that decode with a cache of 256 places, the first layers of each.
+of a gated MLP; LayerNorm with the projections, or with the first half of an MLP with GELU, with
+biases; and models that decode with a cache of 256 places, the first layers of each.
 Replays of CUDA graphs (of norm and products with cold L2, of models as they leave it), and by the
 wall around synchronised calls; interleaved rounds, medians of microseconds. ``without`` is fusepass
 without this rule.
@@ -12,6 +13,9 @@ Prediction, written before the first run of what is committed, from chains of th
 CUDA graphs, where a norm took 1.4 us more than its arithmetic in the next kernel: 1.24 for the
 projections of attention and 1.05 for the MLP of a model of width 2048, 1.27 and 1.11 of width 1024,
 1.04 and 1.015 of width 4096; of what the models took without the rule 1.05 of widths 1024 and 2048.
+Of LayerNorm, from such chains, in which it took 0.9 us more than its arithmetic in each program of
+the next kernel: of what is taken without the rule 1.2 of width 768, 1.06 of 2048, of 4096 nothing,
+so that the norm stays by itself; of the models 1.08, 1.04 and 1.02.
 """
 
 from __future__ import annotations
@@ -42,6 +46,16 @@ CASES = {
     "Llama 1B": (2048, 8192, (2048, 512, 512)),
     "Qwen3 0.6B": (1024, 3072, (2048, 1024, 1024)),
 }
+CENTRED = {
+    "OPT 125M": (768, 3072, (768, 768, 768)),
+    "Pythia 1B": (2048, 8192, (6144,)),
+    "OPT 6.7B": (4096, 16384, (4096, 4096, 4096)),
+    "StarCoder2 3B": (3072, 12288, (3072, 256, 256)),
+}
+KINDS = {
+    "RMSNorm": (CASES, ("llama-1b", "qwen3-0.6b", "llama-8b", "gemma-2b")),
+    "LayerNorm": (CENTRED, ("pythia-160m", "pythia-1b", "starcoder2-3b")),
+}
 WAYS: dict[str, dict[str, Any]] = {
     "inductor": {},
     "without": {"backend": "fusepass", "options": {"rules": {RULE: False}}},
@@ -51,26 +65,33 @@ PLACES, AT = 256, 128
 
 
 class Half(nn.Module):
-    """A norm with what reads it in a block: attention's projections, or half of a gated MLP."""
+    """A norm with what reads it in a block: attention's projections, or half of an MLP.
 
-    def __init__(self, width: int, widths: tuple[int, ...], *, gated: bool) -> None:
+    Two layers of an MLP are gated, one is followed by GELU.
+    """
+
+    def __init__(self, norm: nn.Module, width: int, widths: tuple[int, ...], *, mlp: bool) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(width, eps=1e-6)
-        self.layers = nn.ModuleList(nn.Linear(width, n, bias=False) for n in widths)
-        self.gated = gated
+        self.norm = norm
+        biased = isinstance(norm, nn.LayerNorm)
+        self.layers = nn.ModuleList(nn.Linear(width, n, bias=biased) for n in widths)
+        self.mlp = mlp
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """One result of each layer, or one of both."""
+        """One result of each layer, or one of an MLP."""
         normed = self.norm(x)
         made = [layer(normed) for layer in self.layers]
-        return [F.silu(made[0]) * made[1]] if self.gated else made
+        if not self.mlp:
+            return made
+        return [F.silu(made[0]) * made[1] if len(made) == 2 else F.gelu(made[0])]
 
 
 def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
     """The first layers of a model people decode with, of random weights.
 
     Args:
-        name: "llama-8b", "llama-1b", "qwen3-0.6b" or "gemma-2b".
+        name: "llama-8b", "llama-1b", "qwen3-0.6b", "gemma-2b", and with LayerNorm
+            "pythia-160m", "pythia-1b" or "starcoder2-3b".
         device: where it is to be.
         layers: how many; by default so many that its weights do not fit into L2.
     """
@@ -78,6 +99,7 @@ def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
 
     heads = {"num_attention_heads": 32, "num_key_value_heads": 8}
     llama = transformers.LlamaConfig, transformers.LlamaForCausalLM
+    neox = transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM
     known: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "llama-8b": (*llama, {"hidden_size": 4096, "intermediate_size": 14336, **heads}),
         "llama-1b": (*llama, {"hidden_size": 2048, "intermediate_size": 8192, **heads}),
@@ -103,9 +125,27 @@ def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
                 "head_dim": 256,
             },
         ),
+        "pythia-160m": (
+            *neox,
+            {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12},
+        ),
+        "pythia-1b": (
+            *neox,
+            {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 8},
+        ),
+        "starcoder2-3b": (
+            transformers.Starcoder2Config,
+            transformers.Starcoder2ForCausalLM,
+            {
+                "hidden_size": 3072,
+                "intermediate_size": 12288,
+                "num_attention_heads": 24,
+                "num_key_value_heads": 2,
+            },
+        ),
     }
     config, kind, sizes = known[name]
-    count = layers or (2 if name == "llama-8b" else 6)
+    count = layers or {"llama-8b": 2, "pythia-160m": 12}.get(name, 6)
     made = config(**sizes, num_hidden_layers=count, vocab_size=8192)
     with torch.device(device):
         model: nn.Module = kind(made).to(torch.bfloat16).eval()
@@ -183,6 +223,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=("RMSNorm", "LayerNorm"))
     given = parser.parse_args()
     kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
 
@@ -194,13 +235,18 @@ def main() -> None:
             given.json.write_text(json.dumps(kept, indent=1) + "\n")
 
     with torch.no_grad():
-        for name, (width, inner, projections) in CASES.items():
-            x = torch.randn(1, width, device="cuda").bfloat16()
-            for kind, widths in (("attention", projections), ("MLP", (inner, inner))):
-                module = Half(width, widths, gated=kind == "MLP").to("cuda", torch.bfloat16)
-                keep(f"{name}, {kind}", alone(module, x))
-        for name in ("llama-1b", "qwen3-0.6b", "llama-8b", "gemma-2b"):
-            keep(f"{name}, one step of decoding", in_model(name))
+        for norm, (cases, models) in KINDS.items():
+            if given.only not in (None, norm):
+                continue
+            for name, (width, inner, projections) in cases.items():
+                x = torch.randn(1, width, device="cuda").bfloat16()
+                mlp = (inner, inner) if norm == "RMSNorm" else (inner,)
+                for kind, widths in (("attention", projections), ("MLP", mlp)):
+                    made = getattr(nn, norm)(width, eps=1e-6)
+                    module = Half(made, width, widths, mlp=kind == "MLP")
+                    keep(f"{name}, {kind}", alone(module.to("cuda", torch.bfloat16), x))
+            for name in models:
+                keep(f"{name}, one step of decoding", in_model(name))
 
 
 if __name__ == "__main__":

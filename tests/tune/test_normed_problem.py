@@ -47,6 +47,11 @@ def test_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
         ((16,), (1,), torch.float32),
         ((8,), (1,), torch.float16),
     ]
+    shifted = replace(ONE, norm=Norm(1e-6, 0.0, True, True), shift=torch.float16)
+    assert [one.dtype for one in shifted.inputs(torch.Generator())[3:5] if one is not None] == [
+        torch.float32,
+        torch.float16,
+    ]
     pair = replace(ONE, widths=(8, 8), epilogues=(PAIR,))
     assert len(timing.make_inputs(pair)) == 4
     assert ONE.bytes_needed >= sum(one.numel() * one.itemsize for one in made)
@@ -62,6 +67,9 @@ def test_classes() -> None:
         replace(ONE, gain=torch.float16),
         replace(ONE, norm=Norm(1e-5)),
         replace(ONE, norm=Norm(1e-6, 1.0)),
+        replace(ONE, norm=Norm(1e-6, centred=True)),
+        replace(ONE, norm=Norm(1e-6, centred=True, shifted=True), shift=torch.float32),
+        replace(ONE, norm=Norm(1e-6, centred=True, shifted=True), shift=torch.float16),
         replace(ONE, weight_strides=(1, 16)),
     ]
     keys = [one.key("default") for one in every]
@@ -70,22 +78,25 @@ def test_classes() -> None:
     assert ONE.key("reduce-overhead") == keys[0]
 
 
+@pytest.mark.parametrize("norm", [Norm(1e-3, 1.0), Norm(1e-3, 0.0, True, True)], ids=str)
 @pytest.mark.parametrize("epilogues", [(BIASED, PLAIN), (PAIR,), (BIASED,)], ids=len)
 def test_what_inductor_is_given_is_the_same(
-    epilogues: tuple[Epilogue, ...], monkeypatch: pytest.MonkeyPatch
+    epilogues: tuple[Epilogue, ...], norm: Norm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each candidate that runs without a device, against the reference."""
     widths = (8,) * max(len(epilogues), epilogues[0].products)
-    problem = replace(ONE, widths=widths, epilogues=epilogues, norm=Norm(1e-3, 1.0))
+    shift = torch.float16 if norm.shifted else None
+    problem = replace(ONE, widths=widths, epilogues=epilogues, norm=norm, shift=shift)
     x, *rest = problem.inputs(torch.Generator().manual_seed(0))
     weights, operands = rest[: len(widths)], rest[len(widths) :]
     want = kernel.reference(x.double(), weights, operands, problem.norm, epilogues)
-    theirs, *others = candidates(problem)
+    tiles = kernel.choices(norm, epilogues)
+    theirs, *others = candidates(problem, tiles)
     assert theirs.name == INDUCTOR
     assert theirs.traced is not None
     for got, exact in zip(theirs.traced(x, *rest), want, strict=True):
         assert rms_error(got, exact.double()) < 4e-3 * rms(exact)
     apart = [one for one in others if one.name.startswith(APART)]
-    assert len(apart) == len(others) - len(apart) == len(kernel.choices(epilogues))
+    assert len(apart) == len(others) - len(apart) == len(tiles)
     assert [one.besides for one in apart] == [0.0] * len(apart)
     assert {one.besides for one in others if one not in apart} == {normed_candidates._LAUNCH}

@@ -75,9 +75,11 @@ def test_rows_of_a_class() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "kernels"),
-    [({}, 6), ({"m": 1}, 7), ({"m": 65}, 7), ({"m": 128}, 7), ({"m": 129}, 6), ({"k": 520}, 7)],
+    [({"m": 1}, 8), ({"m": 128}, 8), ({"m": 129}, 6), ({"m": 129, "k": 520}, 7)],
 )
 def test_where_kernels_are_newer(changed: dict[str, int], kernels: int) -> None:
-    """Only there a choice that is known is made again."""
-    problem = replace(ONE, m=64, k=512)
-    assert f"/kernels {kernels}" in replace(problem, **changed).key("default")
+    """Or timed otherwise: only there a choice that is known is made again."""
+    problem = replace(ONE, **{"k": 512, **changed})
+    assert f"/kernels {kernels}" in problem.key("default")
+    assert problem.after_reads == (kernels == 8)
+    assert not replace(problem, batches=2).after_reads

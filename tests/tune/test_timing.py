@@ -18,21 +18,26 @@ class Device:
     def __init__(self, host: list[float]) -> None:
         self.host = host
         self.queued: list[tuple[int, float]] = []
+        self.flushed: set[str] = set()
 
     def run(
         self, calls: Mapping[str, Callable[[], object]], flush: Any, count: int, host: float
     ) -> tuple[dict[str, list[float]], float]:
+        self.flushed.add(flush.__name__)
         took = self.host[min(len(self.queued), len(self.host) - 1)]
         self.queued.append((count, host))
         return {name: [took] * count for name in calls}, took
 
 
-def timed(device: Device, monkeypatch: pytest.MonkeyPatch, calls: int = 2) -> timing.Samples:
+def timed(
+    device: Device, monkeypatch: pytest.MonkeyPatch, calls: int = 2, after_reads: bool = False
+) -> timing.Samples:
     monkeypatch.setattr(timing, "_run_rounds", device.run)
     monkeypatch.setattr(timing, "_l2_bytes", lambda device: 8)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     names = {str(n): lambda: None for n in range(calls)}
-    return timing.time_on_device(names, torch.device("cpu"), 1.0)
+    where = torch.device("cpu")
+    return timing.time_on_device(names, where, 1.0, after_reads=after_reads)
 
 
 def test_rounds_are_queued_for_as_long_as_the_host_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +77,10 @@ def test_calls_of_many_launches_fit_into_a_queue(monkeypatch: pytest.MonkeyPatch
     samples = timed(device, monkeypatch)
     assert max(count for count, _ in device.queued) * 74 <= 1000
     assert len(samples.rounds["0"]) == timing.MOST_ROUNDS
+
+
+@pytest.mark.parametrize(("after_reads", "name"), [(False, "zero_"), (True, "sum")])
+def test_what_empties_l2(monkeypatch: pytest.MonkeyPatch, after_reads: bool, name: str) -> None:
+    device = Device([10.0])
+    timed(device, monkeypatch, after_reads=after_reads)
+    assert device.flushed == {name}
