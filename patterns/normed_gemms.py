@@ -277,6 +277,7 @@ def _problem(found: _Found) -> NormedProblem | None:
         norm=found.norm.norm,
         gain=dtypes[0],
         shift=dtypes[1] if len(dtypes) > 1 else None,
+        beside=bool(_norms_beside(found.norm)),
     )
 
 

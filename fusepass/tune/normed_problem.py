@@ -26,6 +26,7 @@ class NormedProblem(Problem):
         norm: of x.
         gain: dtype of its weight.
         shift: of what it adds, if it adds something.
+        beside: whether Inductor would compute another norm of the row in the same kernel.
         generation: of our kernels and of what counts against them: choices of older ones are left.
     """
 
@@ -35,6 +36,7 @@ class NormedProblem(Problem):
     norm: Norm = field(default=Norm(1e-6))
     gain: torch.dtype = torch.bfloat16
     shift: torch.dtype | None = None
+    beside: bool = False
 
     @property
     def after_reads(self) -> bool:
@@ -50,7 +52,7 @@ class NormedProblem(Problem):
             *(str(one).removeprefix("torch.") for one in (self.dtype, *self._vectors)),
             f"{self.layout},{self.weight_strides[1]}",
             f"{self.m}x{self.k}x{'+'.join(map(str, self.widths))}",
-            f"kernels {self.generation}",
+            f"kernels {self.generation}" + "/beside another" * self.beside,
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")

@@ -71,6 +71,7 @@ def test_classes() -> None:
         replace(ONE, norm=Norm(1e-6, centred=True, shifted=True), shift=torch.float32),
         replace(ONE, norm=Norm(1e-6, centred=True, shifted=True), shift=torch.float16),
         replace(ONE, weight_strides=(1, 16)),
+        replace(ONE, beside=True),
     ]
     keys = [one.key("default") for one in every]
     assert len(set(keys)) == len(keys)
@@ -100,3 +101,5 @@ def test_what_inductor_is_given_is_the_same(
     assert len(apart) == len(others) - len(apart) == len(tiles)
     assert [one.besides for one in apart] == [0.0] * len(apart)
     assert {one.besides for one in others if one not in apart} == {normed_candidates._LAUNCH}
+    among = candidates(replace(problem, beside=True), tiles)
+    assert among[-1].besides == normed_candidates._LAUNCH + normed_candidates._HALF
