@@ -22,8 +22,8 @@ APART = "norm apart, "
 # Microseconds that count against us for the norm's launch, which is timed slower behind another
 # than it is in a CUDA graph.
 _LAUNCH = 1.0
-# And half of what a norm takes where Inductor computes two of a row in one kernel: taking one of them
-# saves nothing, taking both one kernel.
+# And half of what a norm takes where Inductor computes two of a row in one kernel: taking one of
+# them saves nothing, taking both one kernel.
 _HALF = 1.0
 
 
