@@ -5,9 +5,9 @@
 bf16, one sequence, one new token: RMSNorm with the projections of attention, or with the first half
 of a gated MLP; LayerNorm with the projections, or with the first half of an MLP with GELU, with
 biases; and models that decode with a cache of 256 places, the first layers of each.
-Replays of CUDA graphs (of norm and products with cold L2, of models as they leave it), and by the
-wall around synchronised calls; interleaved rounds, medians of microseconds. ``without`` is fusepass
-without this rule.
+Replays of CUDA graphs (of norm and products with an L2 full of what others read, of models as they
+leave it), and by the wall around synchronised calls; interleaved rounds, medians of microseconds.
+``without`` is fusepass without this rule.
 
 Prediction, written before the first run of what is committed, from chains of the kernels alone in
 CUDA graphs, where a norm took 1.4 us more than its arithmetic in the next kernel: 1.24 for the
@@ -213,7 +213,8 @@ def alone(module: Half, x: Tensor) -> dict[str, Any]:
             found = [d for d in fusepass.last_report(compiled).decisions if d.rule == RULE]
             chosen = [one.reason for one in found]
     wall = walls(calls)
-    replayed = cold({name: record(call).replay for name, call in calls.items()})
+    replays = {name: record(call).replay for name, call in calls.items()}
+    replayed = cold(replays, after_reads=True)
     return {"replay": replayed, "wall": wall, "why": chosen}
 
 

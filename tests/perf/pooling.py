@@ -45,14 +45,22 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cold(replays: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Microseconds of a replay with nothing of its images in L2: medians of interleaved rounds."""
-    other = torch.empty(FLUSHED, dtype=torch.uint8, device="cuda")
+def cold(
+    replays: Mapping[str, Callable[[], None]], *, after_reads: bool = False
+) -> dict[str, float]:
+    """Microseconds of a replay with nothing of its own in L2: medians of interleaved rounds.
+
+    Args:
+        replays: of CUDA graphs, by name.
+        after_reads: whether L2 is full of what was read; else of what was written.
+    """
+    other = torch.zeros(FLUSHED // 4, device="cuda")
+    flush = other.sum if after_reads else other.zero_
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     times: dict[str, list[float]] = {name: [] for name in replays}
     for turn in range(ROUNDS):
         for name in list(replays)[:: 1 if turn % 2 else -1]:
-            other.zero_()
+            flush()
             before.record()
             replays[name]()
             after.record()
