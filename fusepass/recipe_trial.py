@@ -49,6 +49,7 @@ class Trial:
         device: of all of them.
         replayed: whether the time that counts is that of a CUDA graph, not the wall's.
         compiled: hands ``gm`` to Inductor with some settings.
+        shows: how far it is, on a terminal.
     """
 
     gm: fx.GraphModule
@@ -56,6 +57,7 @@ class Trial:
     device: torch.device
     replayed: bool
     compiled: Compile
+    shows: bool = True
 
     def fastest(self, ways: Mapping[str, Settings]) -> tuple[str, dict[str, float]]:
         """The name of the fastest way, and the median of each in microseconds.
@@ -76,7 +78,7 @@ class Trial:
         expected: Any = None
         try:
             with self._device_in_use():
-                for name in shown([*ways], "recipes: compiling", wanted=True):
+                for name in shown([*ways], "recipes: compiling", wanted=self.shows):
                     if name != INDUCTOR and time.perf_counter() > until:
                         break
                     expected = self._tried(name, ways[name], calls, expected)
