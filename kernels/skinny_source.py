@@ -89,7 +89,7 @@ _CENTRED = {
     scale = tl.rsqrt(tl.sum(whole * whole, 0) / K + {eps})""",
     "$norm_steps": f"""\
 {_GAIN}
-        x = (x - mean) * scale * ({{gain}})[None, :]{{shift}}""",
+        x = tl.where(here, (x - mean) * scale * ({{gain}})[None, :], 0.0){{shift}}""",
     "$norm_ends\n": "",
 }
 _SHIFT = """

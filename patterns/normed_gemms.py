@@ -41,9 +41,10 @@ from fusepass.kernels import normed_gemms as kernel
 from fusepass.kernels.gemm_likely import likely
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors
 from fusepass.options import Options
-from fusepass.patterns import gemm_candidates, normed_candidates
+from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
 from fusepass.patterns.normed_candidates import APART, candidates
+from fusepass.patterns.sibling_candidates import timed_tiles
 from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
 from fusepass.report.decision import Reason
 from fusepass.rewrite import own_kernels
@@ -171,7 +172,7 @@ def _check(site: Site) -> Accept | Reject:
 def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
     """What the rule for the products alone would time."""
     if found.siblings is not None:
-        return kernel.choices(problem.norm, problem.epilogues)
+        return timed_tiles(1, found.x.device)
     (region,) = found.regions
     operands = found.operands[found.norm.norm.vectors :]
     named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
@@ -315,5 +316,9 @@ def _replace(site: Site) -> None:
             graph.erase_node(node)
 
 
-_SOURCES = (gemm_candidates, normed_candidates)  # kernels count for cache keys without being named
+_SOURCES = (
+    gemm_candidates,
+    normed_candidates,
+    sibling_candidates,
+)  # kernels count for cache keys without being named
 RULE = GraphRule("normed_gemms", _is_row, _check, _replace, sources=_SOURCES)

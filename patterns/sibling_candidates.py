@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import evaluate
@@ -25,17 +26,22 @@ def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
         problem: to be computed.
         every: ask for more tiles than those that were best elsewhere.
     """
-    memory = shared_memory(problem.device)
-    found = [one for one in kernel.choices(problem.m) if one.bytes_in_flight(1) <= memory]
     besides = _LAUNCH * (len(problem.widths) - 1)
     made = [
         Candidate(
             one.name, partial(_ours, problem=problem, tile=one), compiles=True, besides=besides
         )
-        for one in (found if every else found[: kernel.TIMED])
+        for one in timed_tiles(problem.m, problem.device, every)
     ]
     theirs = partial(_unfused, problem=problem)
     return Candidate(INDUCTOR, theirs, traced=partial(_traced, problem=problem)), *made
+
+
+def timed_tiles(m: int, device: torch.device, every: bool = False) -> list[Tile]:
+    """The tiles that are timed for m rows on a device."""
+    memory = shared_memory(device)
+    found = [one for one in kernel.choices(m) if one.bytes_in_flight(1) <= memory]
+    return found if every else found[: kernel.TIMED]
 
 
 def _ours(x: Tensor, *rest: Tensor, problem: SiblingProblem, tile: Tile) -> list[Tensor]:

@@ -59,6 +59,8 @@ def norm_of(x: fx.Node) -> RowNorm | None:
     value = tensor_value(result)
     if value is None or value.dtype not in FLOATS[1:] or not value.dim():
         return None
+    if torch_private.known_equal(value.shape[-1], 0):
+        return None
     readers = list(_readers(result))
     products = [user for user, is_view in readers if not is_view]
     views = [user for user, is_view in readers if is_view]

@@ -69,8 +69,8 @@ def scaled_rows(scaled: fx.Node, like: torch.Tensor) -> ScaledRows | None:
 
 def _over_a_root(scaled: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.Node, ...]]]:
     """What may be the rows, what is under the root, and the root's calls."""
-    if op_name(scaled) not in ("mul", "div") or len(scaled.args) != 2:
-        return
+    if op_name(scaled) not in ("mul", "div") or len(scaled.args) != 2 or scaled.kwargs:
+        return  # a quotient may be rounded
     first, second = scaled.args
     if op_name(scaled) == "div":
         pairs, root = [(first, second)], "sqrt"

@@ -12,9 +12,9 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, rounded
 
-# Of our kernels, of those for rows that begin anywhere in a line of L2, and of how few rows
-# are timed: what was chosen among older ones, or otherwise, is timed again.
-_GENERATION, _RAGGED, _FEW = 6, 7, 8
+# Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, and
+# of how few rows are timed: what was chosen among older ones, or otherwise, is timed again.
+_GENERATION, _RENEWED, _FEW = 6, 7, 8
 _MOST_FEW = 128  # rows
 
 
@@ -71,7 +71,7 @@ class RegionProblem(Problem):
     def _generation(self) -> int:
         if self.after_reads:
             return _FEW
-        return _RAGGED if self.k % 64 else _GENERATION
+        return _RENEWED if self.m <= _MOST_FEW or self.k % 64 else _GENERATION
 
     @property
     def after_reads(self) -> bool:

@@ -4,7 +4,7 @@ Launches are queued behind a kernel that only waits, as long as the host was see
 so that the device never starves and events measure its time, not the host's; and in batches that
 fit into a stream's queue: a host that waits for room there is late for the rest. Before each timed
 call what earlier calls left in L2 is pushed out, by writing or by reading more than it holds. What
-was written has to leave before anything else comes, which costs 3 to 8 us, more of one kernel than
+was written has to leave before anything else comes, which costs up to 8 us, more of one kernel than
 of another; where a model writes little, as of few rows, reading is what comes before.
 """
 

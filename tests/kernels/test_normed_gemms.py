@@ -110,6 +110,17 @@ def _behind(
     return gemm_region.reference(rows, weights, operands, epilogues[0])
 
 
+def _of_large_equal_numbers() -> None:
+    """A mean times a scale that is beyond single precision, and columns that are not there."""
+    norm, plain = Norm(1e-6, 1.0, True, True), epilogues("float32")[:1]
+    x, weight = torch.full((1, 128), 2.0**119), torch.randn(16, 128).t()
+    args = x, [weight], [torch.ones(128), torch.randn(128)]
+    text = kernel.text_of(norm, plain)
+    for tile in kernel.choices(norm, plain):
+        (got,) = kernel.launch(*args, text, tile)
+        torch.testing.assert_close(got, kernel.reference(*args, norm, plain)[0])
+
+
 def interpreted() -> None:
     """Through Triton's interpreter, in fp16: it knows no bf16."""
     for seed in range(9):
@@ -120,6 +131,7 @@ def interpreted() -> None:
         made = normalise(case.x, case.vectors, case.norm)
         want = normalised(case.x, case.vectors, case.norm)
         torch.testing.assert_close(made.float(), want, rtol=1e-3, atol=1e-6)
+    _of_large_equal_numbers()
     for value in (float("nan"), float("inf"), 0.0):
         case.x[0, 3] = value
         args = case.x, case.weights, case.operands

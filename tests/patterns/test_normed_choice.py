@@ -14,10 +14,12 @@ from fusepass.kernels.gemm_tiles import tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_region, normed_gemms
 from fusepass.patterns.normed_candidates import APART
+from fusepass.patterns.sibling_candidates import timed_tiles
 from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.tune import INDUCTOR, Choice
 from tests.patterns.test_normed_gemms import (
     NO_SIBLINGS,
+    NORMS,
     K,
     N,
     activation,
@@ -52,9 +54,10 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def test_the_tuner_is_asked(on_cuda: list[Any]) -> None:
+@pytest.mark.parametrize("norm", ["llama", "layer_norm"])
+def test_the_tuner_is_asked(norm: str, on_cuda: list[Any]) -> None:
     def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
-        return attention(llama(x, gain), w, b)
+        return attention(NORMS[norm](x, gain), w, b)
 
     gm = graph_of(program, *drawn(torch.bfloat16, 1))
     rewrite_aten(gm.graph, Options(rules=NO_SIBLINGS), ())
@@ -67,6 +70,8 @@ def test_the_tuner_is_asked(on_cuda: list[Any]) -> None:
     ((problem, names),) = on_cuda
     assert (problem.m, problem.k, problem.widths) == (1, K, (N, 8, N))
     assert names[0] == "inductor"
+    theirs = [APART + one.name for one in timed_tiles(1, torch.device("cpu"))]
+    assert [one for one in names if one.startswith(APART)] == theirs
     assert [one.startswith(APART) for one in names] == [False, True, True, False, False]
 
 

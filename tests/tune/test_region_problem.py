@@ -82,4 +82,6 @@ def test_where_kernels_are_newer(changed: dict[str, int], kernels: int) -> None:
     problem = replace(ONE, **{"k": 512, **changed})
     assert f"/kernels {kernels}" in problem.key("default")
     assert problem.after_reads == (kernels == 8)
-    assert not replace(problem, batches=2).after_reads
+    batched = replace(problem, batches=2)
+    assert not batched.after_reads
+    assert f"/kernels {min(kernels, 7)}" in batched.key("default")
