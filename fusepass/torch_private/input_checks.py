@@ -1,13 +1,13 @@
 """Inductor: what generated code asks of its inputs in each call, asked at once.
 
-Before torch 2.15 the code asserts size and strides of one input after the other: 0.9 µs each on a
+Up to torch 2.13 the code asserts size and strides of one input after the other: 0.9 µs each on a
 host of two cores. (It has to ask: Dynamo's guards of 2.11 do not notice a parameter whose strides
 change.) Here all those with constant sizes are compared, in one call, with what passed the
 assertions before, on that host in 0.13 µs each; whatever is different, be it a type or a layout,
 goes through the assertions again. Before 2.13 the addresses of inputs outside of modules are looked
 at likewise; here one look at all of them tells that none needs a copy.
 
-Run on 2.11 to 2.15; the last asks for all at once by itself, and nothing is changed.
+Run on 2.11 to 2.15; 2.14.1 and 2.15 ask for all at once by themselves, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -72,9 +72,14 @@ def _never(*tensors: Tensor) -> bool:
     return False
 
 
+def asks_at_once() -> bool:
+    """Whether this torch's Inductor asks for all inputs in one call itself."""
+    return hasattr(torch._C._dynamo.guards, "assert_size_stride_grouped")
+
+
 def install() -> None:
     """Have the code that is generated under passes of ours check its inputs so."""
-    if torch_version() >= (2, 15):
+    if asks_at_once():
         return
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 

@@ -76,6 +76,7 @@ def decided(program: Callable[..., Any], given: list[Tensor], **options: Any) ->
     return [one for one in fusepass.last_report(compiled).decisions if one.rule == RULE]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [norms, scaled])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_many_reductions(program: Any, mode: str, on_the_cpu: list[bool]) -> None:
