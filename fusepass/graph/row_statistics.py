@@ -53,7 +53,8 @@ def scaled_rows(scaled: fx.Node, like: torch.Tensor) -> ScaledRows | None:
     for rows, under, roots in _over_a_root(scaled):
         if op_name(under) != "add" or argument(under, 2, "alpha", 1) != 1:
             continue
-        squares, eps = under.args[:2]
+        squares: Any = under.args[0]
+        eps: Any = under.args[1]
         if not is_constant(eps) or not 0 < eps < math.inf:
             continue
         centred = op_name(rows) == "sub"
@@ -71,19 +72,18 @@ def _over_a_root(scaled: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.N
     """What may be the rows, what is under the root, and the root's calls."""
     if op_name(scaled) not in ("mul", "div") or len(scaled.args) != 2 or scaled.kwargs:
         return  # a quotient may be rounded
-    first, second = scaled.args
-    if op_name(scaled) == "div":
-        pairs, root = [(first, second)], "sqrt"
-    else:
-        pairs, root = [(first, second), (second, first)], "rsqrt"
-    for rows, column in pairs:
+    both: Any = scaled.args
+    is_quotient = op_name(scaled) == "div"
+    root = "sqrt" if is_quotient else "rsqrt"
+    for rows, column in [both] if is_quotient else [both, both[::-1]]:
         if isinstance(rows, fx.Node) and isinstance(column, fx.Node) and op_name(column) == root:
-            yield rows, column.args[0], (column,)  # type: ignore[misc]
+            under: Any = column.args[0]
+            yield rows, under, (column,)
 
 
 def _is_like(wide: fx.Node, like: torch.Tensor) -> bool:
     """Whether what is cast to single precision has the dtype and the sizes of ``like``."""
-    before, single = tensor_value(wide.args[0]), tensor_value(wide)  # type: ignore[arg-type]
+    before, single = tensor_value(wide.args[0]), tensor_value(wide)
     if before is None or single is None or single.dtype is not torch.float32:
         return False
     return (
@@ -145,7 +145,7 @@ def _is_population(node: fx.Node, wide: fx.Node) -> bool:
     """Whether a ``var`` or ``var_mean`` is of the last dimension, with no correction."""
     correction = node.kwargs.get("correction")
     keeps = node.kwargs.get("keepdim", False)
-    return (
+    return bool(
         node.args[:1] == (wide,)
         and _is_last(argument(node, 1, "dim", None), wide)
         and len(node.args) <= 2  # else another overload
@@ -165,5 +165,5 @@ def _is_mean(node: Any) -> bool:
     )
 
 
-def _is_last(dims: Any, of: fx.Node) -> bool:
+def _is_last(dims: Any, of: Any) -> bool:
     return dims in ([-1], [of.meta["val"].dim() - 1])
