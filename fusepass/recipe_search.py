@@ -6,10 +6,6 @@ that Inductor generates once everything around them is fused, and the other way 
 recipe, those that help together once more with all of them, and the fastest is taken if it wins by
 more than the noise. All of them give the graph's results within rounding, or are left out. What
 was found is remembered for the graph in the table of choices.
-
-In other modes one is tried, for graphs that reduce many tensors side by side, which Inductor does
-by a kernel or two for each: softmax of 24 takes 24 launches, 3 with combo kernels. A second compile
-is what that costs, so graphs are small, and half a minute is spent in a process.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ import fusepass
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import op_name
-from fusepass.graph.independent_reductions import NAMES, independent_reductions
 from fusepass.graph.leaves_trace import traces_of_calling
 from fusepass.options import Options
 from fusepass.recipe_trial import Compile, Settings, Trial, WritesInputs
@@ -44,9 +39,6 @@ from fusepass.tune.problem import INDUCTOR
 from fusepass.tune.table import Entry, Table
 
 RULE = "recipes"
-_SECONDS = 30.0  # of a process, for modes that do not take their time
-_spent = [0.0]
-_MOST_NODES = 1000  # likewise, of a graph
 
 
 @dataclass(frozen=True)
@@ -59,19 +51,23 @@ class Recipe:
             and nothing is tried of what the user has set, anywhere.
         calls: tried for graphs with one of these; for all graphs if there are none.
         devices: types of devices it is for.
-        reductions: in other modes than max-autotune, too, it is tried for graphs of known sizes
-            that reduce at least so many tensors side by side; 0 for never.
     """
 
     name: str
     settings: Settings
     calls: frozenset[str] = frozenset()
     devices: tuple[str, ...] = ("cuda", "cpu")
-    reductions: int = 0
 
 
 _CONVOLUTIONS = frozenset("conv1d conv2d conv3d conv_transpose2d convolution".split())
 _PRODUCTS = frozenset("linear mm addmm matmul bmm baddbmm einsum".split()) | _CONVOLUTIONS
+_REDUCTIONS = frozenset(
+    "sum mean prod amax amin aminmax max min all any std var std_mean var_mean norm vector_norm "
+    "linalg_norm linalg_vector_norm normalize logsumexp softmax log_softmax softmin layer_norm "
+    "group_norm batch_norm instance_norm rms_norm cosine_similarity cross_entropy nll_loss "
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+    "binary_cross_entropy_with_logits".split()
+)
 RECIPES = (
     Recipe(
         "library_products",
@@ -80,12 +76,12 @@ RECIPES = (
     ),
     Recipe("layout_as_it_is", {"layout_optimization": False}, _CONVOLUTIONS),
     Recipe("channels_last", {"force_layout_optimization": True}, _CONVOLUTIONS),
-    Recipe("combo_kernels", {"combo_kernels": True}, devices=("cuda",), reductions=8),
-    Recipe("whole_reductions", {"split_reductions": False}, NAMES, ("cuda",)),
+    Recipe("combo_kernels", {"combo_kernels": True}, devices=("cuda",)),
+    Recipe("whole_reductions", {"split_reductions": False}, _REDUCTIONS, ("cuda",)),
     Recipe(
         "cooperative_reductions",
         {"triton.cooperative_reductions": True},
-        NAMES,
+        _REDUCTIONS,
         ("cuda",),
     ),
     Recipe("tiles_in_two_dimensions", {"triton.prefer_nd_tiling": True}, devices=("cuda",)),
@@ -111,7 +107,7 @@ def compiled_with_recipes(
     Raises:
         Exception: what ``compiled({})`` raises.
     """
-    if not _is_asked_for(gm, options):
+    if not _is_asked_for(options):
         return compiled({})
     before = list(record.decisions)
     try:
@@ -178,23 +174,17 @@ def _found(
     if known is None or not _is_usable(known, recipes):
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        if not _takes_its_time(options) and _spent[0] >= _SECONDS:
-            return left(Reason.COST, f"not tried: the {_SECONDS:.0f} s for this are spent")
         began = time.perf_counter()
         asked = torch_private.mode_config(options.mode).get("triton.cudagraphs")
-        replayed, shows = bool(asked) and device.type == "cuda", _takes_its_time(options)
-        trial = Trial(gm, inputs, device, replayed, compiled, shows)
+        trial = Trial(gm, inputs, device, bool(asked) and device.type == "cuda", compiled)
         ways: dict[str, Settings] = {INDUCTOR: {}}
         ways |= {name: one.settings for name, one in recipes.items()}
         try:
             known = Entry(*trial.fastest(ways))
         except WritesInputs:
             return left(Reason.SIDE_EFFECT, "not tried: it writes its inputs")
-        finally:
-            seconds = time.perf_counter() - began
-            _spent[0] += seconds * (not shows)
         table.add(key, known)
-        spent = f"; finding out took {seconds:.1f} s"
+        spent = f"; finding out took {time.perf_counter() - began:.1f} s"
     times = ", ".join(f"{name} {took:.1f} µs" for name, took in known.microseconds.items()) + spent
     if known.candidate == INDUCTOR:
         none = "what was fastest on trial could not be compiled in the end"
@@ -207,22 +197,18 @@ def _found(
     return _Found(decision, chosen, known.candidate, table, key)
 
 
-def _is_asked_for(gm: fx.GraphModule, options: Options) -> bool:
+def _is_asked_for(options: Options) -> bool:
     """Whether recipes are tried at all; several ranks would each time for themselves."""
     return (
-        options.codegen == "inductor"
+        options.mode.startswith("max-autotune")
+        and options.codegen == "inductor"
         and not options.frozen
         and options.rule_on(RULE)
         and "triton.cudagraphs" not in options.inductor
         and not torch.is_grad_enabled()
         and not torch.are_deterministic_algorithms_enabled()
         and not several_ranks()
-        and (_takes_its_time(options) or any(map(_by_default(gm), RECIPES)))
     )
-
-
-def _takes_its_time(options: Options) -> bool:
-    return options.mode.startswith("max-autotune")
 
 
 def _is_usable(entry: Entry, recipes: dict[str, Recipe]) -> bool:
@@ -259,11 +245,8 @@ def _suitable(
     """Recipes that would change something for a graph, and nothing that the user has set."""
     names = {op_name(node) for part in innermost_first(gm) for node in part.graph.nodes}
     mode = torch_private.mode_config(options.mode)
-    wanted = (lambda _: True) if _takes_its_time(options) else _by_default(gm)
     for one in RECIPES:
         if device.type not in one.devices or (one.calls and not names & one.calls):
-            continue
-        if not wanted(one):
             continue
         known = {k: v for k, v in one.settings.items() if is_inductor_option(k)}
         if any(k in options.inductor or k in settings or not is_default(k) for k in known):
@@ -271,15 +254,6 @@ def _suitable(
         now = {k: mode.get(k, torch_private.inductor_config_value(k)) for k in known}
         if now != known:
             yield replace(one, settings=known)
-
-
-def _by_default(gm: fx.GraphModule) -> Callable[[Recipe], bool]:
-    """Whether a recipe is tried for a graph in modes that do not take their time."""
-    values = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
-    varies = any(isinstance(value, torch.SymInt) for value in values)
-    small = len(gm.graph.nodes) <= _MOST_NODES
-    count = independent_reductions(gm.graph) if small and not varies else 0
-    return lambda one: 0 < one.reductions <= count
 
 
 def _key(gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device) -> str:

@@ -49,7 +49,6 @@ class Trial:
         device: of all of them.
         replayed: whether the time that counts is that of a CUDA graph, not the wall's.
         compiled: hands ``gm`` to Inductor with some settings.
-        shows: how far it is, on a terminal.
     """
 
     gm: fx.GraphModule
@@ -57,7 +56,6 @@ class Trial:
     device: torch.device
     replayed: bool
     compiled: Compile
-    shows: bool = True
 
     def fastest(self, ways: Mapping[str, Settings]) -> tuple[str, dict[str, float]]:
         """The name of the fastest way, and the median of each in microseconds.
@@ -78,7 +76,7 @@ class Trial:
         expected: Any = None
         try:
             with self._device_in_use():
-                for name in shown([*ways], "recipes: compiling", wanted=self.shows):
+                for name in shown([*ways], "recipes: compiling", wanted=True):
                     if name != INDUCTOR and time.perf_counter() > until:
                         break
                     expected = self._tried(name, ways[name], calls, expected)

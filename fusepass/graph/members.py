@@ -22,7 +22,6 @@ from fusepass.graph.horizontal import Program
 from fusepass.graph.library_calls import LIBRARY_CALLS, VIEWS
 
 _MOST_STEPS, _MOST_OPERANDS = 32, 8
-_PARTS = frozenset("select slice split split_with_sizes unbind getitem".split())
 _MOST_DEEP = 2 * _MOST_STEPS
 
 
@@ -184,8 +183,8 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
 
 
 def through_views(node: fx.Node) -> fx.Node:
-    """What a view, of all or of a part, is of in the end."""
-    while op_name(node) in VIEWS | _PARTS:
+    """What a view is of, in the end."""
+    while op_name(node) in VIEWS:
         node = node.all_input_nodes[0]
     return node
 

@@ -257,16 +257,10 @@ def _timed(
 
 
 def winner(samples: timing.Samples) -> str:
-    """The fastest candidate that beats Inductor by more than the noise; else Inductor.
-
-    Of those that are as fast but for 1 % the first, which is the likeliest: what a clock says of
-    such differs from run to run.
-    """
+    """The fastest candidate that beats Inductor by more than the noise; else Inductor."""
     better = [name for name in samples.rounds if name != INDUCTOR and samples.beats(name, INDUCTOR)]
     medians = samples.medians()
-    least = min((medians[name] for name in better), default=0.0)
-    alike = (name for name in better if medians[name] <= least * (1 + timing.SMALLEST_GAIN))
-    return next(alike, INDUCTOR)
+    return min(better, key=medians.__getitem__, default=INDUCTOR)
 
 
 def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:

@@ -71,7 +71,8 @@ class RegionProblem(Problem):
     def _generation(self) -> int:
         if self.after_reads:
             return _FEW
-        return _RENEWED if self.m <= _MOST_FEW or self.k % 64 else _GENERATION
+        renewed = self.m == 1 or 64 < self.m <= _MOST_FEW or self.k % 64 > 0
+        return _RENEWED if renewed else _GENERATION
 
     @property
     def after_reads(self) -> bool:

@@ -49,29 +49,3 @@ def test_all_are_tried(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert f"{name} " in one.reason, one.reason
     fusepass.reset()
     tune.reset()
-
-
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_many_reductions_by_default(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """24 kernels or 3: the fewer are faster by any clock."""
-    monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
-    tune.reset()
-    torch.compiler.reset()
-    given = [torch.randn(16 + 8 * (i % 4), 64 << i % 2, device="cuda") for i in range(24)]
-
-    def program(*t: torch.Tensor) -> list[torch.Tensor]:
-        return [one.softmax(1) for one in t]
-
-    options = {"mode": mode}
-    compiled = torch.compile(program, backend="fusepass", options=options, dynamic=False)
-    with torch.no_grad():
-        for _ in range(3):
-            torch.compiler.cudagraph_mark_step_begin()
-            torch.testing.assert_close(list(compiled(*given)), program(*given))
-    (one,) = (d for d in fusepass.last_report(compiled).decisions if d.rule == RULE)
-    assert one.outcome == "applied", one.reason
-    assert "combo_kernels is " in one.reason
-    fusepass.reset()
-    tune.reset()

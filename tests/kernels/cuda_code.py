@@ -4,8 +4,8 @@ As a script, ``generate`` writes a line of JSON for each case: its name, its cod
 Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
 device. ``interpret`` reads these lines and writes how far the results of each are from the
 reference's; under ``TRITON_INTERPRET=1``. ``call`` writes code that calls a function of ours, and
-whether its rows vary; ``recipes``, ``reduce``, ``concatenate``, ``cut`` and ``side_by_side`` write
-how many kernels programs take.
+whether its rows vary; ``recipes``, ``reduce``, ``concatenate`` and ``cut`` write how many
+kernels programs take.
 """
 
 from __future__ import annotations
@@ -302,25 +302,6 @@ def concatenate() -> None:
     sys.stdout.write(json.dumps(["of one", *counts]) + "\n")
 
 
-SIDE_BY_SIDE: dict[str, Callable[..., Any]] = {
-    "softmax": lambda *t: [one.softmax(1) for one in t],
-    "scaled by rows": lambda *t: [one / _aten.amax(one.abs(), [1], True) for one in t],
-    "norms": lambda *t: torch.stack([_aten.sum(one * one).sqrt() for one in t]),
-}
-
-
-def side_by_side() -> None:
-    """Write how many kernels reductions of 24 tensors take, as asked and with combo kernels."""
-    believe_in_a_device()
-    given = [noise(16 + 8 * (i % 4), 64 << i % 2, dtype=torch.float32) for i in range(24)]
-    for name, program in SIDE_BY_SIDE.items():
-        counts = []
-        for settings in ({}, {"combo_kernels": True}):
-            with config.patch(settings):
-                counts.append(code_of(program, given).count(".run("))
-        sys.stdout.write(json.dumps([name, *counts]) + "\n")
-
-
 def interpret() -> None:
     """Of what ``generate`` wrote, write each name and how far results are from the reference's."""
     codes = {name: code for name, code, _ in map(json.loads, sys.stdin)}
@@ -335,5 +316,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    ways = (generate, interpret, call, recipes, reduce, concatenate, cut, side_by_side)
+    ways = (generate, interpret, call, recipes, reduce, concatenate, cut)
     {way.__name__: way for way in ways}[sys.argv[1]]()

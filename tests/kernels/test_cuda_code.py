@@ -89,16 +89,6 @@ def test_what_cuts_no_chain() -> None:
 
 
 @pytest.mark.sampled(3)
-def test_reductions_side_by_side() -> None:
-    """What the recipe that is tried in every mode is for."""
-    found = {name: counts for name, *counts in _written("side_by_side")}
-    assert len(found) == 3
-    for as_asked, with_recipe in found.values():
-        assert as_asked >= 24
-        assert with_recipe * 2 <= as_asked
-
-
-@pytest.mark.sampled(3)
 def test_reductions_in_fewer_launches() -> None:
     """What the recipes for reductions are for; with a torch where they are not, they can go."""
     found = dict(_written("recipes"))

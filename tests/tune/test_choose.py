@@ -359,14 +359,3 @@ def test_beating_needs_more_than_the_spread() -> None:
     assert samples(a=[10.0] * 5, b=[9.0] * 5).beats("b", "a")
     assert not samples(a=[10.0] * 5, b=[9.95] * 5).beats("b", "a")
     assert not samples(a=[10.0, 12, 8, 14, 7], b=[9.5] * 5).beats("b", "a")
-
-
-def test_of_those_that_are_as_fast_the_likeliest() -> None:
-    """Candidates come in that order; more than 1 % is a difference."""
-    theirs = {"inductor": [20.0] * 7}
-    alike = Samples({**theirs, "first": [10.05] * 7, "second": [10.0] * 7})
-    assert decide.winner(alike) == "first"
-    apart = Samples({**theirs, "first": [10.2] * 7, "second": [10.0] * 7})
-    assert decide.winner(apart) == "second"
-    slower = Samples({**theirs, "first": [20.1] * 7})
-    assert decide.winner(slower) == "inductor"
