@@ -9,16 +9,20 @@ Members whose results are read are put together if no one of them is computed fr
 of one *level*, the longest way from the graph's inputs, counted in members. Members that overwrite
 inputs come last, all at once. One of them may read what it overwrites itself, and nothing that
 another one does: members that do become one, which reads everything before it writes.
+
+Members that read one tensor, each the same of its elements, are one kernel of Inductor's already,
+which reads it once: they count as one, and many of them are left to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from networkx.utils import UnionFind
 from torch import fx
 
 from fusepass.graph.canonical import op_name
@@ -30,6 +34,8 @@ from fusepass.graph.members import Member, dense, lie_alike, member_of, through_
 
 FEWEST = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
+# Members that read a tensor each: what an optimizer computes of one gradient is few.
+_MOST_SHARING = 4
 
 Copies = Mapping[fx.Node, fx.Node]
 """By the node of a result the ``copy_`` that overwrites an input with it."""
@@ -90,7 +96,7 @@ def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
             break
         found = {root: one for root, one in found.items() if root not in impossible}
     devices = {one.roots[0].meta["val"].device for one in overwriting}
-    enough = len(overwriting) >= FEWEST and len(devices) == 1
+    enough = len(_sharing(overwriting)) >= FEWEST and len(devices) == 1
     return Groups(read, overwriting if enough else [], copies)
 
 
@@ -104,7 +110,26 @@ def _by_level(
         if root not in copies:
             grouped[levels[root], root.meta["val"].device].append(one)
     bounded = [_bounded(group, most_bytes) for group in grouped.values()]
-    return [group for group in bounded if len(group) >= FEWEST]
+    apart = [
+        [one for few in _sharing(group) if len(few) <= _MOST_SHARING for one in few]
+        for group in bounded
+    ]
+    return [group for group in apart if len(_sharing(group)) >= FEWEST]
+
+
+def _sharing(group: Sequence[Member]) -> list[list[Member]]:
+    """Members apart, those together that Inductor computes in one kernel for what they read."""
+    parts = UnionFind(range(len(group)))
+    readers: dict[tuple[fx.Node, int, int], int] = {}
+    for i, one in enumerate(group):
+        for node, operand in zip(one.operands, one.body.operands, strict=True):
+            if operand.kind != "scalar":
+                lengths = (of.meta["val"].numel() for of in (node, one.roots[0]))
+                parts.union(readers.setdefault((through_views(node), *lengths), i), i)
+    made: dict[int, list[Member]] = defaultdict(list)
+    for i, one in enumerate(group):
+        made[parts[i]].append(one)
+    return list(made.values())
 
 
 def _copies(graph: fx.Graph) -> Copies:

@@ -29,6 +29,10 @@ def many(*shape: int) -> list[Tensor]:
     return [torch.randn(shape) for _ in range(COUNT)]
 
 
+def copies(x: Tensor) -> list[Tensor]:
+    return [x.clone() for _ in range(COUNT)]
+
+
 def sizes(function: Callable[..., Any], *args: Any) -> list[int]:
     return [len(group) for group in read(traced(function, *args))]
 
@@ -93,7 +97,7 @@ def test_sums_of_two(name: str) -> None:
     y = torch.tensor([3.0, float("inf"), 1.0, 1e38, -0.0, 2.0])
     z = torch.tensor([2.0, 0.5, 1.0, 1e-2, 4.0, 0.0])
     graph = traced(
-        lambda xs, ys, zs: [*map(SUMS[name], xs, ys, zs)], *([one] * COUNT for one in (x, y, z))
+        lambda xs, ys, zs: [*map(SUMS[name], xs, ys, zs)], *(copies(one) for one in (x, y, z))
     )
     (group,) = read(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -101,6 +105,27 @@ def test_sums_of_two(name: str) -> None:
     (made,) = evaluate(group[0].body, [], [values[node] for node in group[0].operands])
     want = x * y + z if name == "fma" else SUMS[name](x, y, z)
     torch.testing.assert_close(made, want, equal_nan=True)
+
+
+def test_what_reads_one_tensor() -> None:
+    """Is one kernel of Inductor's, which reads it once; a few of each are not in the way."""
+
+    def stepped(xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
+        return [one for x, y in zip(xs, ys, strict=True) for one in (x * 0.9 + y, y * y, x - y)]
+
+    xs, ys, x = many(3, 4), many(3, 4), torch.randn(3, 4)
+    assert sizes(lambda x: [(x * i).exp() for i in range(2 * COUNT)], x) == []
+    assert sizes(lambda xs, x: [y * x for y in xs], xs, x) == []
+    assert sizes(lambda xs, x: [y * x.view(3, 4) for y in xs], xs, x.view(-1)) == []
+    assert sizes(stepped, xs, ys) == [3 * COUNT]
+    assert sizes(stepped, xs[: FEWEST - 1], ys[: FEWEST - 1]) == []
+    both = lambda xs, x: [*(y.exp() for y in xs), *((x * i).exp() for i in range(COUNT))]  # noqa: E731
+    assert sizes(both, xs, x) == [COUNT]
+    of_all = lambda xs, x: [y * x for y in xs]  # noqa: E731
+    assert sizes(of_all, xs, torch.randn(())) == [COUNT]
+    assert sizes(of_all, xs, torch.randn(3, 1)) == []
+    longer = [torch.randn(3, 4 + i) for i in range(COUNT)]  # each reads it by other steps
+    assert sizes(of_all, longer, torch.randn(3, 1)) == [COUNT]
 
 
 def test_too_few() -> None:
@@ -124,18 +149,18 @@ def test_stages() -> None:
 
 
 def test_a_number_for_each_row_of_memory() -> None:
-    def scaled(ws: list[Tensor], s: Tensor) -> list[Tensor]:
-        return [w * (s + 1e-5).rsqrt() for w in ws]
+    def scaled(ws: list[Tensor], ss: list[Tensor]) -> list[Tensor]:
+        return [w * (s + 1e-5).rsqrt() for w, s in zip(ws, ss, strict=True)]
 
     for w in (
         torch.randn(6, 5, 3, 3),
         torch.randn(6, 5, 3, 3).to(memory_format=torch.channels_last),
     ):
-        (group,) = read(traced(scaled, [w] * COUNT, torch.rand(6, 1, 1, 1)))
+        (group,) = read(traced(scaled, copies(w), copies(torch.rand(6, 1, 1, 1))))
         assert [one.kind for one in group[0].body.operands] == ["full", "column"]
     transposed = torch.randn(5, 6).t()  # the slowest dimension is the other one
-    assert sizes(scaled, [transposed] * COUNT, torch.rand(6, 1)) == []
-    (group,) = read(traced(scaled, [transposed] * COUNT, torch.rand(1, 5)))
+    assert sizes(scaled, copies(transposed), copies(torch.rand(6, 1))) == []
+    (group,) = read(traced(scaled, copies(transposed), copies(torch.rand(1, 5))))
     assert [one.kind for one in group[0].body.operands] == ["full", "column"]
 
 
