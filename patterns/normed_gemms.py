@@ -316,9 +316,6 @@ def _replace(site: Site) -> None:
             graph.erase_node(node)
 
 
-_SOURCES = (
-    gemm_candidates,
-    normed_candidates,
-    sibling_candidates,
-)  # kernels count for cache keys without being named
+# Kernels count for cache keys without being named.
+_SOURCES = (gemm_candidates, normed_candidates, sibling_candidates)
 RULE = GraphRule("normed_gemms", _is_row, _check, _replace, sources=_SOURCES)

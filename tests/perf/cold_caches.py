@@ -13,13 +13,9 @@ loads gain more than streams, and the order is that of the graphs where they dif
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +23,6 @@ from gemm_regions import DEVICE, epilogue_of, noise
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.bench.hardware import heading
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_likely import likely
@@ -35,6 +30,7 @@ from fusepass.kernels.gemm_tiles import shared_memory, tiles
 from fusepass.kernels.gemm_unfused import unfused
 from fusepass.tune.recording import record
 from fusepass.tune.timing import time_on_device
+from tests.perf.recorded import keeper, options
 
 # Rows, inner, columns, what is behind.
 CASES = (
@@ -116,12 +112,7 @@ def in_graphs(calls: Mapping[str, Call], layers: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "microseconds": {}}
+    keep = keeper(__doc__, options(__doc__).parse_args().json, "microseconds")
     for m, k, n, behind in CASES:
         calls, layers = ways(m, k, n, behind)
         first = {name: partial(call, 0) for name, call in calls.items()}
@@ -131,11 +122,7 @@ def main() -> None:
             row[name] = {key: round(time, 2) for key, time in samples.medians().items()}
         row["in graphs"] = in_graphs(calls, layers)
         title = f"{m} x {k} -> {'2 x ' * (behind == 'gated')}{n}, {behind}"
-        kept["microseconds"][title] = row
-        sys.stdout.write(f"{title}: {json.dumps(row)}\n")
-        sys.stdout.flush()
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1) + "\n")
+        keep(title, row)
 
 
 if __name__ == "__main__":

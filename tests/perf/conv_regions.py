@@ -12,24 +12,20 @@ what is slower is left to Inductor; the network 1.05 to 1.15.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.bench.hardware import heading
 from fusepass.error_rule import rms_error
 from fusepass.tune.recording import record
 from tests.perf.pooling import cold
+from tests.perf.recorded import keeper, options
 
 # Batch, channels, side of the image, channels of the result, stride.
 CASES = (
@@ -116,12 +112,7 @@ def compared(module: nn.Module, x: Tensor) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
+    keep = keeper(__doc__, options(__doc__).parse_args().json)
     torch.manual_seed(0)
     some: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
     for batch, channels, side, width, stride in CASES:
@@ -139,11 +130,7 @@ def main() -> None:
         module = made.eval().cuda().half().to(**last)  # type: ignore[call-overload]
         x = torch.randn(shape, device="cuda").half().to(**last)  # type: ignore[call-overload]
         with torch.no_grad():
-            kept["rows"][name] = compared(module, x)
-        sys.stdout.write(f"{name}: {json.dumps(kept['rows'][name])}\n")
-        sys.stdout.flush()
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1) + "\n")
+            keep(name, compared(module, x))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,8 @@ or longer, so that Inductor's code stays; by the wall 3 us for each launch.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,10 +21,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.bench.hardware import heading
 from fusepass.tune.recording import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
+from tests.perf.recorded import keeper, options
 from tests.perf.small_updates import launches
 
 RULE = "grouped_cat"
@@ -102,19 +98,10 @@ def compared(program: Callable[..., Tensor], given: list[Tensor]) -> dict[str, A
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
+    keep = keeper(__doc__, options(__doc__).parse_args().json)
     with torch.no_grad():
         for name, (program, inputs) in CASES.items():
-            kept["rows"][name] = compared(program, inputs())
-            sys.stdout.write(f"{name}: {json.dumps(kept['rows'][name])}\n")
-            sys.stdout.flush()
-            if given.json:
-                given.json.write_text(json.dumps(kept, indent=1) + "\n")
+            keep(name, compared(program, inputs()))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,8 @@ so that the norm stays by itself; of the models 1.08, 1.04 and 1.02.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,11 +29,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.bench.hardware import heading
 from fusepass.error_rule import rms, rms_error
 from fusepass.tune.recording import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
+from tests.perf.recorded import keeper, options
 
 RULE = "normed_gemms"
 # Width, of the MLP, of the projections of attention.
@@ -220,21 +216,10 @@ def alone(module: Half, x: Tensor) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--only", choices=("RMSNorm", "LayerNorm"))
     given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
-
-    def keep(name: str, row: dict[str, Any]) -> None:
-        kept["rows"][name] = row
-        sys.stdout.write(f"{name}: {json.dumps(row)}\n")
-        sys.stdout.flush()
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1) + "\n")
-
+    keep = keeper(__doc__, given.json)
     with torch.no_grad():
         for norm, (cases, models) in KINDS.items():
             if given.only not in (None, norm):

@@ -11,13 +11,9 @@ Prediction, written before the first run: in fp32 with windows of 2 x 2 as Induc
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import statistics
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.bench.hardware import heading
 from fusepass.tune.recording import record
+from tests.perf.recorded import keeper, options
 
 ROUNDS = 25
 FLUSHED = 256 << 20  # bytes, more than L2 holds
@@ -88,12 +84,7 @@ def compared(program: Callable[[Tensor], Tensor], x: Tensor) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
+    keep = keeper(__doc__, options(__doc__).parse_args().json)
     with torch.no_grad():
         for image, shape in IMAGES.items():
             dtypes = (
@@ -103,11 +94,7 @@ def main() -> None:
                 x = torch.randn(shape, device="cuda").to(dtype)
                 for name, program in PROGRAMS.items():
                     row = f"{image}, {str(dtype)[6:]}, {name}"
-                    kept["rows"][row] = compared(program, x)
-                    sys.stdout.write(f"{row}: {json.dumps(kept['rows'][row])}\n")
-                    sys.stdout.flush()
-                    if given.json:
-                        given.json.write_text(json.dumps(kept, indent=1) + "\n")
+                    keep(row, compared(program, x))
 
 
 if __name__ == "__main__":

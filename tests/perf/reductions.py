@@ -23,7 +23,6 @@ That is a guess; what ``fusepass`` gains is understated by as much.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import json
@@ -32,7 +31,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,10 +38,10 @@ from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional as F
 
-from fusepass.bench.hardware import heading
 from fusepass.error_rule import rms, rms_error
 from fusepass.recipe_search import RECIPES
 from fusepass.tune.recording import record
+from tests.perf.recorded import keeper, options
 
 ROUNDS = 25
 FLUSHED = 256 << 20  # bytes, more than L2 holds
@@ -248,10 +246,7 @@ SUITES: dict[str, Callable[[], list[Row]]] = {
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--of", choices=SUITES, default="programs")
     parser.add_argument("--processes", type=int, default=12, help="that compile beforehand")
     parser.add_argument("--part", type=int, help="compile a part of the programs, measure nothing")
@@ -268,20 +263,16 @@ def main() -> None:
         for part in range(given.processes)
     ]
     counts = dict(json.loads(line) for part in parts for line in part.communicate()[0].splitlines())
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
+    keep = keeper(__doc__, given.json)
     for name, program, shape, dtype in todo:
         if name not in counts or len(set(counts[name].values())) == 1:
             continue  # the same kernels each way
         try:
             times = compared(program, drawn(shape, dtype), ways_for(given.of, shape))
         except AssertionError as error:
-            kept["rows"][name] = {"wrong": str(error)}
+            keep(name, {"wrong": str(error)})
         else:
-            kept["rows"][name] = {"microseconds": times, "kernels": counts[name]}
-        sys.stdout.write(f"{name}: {json.dumps(kept['rows'][name])}\n")
-        sys.stdout.flush()
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1) + "\n")
+            keep(name, {"microseconds": times, "kernels": counts[name]})
 
 
 if __name__ == "__main__":

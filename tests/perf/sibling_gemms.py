@@ -14,24 +14,20 @@ models, written before theirs: 1.1 of what they took without the rule, in a CUDA
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.bench.hardware import heading
 from fusepass.bench.suites import models
 from fusepass.error_rule import rms, rms_error
 from fusepass.tune.recording import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
+from tests.perf.recorded import keeper, options
 
 # K, widths, whether there are biases, rows.
 CASES: dict[str, tuple[int, tuple[int, ...], bool, tuple[int, ...]]] = {
@@ -104,20 +100,7 @@ def in_model(name: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {**heading(__doc__, "cuda"), "rows": {}}
-
-    def keep(name: str, row: dict[str, Any]) -> None:
-        kept["rows"][name] = row
-        sys.stdout.write(f"{name}: {json.dumps(row)}\n")
-        sys.stdout.flush()
-        if given.json:
-            given.json.write_text(json.dumps(kept, indent=1) + "\n")
-
+    keep = keeper(__doc__, options(__doc__).parse_args().json)
     with torch.no_grad():
         for name, (k, widths, bias, every) in CASES.items():
             module = Layers(k, widths, bias).to("cuda", torch.bfloat16)
