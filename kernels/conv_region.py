@@ -27,6 +27,7 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, Output, evaluate, parse
 from fusepass.kernels.conv_source import NAME, Shape, Tile, conv_source
 from fusepass.kernels.gemm_region import function_of
+from fusepass.kernels.text_behind import launched_directly
 
 HALF = (torch.float16, torch.bfloat16)
 ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
@@ -119,14 +120,21 @@ def named(name: str) -> tuple[Tile | None, tuple[tuple[int, int], ...]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel(epilogue: str, shape: Shape, tile: Tile) -> Any:
-    """The Triton kernel of an epilogue for one kind of convolution."""
+def kernel(epilogue: str, shape: Shape, tile: Tile, direct: bool = False) -> Any:
+    """The Triton kernel of an epilogue for one kind of convolution.
+
+    Args:
+        epilogue: as the operator is given it.
+        shape: of the convolution.
+        tile: of the result.
+        direct: for Inductor's code, to be launched as Inductor's kernels are.
+    """
     import triton
 
     constants = shape.constants | {"BM": tile.m, "BN": tile.n, "BK": tile.k, "GROUP": _GROUP}
     made = function_of(conv_source(parse(epilogue)), NAME)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
-    return triton.autotune([config], key=[])(made)
+    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
 
 
 def _arguments(
@@ -251,7 +259,8 @@ def plan(
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         return _arguments(tensors[0], tensors[1], tensors[2:], outputs, parsed, operands, sizes)
 
-    return torch_private.KernelCall(kernel(epilogue, shape, tile), programs, made, given)
+    function = kernel(epilogue, shape, tile, direct=True)
+    return torch_private.KernelCall(function, programs, made, given)
 
 
 def install_lowering() -> None:

@@ -28,6 +28,7 @@ from fusepass.kernels import gemm_region
 from fusepass.kernels.gemm_region import HALF, function_of
 from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.sibling_source import NAME, sibling_source
+from fusepass.kernels.text_behind import launched_directly
 
 MOST = 8
 """Products in one launch."""
@@ -131,8 +132,14 @@ def choices(m: int) -> tuple[Tile, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel(epilogues: str, tile: Tile) -> Any:
-    """The Triton kernel of some epilogues with one tile."""
+def kernel(epilogues: str, tile: Tile, direct: bool = False) -> Any:
+    """The Triton kernel of some epilogues with one tile.
+
+    Args:
+        epilogues: as the operator is given them.
+        tile: of each product's result.
+        direct: for Inductor's code, to be launched as Inductor's kernels are.
+    """
     import triton
 
     constants = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "STAGES": tile.stages}
@@ -140,7 +147,7 @@ def kernel(epilogues: str, tile: Tile) -> Any:
     config = triton.Config(
         constants | {"GROUP": tile.group}, num_warps=tile.warps, num_stages=tile.stages
     )
-    return triton.autotune([config], key=[])(made)
+    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
 
 
 def arguments(
@@ -249,7 +256,8 @@ def plan(
         return arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, each, values)
 
     programs, made = _programs(x, weights, tile), _made(x, weights, each)
-    return torch_private.KernelCall(kernel(epilogues, tile), programs, made, given)
+    function = kernel(epilogues, tile, direct=True)
+    return torch_private.KernelCall(function, programs, made, given)
 
 
 def install_lowering() -> None:

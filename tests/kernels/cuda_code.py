@@ -3,7 +3,8 @@
 As a script, ``generate`` writes a line of JSON for each case: its name, its code, and how much code
 Triton makes of each kernel of ours in it; in a process of its own, since torch has to believe in a
 device. ``interpret`` reads these lines and writes how far the results of each are from the
-reference's; under ``TRITON_INTERPRET=1``. ``call`` writes code that calls a function of ours, and
+reference's; under ``TRITON_INTERPRET=1``. ``launch`` writes the code alone, as it is where launches
+were tested on a device. ``call`` writes code that calls a function of ours, and
 whether its rows vary; ``recipes``, ``reduce``, ``concatenate`` and ``cut`` write how many
 kernels programs take.
 """
@@ -24,7 +25,13 @@ from torch._inductor import config
 from fusepass.error_rule import rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.norm import Norm
-from fusepass.kernels import conv_region, gemm_region, normed_gemms, sibling_gemms
+from fusepass.kernels import (
+    conv_region,
+    gemm_region,
+    normed_gemms,
+    sibling_gemms,
+    text_behind,
+)
 from fusepass.options import Options
 from fusepass.patterns import grouped_cat, whole_reductions
 from fusepass.recipe_search import RECIPES, Recipe
@@ -126,13 +133,24 @@ def cases() -> Iterator[Case]:
 
 def generate() -> None:
     """Write name, code and machine code's lines of each case."""
+    for name, code in _codes():
+        sys.stdout.write(json.dumps([name, code, compiled_kernels(code)]) + "\n")
+
+
+def launch() -> None:
+    """Write name and code of each case as with the torch whose launchers were tested."""
+    vars(text_behind)["kernel_calls_tested"] = lambda: True
+    for made in _codes():
+        sys.stdout.write(json.dumps(made) + "\n")
+
+
+def _codes() -> Iterator[tuple[str, str]]:
     believe_in_a_device()
     importlib.import_module("torch._inductor.lowering")  # else there is nothing to install in
     for module in (conv_region, gemm_region, normed_gemms, sibling_gemms):
         module.install_lowering()
     for case in cases():
-        code = code_of(case.program, case.given, varies=case.varies)
-        sys.stdout.write(json.dumps([case.name, code, compiled_kernels(code)]) + "\n")
+        yield case.name, code_of(case.program, case.given, varies=case.varies)
 
 
 def call() -> None:
@@ -316,5 +334,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    ways = (generate, interpret, call, recipes, reduce, concatenate, cut)
+    ways = (generate, launch, interpret, call, recipes, reduce, concatenate, cut)
     {way.__name__: way for way in ways}[sys.argv[1]]()
