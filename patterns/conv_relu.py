@@ -218,9 +218,7 @@ def _replace(site: Site) -> None:
                 shift = shift + more
         channels = weight.meta["val"].shape[0]
         if isinstance(shift, fx.Node):
-            if shift.meta["val"].dtype is not value.dtype:
-                shift = biases.call(CONVERT, shift, value.dtype)
-            bias = shift
+            bias = biases.rounded(shift, value.dtype)
         else:
             bias = site.gm.graph.call_function(
                 _aten.full.default,

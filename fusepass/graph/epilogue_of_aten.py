@@ -26,6 +26,15 @@ def is_cast(node: Any) -> bool:
     return isinstance(node, fx.Node) and op_name(node) in CASTS and not set(node.kwargs) - {"dtype"}
 
 
+def widened(node: Any) -> fx.Node | None:
+    """What a node is a copy of, in a floating dtype that holds all its numbers; else None."""
+    source: Any = node.args[0] if is_cast(node) else None
+    before, now = tensor_value(source), tensor_value(node)
+    if before is None or now is None or not before.dtype.is_floating_point:
+        return None
+    return source if torch.promote_types(before.dtype, now.dtype) is now.dtype else None
+
+
 Emit = Callable[..., Any]
 """Called with an operation and its arguments (nodes, numbers, what it gave before)."""
 _SAME = frozenset(OPERATIONS) - {"add", "sub", "div", "where", "sigmoid", "relu"}

@@ -21,7 +21,7 @@ from fusepass import torch_private
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.graph.epilogue import is_constant as is_number
-from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, NoRegion, calls_of
+from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, NoRegion, calls_of, widened
 from fusepass.graph.gemm import operands_of, scales_of
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_borders import MOST_REDUCED, finished
@@ -246,7 +246,7 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     constant = _constant(one)
     if constant is not None:
         return constant
-    if _only_for_elements(growth, one):
+    if _only_for_elements(growth, one) or _is_widened(growth, one):
         mark = growth.mark()
         try:
             growth.pulled[one] = _pulled(growth, one)
@@ -305,6 +305,12 @@ def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
         return calls_of(one) is not None
 
     return by_element(node) and all(map(by_element, node.users))
+
+
+def _is_widened(growth: Growth, node: fx.Node) -> bool:
+    """Whether a node is a copy in single precision: the kernel reads halves as such anyway."""
+    source = widened(node)
+    return source is not None and source.meta["val"].dtype is growth.dtype is not torch.float32
 
 
 def _is_result(growth: Growth, value: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.conv_chain import Scaled
-from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, calls_of, is_cast
+from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, calls_of, is_cast, widened
 
 _aten = torch.ops.aten
 ADD, SUB, MUL, DIV = (getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div"))
@@ -55,6 +55,15 @@ class ChannelWriter:
         """A tensor in single precision, or in double if it is; truth values as they are."""
         kept = node.meta["val"].dtype in (torch.float32, torch.float64, torch.bool)
         return node if kept else self.call(CONVERT, node, torch.float32)
+
+    def rounded(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+        """A tensor in a dtype; what was only widened from that is taken as it was."""
+        if node.meta["val"].dtype is dtype:
+            return node
+        source = widened(node)
+        if source is not None and source.meta["val"].dtype is dtype:
+            return source
+        return self.call(CONVERT, node, dtype)
 
     def vector(self, value: Any, channels: int) -> Any:
         """A number, or what has one per channel, in single precision.

@@ -132,6 +132,34 @@ def test_single_precision_is_not_pulled_in() -> None:
     assert {op_name(part.node) for part in region.operands} >= {"erf"}
 
 
+def widened(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return ((x @ w).float() + bias.float()).relu().to(x.dtype)
+
+
+@pytest.mark.parametrize("shape", [(N,), (M, 1), (M, N), (1,)])
+def test_copies_in_single_precision_are_not_made(shape: tuple[int, ...]) -> None:
+    given = (
+        torch.randn(M, K).bfloat16(),
+        torch.randn(K, N).bfloat16(),
+        torch.randn(shape).bfloat16(),
+    )
+    graph = make_fx(widened, select_decomp_table(), tracing_mode="fake")(*given).graph
+    region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+    (operand,) = region.operands
+    assert (operand.node.op, region.epilogue.operands[0].dtype) == ("placeholder", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_copies_that_round_are_made(dtype: torch.dtype) -> None:
+    """Of other half precision than the product's, too: its kernels read one kind of them."""
+    given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(N).to(dtype)
+    graph = make_fx(widened, select_decomp_table(), tracing_mode="fake")(*given).graph
+    region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)
+    assert [(one.node.op, one.value.dtype) for one in region.operands] == [
+        ("call_function", torch.float32)
+    ]
+
+
 def test_a_write_between_what_is_pulled_in_and_the_product() -> None:
     graph = fx.Graph()
     values = {"x": (M, K), "w": (K, N), "a": (M, N), "zero": (M, N)}
