@@ -1,4 +1,4 @@
-"""Suite ``models``: two dozen models of transformers, timm and torchvision as they are.
+"""Suite ``models``: fifty models of transformers, timm and torchvision as they are.
 
 Inference with random weights. On CUDA half precision, batches of 16 images of 224 pixels (channels
 last) or texts of 128 tokens; on the CPU fp32, one small image or text, and models of two layers. A
@@ -19,13 +19,24 @@ from fusepass.bench.suites.conv import as_if_trained
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 TIMM = (
+    "coatnet_0_rw_224",
     "convnext_tiny",
+    "convnextv2_nano",
     "densenet121",
+    "edgenext_small",
     "efficientnet_b0",
+    "ghostnet_100",
+    "maxvit_tiny_tf_224",
     "mixer_b16_224",
     "mobilenetv3_large_100",
+    "nfnet_l0",
     "regnety_016",
+    "res2net50_26w_4s",
+    "resnest50d",
+    "resnext50_32x4d",
+    "rexnet_100",
     "swin_tiny_patch4_window7_224",
+    "tf_efficientnet_lite0",
     "vit_small_patch16_224",
 )
 TORCHVISION = (
@@ -44,21 +55,35 @@ _LLAMA = {**_WIDE, "intermediate_size": 2048, "num_key_value_heads": 4, "vocab_s
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "albert": ("AlbertModel", {**_WIDE, "intermediate_size": 3072}),
     "bert": ("BertModel", _WIDE),
+    "bloom": ("BloomModel", {"hidden_size": 768, "n_head": 12, "n_layer": 6, "vocab_size": 8192}),
+    "cohere": ("CohereModel", _LLAMA),
+    "deberta-v2": ("DebertaV2Model", {**_WIDE, "intermediate_size": 3072}),
     "distilbert": ("DistilBertModel", {"n_layers": 6}),
     "electra": ("ElectraModel", _WIDE),
+    "falcon": ("FalconModel", {**_WIDE, "vocab_size": 8192}),
     "gemma": ("GemmaModel", {**_LLAMA, "head_dim": 64}),
+    "gpt-neox": ("GPTNeoXModel", {**_WIDE, "intermediate_size": 3072, "vocab_size": 8192}),
     "gpt2": ("GPT2Model", {"n_layer": 6}),
+    "gptj": ("GPTJModel", {"n_embd": 768, "n_head": 12, "n_layer": 6, "rotary_dim": 16}),
     "llama": ("LlamaModel", _LLAMA),
+    "mistral": ("MistralModel", _LLAMA),
+    "modernbert": ("ModernBertModel", {**_WIDE, "intermediate_size": 1152}),
+    "mpnet": ("MPNetModel", {**_WIDE, "intermediate_size": 3072}),
+    "olmo2": ("Olmo2Model", _LLAMA),
     "opt": ("OPTModel", {"hidden_size": 768, "num_hidden_layers": 6, "ffn_dim": 3072}),
+    "phi": ("PhiModel", {**_WIDE, "intermediate_size": 3072, "vocab_size": 8192}),
+    "phi3": ("Phi3Model", {**_LLAMA, "pad_token_id": 0}),
     "qwen2": ("Qwen2Model", _LLAMA),
+    "qwen3": ("Qwen3Model", {**_LLAMA, "head_dim": 64}),
     "roberta": ("RobertaModel", _WIDE),
+    "stablelm": ("StableLmModel", _LLAMA),
     "t5-encoder": ("T5EncoderModel", {"num_layers": 6}),
 }
 _LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 BATCH = {"cuda": 16, "cpu": 1}
 SIDE = {"cuda": 224, "cpu": 96}
 TOKENS = {"cuda": 128, "cpu": 16}
-_FIXED = {"mixer_b16_224", "swin_tiny_patch4_window7_224", "vit_small_patch16_224"}
+_FIXED = {name for name in TIMM if name.endswith("_224")}
 
 
 class Result(nn.Module):
