@@ -6,7 +6,8 @@
 weight, with spaces in between. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), contiguous
 along K, of any widths N and the same stride from one column to the next; operands, those of the
 first product first, broadcastable to its (M, N); outputs likewise in order, (M, N) and contiguous.
-``x`` and weights are bf16 or fp16; products accumulate in fp32.
+``x`` and weights are bf16, fp16 or, for who allows that, fp32 multiplied as TF32 (of one row in
+full single precision, as by cuBLAS); products accumulate in fp32.
 
 The operator computes its reference. Under Inductor it becomes a launch of the Triton kernel of
 ``sibling_source.py``. For graphs after autograd: no backward formula.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from torch import Tensor
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, parse
 from fusepass.kernels import gemm_region
-from fusepass.kernels.gemm_region import HALF, function_of
+from fusepass.kernels.gemm_region import function_of
 from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.sibling_source import NAME, sibling_source
 from fusepass.kernels.text_behind import launched_directly
@@ -104,15 +106,20 @@ _TILES: dict[float, tuple[Tile, ...]] = {
         _rows(128, 256, 64, 8, 3),
     ),
 }
-_NAMED = {tile.name: tile for some in _TILES.values() for tile in some}
+_IN_TF32 = {
+    most: tuple(replace(tile, k=tile.k // 2, itemsize=4) for tile in some)
+    for most, some in _TILES.items()
+}
+"""Of as many bytes; not measured."""
+_NAMED = {
+    tile.name: tile for tiles in (_TILES, _IN_TF32) for some in tiles.values() for tile in some
+}
 
 
 def refuses(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogues: Sequence[Epilogue]
 ) -> str | None:
     """Why the kernel cannot compute some products, or None. Takes fake tensors too."""
-    if x.dtype not in HALF:
-        return "the kernel multiplies bf16 or fp16"
     if any(weight.stride(0) != 1 for weight in weights):
         return "a weight is not contiguous along K"
     apart = [weight.stride(1) for weight in weights]
@@ -123,9 +130,15 @@ def refuses(
     return next((why for why in reasons if why is not None), None)
 
 
-def choices(m: int) -> tuple[Tile, ...]:
-    """The tiles worth timing for that many rows, the likeliest first."""
-    return next(tiles for most, tiles in _TILES.items() if m <= most)
+def choices(m: int, itemsize: int = 2) -> tuple[Tile, ...]:
+    """The tiles worth timing for that many rows, the likeliest first.
+
+    Args:
+        m: rows of x.
+        itemsize: of the operands, in bytes: 4 of those that are multiplied as TF32.
+    """
+    every = _IN_TF32 if itemsize == 4 else _TILES
+    return next(tiles for most, tiles in every.items() if m <= most)
 
 
 # --- kernel ---------------------------------------------------------------------------------------

@@ -31,16 +31,16 @@ def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
         Candidate(
             one.name, partial(_ours, problem=problem, tile=one), compiles=True, besides=besides
         )
-        for one in timed_tiles(problem.m, problem.device, every)
+        for one in timed_tiles(problem.m, problem.device, problem.dtype.itemsize, every)
     ]
     theirs = partial(_unfused, problem=problem)
     return Candidate(INDUCTOR, theirs, traced=partial(_traced, problem=problem)), *made
 
 
-def timed_tiles(m: int, device: torch.device, every: bool = False) -> list[Tile]:
-    """The tiles that are timed for m rows on a device."""
+def timed_tiles(m: int, device: torch.device, itemsize: int = 2, every: bool = False) -> list[Tile]:
+    """The tiles that are timed on a device, for m rows of numbers of some bytes."""
     memory = shared_memory(device)
-    found = [one for one in kernel.choices(m) if one.bytes_in_flight(1) <= memory]
+    found = [one for one in kernel.choices(m, itemsize) if one.bytes_in_flight(1) <= memory]
     return found if every else found[: kernel.TIMED]
 
 

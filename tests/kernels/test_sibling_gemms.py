@@ -81,12 +81,12 @@ class Case:
 
 
 def interpreted() -> None:
-    """Through Triton's interpreter, in fp16: it knows no bf16."""
-    for seed in range(8):
+    """Through Triton's interpreter, in fp16 and fp32: it knows no bf16."""
+    for seed in range(12):
         torch.manual_seed(seed)
         draw = random.Random(seed)
         rows = draw.choice([1, 3, 40, 70])
-        case = Case(draw, torch.float16, rows)
+        case = Case(draw, torch.float16 if seed < 8 else torch.float32, rows)
         tiles = [Tile(draw.choice([16, 32, 64]), draw.choice([16, 32]), 32, 4, 2, form="rows")]
         if rows < 4:
             tiles.append(Tile(1, 16, 64, 4, 2, form="row"))
@@ -112,16 +112,17 @@ def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("rows", [1, 16, 300])
-def test_it_compiles_without_a_gpu(capability: int, rows: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_it_compiles_without_a_gpu(capability: int, rows: int, dtype: torch.dtype) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    every = epilogues("bfloat16")
-    made = kernel.kernel(kernel.text_of(every), kernel.choices(rows)[0])
+    name, short = str(dtype).removeprefix("torch."), {"bfloat16": "*bf16", "float32": "*fp32"}
+    every = epilogues(name)
+    made = kernel.kernel(kernel.text_of(every), kernel.choices(rows, dtype.itemsize)[0])
     (config,) = made.configs
-    kinds = {f"w{i}_ptr": "*bf16" for i in range(len(every))} | {"x_ptr": "*bf16"}
-    short = {"bfloat16": "*bf16", "float32": "*fp32"}
+    kinds = dict.fromkeys(("x_ptr", *(f"w{i}_ptr" for i in range(len(every)))), short[name])
     for i, one in enumerate(every):
         for letter, some in (("p", one.operands), ("o", one.outputs)):
             kinds |= {f"{letter}{j}_{i}": short[each.dtype] for j, each in enumerate(some)}
@@ -134,6 +135,7 @@ def test_it_compiles_without_a_gpu(capability: int, rows: int) -> None:
     ptx = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"]
     assert "fusepass_siblings" in ptx
     assert rows == 1 or ", 0x10" in ptx  # 16 bytes at once, though which weight is known late
+    assert ("tf32" in ptx) == (rows > 1 and dtype is torch.float32)
 
 
 def test_texts() -> None:
@@ -149,6 +151,9 @@ def test_texts() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 16, 17, 64, 65, 256, 257, 5000])
 def test_choices(rows: int) -> None:
     found = kernel.choices(rows)
+    single = kernel.choices(rows, 4)
+    assert [one.bytes_in_flight(1) for one in single] == [one.bytes_in_flight(1) for one in found]
+    assert not {one.name for one in single} & {one.name for one in found}
     assert len(found) == len(set(found)) >= 2
     assert {tile.form for tile in found} == {"row" if rows == 1 else "rows"}
     if rows <= 64:
@@ -163,7 +168,9 @@ def test_what_it_refuses() -> None:
         return kernel.refuses(x, weights, [], plain * len(weights)) is not None
 
     assert not refused(x, weight, weight[:, :8])
-    assert refused(x.float(), weight.float(), weight.float())
+    assert not refused(x.float(), weight.float(), weight.float())
+    assert refused(x.double(), weight.double(), weight.double())
+    assert refused(x.float(), weight, weight)
     assert refused(x, weight, weight.bfloat16())
     assert refused(x, weight, weight.contiguous())
     assert refused(x, weight, torch.randn(8, 32).half()[:, :16].t())
@@ -181,12 +188,12 @@ def test_the_operator() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("rows", [1, 5, 16, 30, 64, 65, 300, 1000])
-def test_on_a_device(dtype: torch.dtype, rows: int) -> None:
+def test_on_a_device(dtype: torch.dtype, rows: int, tf32: None) -> None:
     torch.manual_seed(rows)
     case = Case(random.Random(rows), dtype, rows, "cuda")
-    for tile in kernel.choices(rows):
+    for tile in kernel.choices(rows, dtype.itemsize):
         case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
 
 

@@ -163,6 +163,12 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     assert found_in(Layers(every), torch.randn(5, K).to(dtype)) == 0
 
 
+@pytest.mark.parametrize("name", ["attention", "a scaled bias", "slices of one weight"])
+@pytest.mark.parametrize("train", [False, True])
+def test_tf32(name: str, train: bool, tf32: None) -> None:
+    assert found_in(layers(name), torch.randn(9, K), train=train) == 1
+
+
 @pytest.mark.parametrize("shape", [(0, K), (3, 0, K)], ids=str)
 def test_no_rows(shape: tuple[int, ...]) -> None:
     assert found_in(Layers(every), torch.randn(shape).bfloat16()) == 0
@@ -332,12 +338,13 @@ def test_on_a_device(
 
 
 @pytest.mark.gpu
-def test_one_row_on_a_device() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_one_row_on_a_device(dtype: torch.dtype, tf32: None) -> None:
     """Measured; whatever wins, and also where a row is a vector to Inductor."""
-    module = Layers(every, (512, 128, 128)).cuda().half()
+    module = Layers(every, (512, 128, 128)).cuda().to(dtype)
     compiled = torch.compile(module, backend="fusepass")
     with torch.no_grad():
-        x = torch.randn(1, K).cuda().half()
+        x = torch.randn(1, K).cuda().to(dtype)
         for got, want in zip(compiled(x), module(x), strict=True):
             torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
     found = [d for d in fusepass.last_report(compiled).decisions if d.rule == RULE]
