@@ -27,7 +27,7 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, Output, evaluate, parse
 from fusepass.kernels.conv_source import NAME, Shape, Tile, conv_source
 from fusepass.kernels.gemm_region import function_of
-from fusepass.kernels.text_behind import launched_directly
+from fusepass.kernels.text_behind import configured
 
 HALF = (torch.float16, torch.bfloat16)
 ALONE = Epilogue(1, (), (), (Output("%0", "float32"),))
@@ -134,7 +134,7 @@ def kernel(epilogue: str, shape: Shape, tile: Tile, direct: bool = False) -> Any
     constants = shape.constants | {"BM": tile.m, "BN": tile.n, "BK": tile.k, "GROUP": _GROUP}
     made = function_of(conv_source(parse(epilogue)), NAME)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
-    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+    return configured(made, config, direct=direct)
 
 
 def _arguments(

@@ -37,7 +37,7 @@ def likely(
     Of few rows the smallest that hold all, on Hopper one that streams and one other. Of many the
     one whose epilogues run behind other products, if there are enough; else the largest of which
     there are enough to go round; on Hopper one in Gluon and one in CUDA C++, where both take it:
-    on an H200 Gluon's ping-pong is 2 % faster than that in CUDA C++, on an H100 12 % slower at
+    on an H200 Gluon's ping-pong is 2 % faster than that in CUDA C++, on an H100 11 % slower at
     4096 x 4096 -> 14336. Compiling a kernel takes longer than timing it. Where rows begin anywhere
     in a line of L2, so that pieces of 128 bytes lie in two of them, the one in CUDA C++ is the tile
     that loads least: 2048 x 520 -> 2 * 4096 took 41 us by 128 x 256 and 51 by ping-pong.
@@ -60,17 +60,15 @@ def likely(
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
     ragged = k % _LINE > 0
-    behind: list[str] = []
     for kind in ("gluon", "cuda", "triton"):
         some = {name: t for name, t in many.items() if t.language == kind}
         if kind == "cuda":
-            behind = _fewest_loads(some, products, m, n, processors, hidden=not ragged)
-            found += behind
+            found += _fewest_loads(some, products, m, n, processors, hidden=not ragged)
         else:
             suited = [name for name, t in some.items() if _suits(t, products, m, n)]
             found += (suited or list(some)[-1:])[:1]
-        hidden = not ragged and any(_hides(named[name], products, m, n) for name in behind)
-        if len(found) > 1 or hidden:
+        hidden = not ragged and any(_hides(named[name], products, m, n) for name in found)
+        if len(found) > 1 or (hidden and kind != "gluon"):
             break
     return found
 

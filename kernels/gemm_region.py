@@ -91,6 +91,8 @@ def refuses(
     if 0 in first.shape:
         return "the product is empty"
     for operand, value in zip(epilogue.operands, operands, strict=True):
+        if operand.kind in ("full", "column") and _other_sizes(value.shape[-2], x.shape[-2]):
+            return "what is read beside the product has other rows"
         starts = value.storage_offset(), *value.stride()[:-1]
         if (
             operand.kind == "full"
@@ -101,6 +103,11 @@ def refuses(
     if any(o.dim() == 2 and o.shape[1] != 1 and o.stride(1) != 1 for o in operands):
         return "what is read beside the product is not contiguous along its rows"
     return None
+
+
+def _other_sizes(one: Any, other: Any) -> bool:
+    """Whether two sizes are known and differ; those that vary are taken for what the graph says."""
+    return isinstance(one, int) and isinstance(other, int) and one != other
 
 
 # --- kernel ---------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from fusepass.kernels.gemm_region import HALF, function_of
 from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.sibling_source import NAME, sibling_source
 from fusepass.kernels.skinny_source import skinny_source
-from fusepass.kernels.text_behind import launched_directly
+from fusepass.kernels.text_behind import configured
 
 # --- reference ------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ def kernel(text: str, tile: Tile, whole: int, direct: bool = False) -> Any:
         constants["GROUP"] = tile.group
         made = function_of(sibling_source(epilogues, tile.form, norm), NAME)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
-    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+    return configured(made, config, direct=direct)
 
 
 def whole_row(x: Tensor, norm: Norm) -> int:

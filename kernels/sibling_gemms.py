@@ -30,7 +30,7 @@ from fusepass.kernels import gemm_region
 from fusepass.kernels.gemm_region import function_of
 from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.sibling_source import NAME, sibling_source
-from fusepass.kernels.text_behind import launched_directly
+from fusepass.kernels.text_behind import configured
 
 MOST = 8
 """Products in one launch."""
@@ -160,7 +160,7 @@ def kernel(epilogues: str, tile: Tile, direct: bool = False) -> Any:
     config = triton.Config(
         constants | {"GROUP": tile.group}, num_warps=tile.warps, num_stages=tile.stages
     )
-    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+    return configured(made, config, direct=direct)
 
 
 def arguments(

@@ -31,6 +31,19 @@ def with_text_behind(function: FunctionType, text: str) -> Any:
     return Longer(function)
 
 
+def configured(made: Any, config: Any, *, direct: bool) -> Any:
+    """A ``triton.jit`` function with its one configuration.
+
+    Args:
+        made: that function.
+        config: of Triton.
+        direct: for Inductor's code, to be launched as Inductor's kernels are.
+    """
+    import triton
+
+    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+
+
 def launched_directly(function: FunctionType) -> Any:
     """A ``triton.jit`` function that Inductor launches as it launches its own kernels.
 

@@ -30,7 +30,9 @@ def widened(node: Any) -> fx.Node | None:
     """What a node is a copy of, in a floating dtype that holds all its numbers; else None."""
     source: Any = node.args[0] if is_cast(node) else None
     before, now = tensor_value(source), tensor_value(node)
-    if before is None or now is None or not before.dtype.is_floating_point:
+    if before is None or now is None:
+        return None
+    if not before.dtype.is_floating_point or not now.dtype.is_floating_point:
         return None
     return source if torch.promote_types(before.dtype, now.dtype) is now.dtype else None
 

@@ -10,15 +10,16 @@ of one *level*, the longest way from the graph's inputs, counted in members. Mem
 inputs come last, all at once. One of them may read what it overwrites itself, and nothing that
 another one does: members that do become one, which reads everything before it writes.
 
-Members that read one tensor, each the same of its elements, are one kernel of Inductor's already,
-which reads it once: they count as one, and many of them are left to it.
+Members that read one tensor, each the same of its elements, are one kernel of Inductor's already
+(for each 64 of them), which reads it once: they count as one, and where each of them would read
+much again they are left to it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,8 +35,7 @@ from fusepass.graph.members import Member, dense, lie_alike, member_of, through_
 
 FEWEST = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
-# Members that read a tensor each: what an optimizer computes of one gradient is few.
-_MOST_SHARING = 4
+_MOST_READ_AGAIN = 4 << 20  # bytes, mostly from L2, in about the time of a launch that is saved
 
 Copies = Mapping[fx.Node, fx.Node]
 """By the node of a result the ``copy_`` that overwrites an input with it."""
@@ -109,26 +109,48 @@ def _by_level(
     for root, one in members.items():
         if root not in copies:
             grouped[levels[root], root.meta["val"].device].append(one)
-    bounded = [_bounded(group, most_bytes) for group in grouped.values()]
     apart = [
-        [one for few in _sharing(group) if len(few) <= _MOST_SHARING for one in few]
-        for group in bounded
+        [one for some in _sharing(group) if _read_again(some) <= _MOST_READ_AGAIN for one in some]
+        for group in grouped.values()
     ]
-    return [group for group in apart if len(_sharing(group)) >= FEWEST]
+    bounded = [_bounded(group, most_bytes) for group in apart]
+    return [group for group in bounded if len(_sharing(group)) >= FEWEST]
 
 
 def _sharing(group: Sequence[Member]) -> list[list[Member]]:
     """Members apart, those together that Inductor computes in one kernel for what they read."""
-    parts = UnionFind(range(len(group)))
-    readers: dict[tuple[fx.Node, int, int], int] = {}
-    for i, one in enumerate(group):
-        for node, operand in zip(one.operands, one.body.operands, strict=True):
-            if operand.kind != "scalar":
-                lengths = (of.meta["val"].numel() for of in (node, one.roots[0]))
-                parts.union(readers.setdefault((through_views(node), *lengths), i), i)
-    made: dict[int, list[Member]] = defaultdict(list)
-    for i, one in enumerate(group):
-        made[parts[i]].append(one)
+    readers: dict[Any, int] = {}
+    pairs = [(readers.setdefault(key, i), i) for i, one in enumerate(group) for key in _reads(one)]
+    return [[group[i] for i in part] for part in _components(len(group), pairs)]
+
+
+def _reads(one: Member) -> dict[tuple[fx.Node, int, int], int]:
+    """Bytes that a member reads of tensors, by what it would share with others that read them."""
+    found = {}
+    for node, operand in zip(one.operands, one.body.operands, strict=True):
+        value = node.meta["val"]
+        if operand.kind != "scalar":
+            found[through_views(node), value.numel(), one.roots[0].meta["val"].numel()] = (
+                value.nbytes
+            )
+    return found
+
+
+def _read_again(sharing: Sequence[Member]) -> int:
+    """Bytes that members read of tensors which others of them have read."""
+    every = [_reads(one) for one in sharing]
+    once = {key: size for one in every for key, size in one.items()}
+    return sum(size for one in every for size in one.values()) - sum(once.values())
+
+
+def _components(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The numbers up to a count, those together that pairs join, directly or not."""
+    parts = UnionFind(range(count))
+    for pair in pairs:
+        parts.union(*pair)
+    made: dict[int, list[int]] = defaultdict(list)
+    for i in range(count):
+        made[parts[i]].append(i)
     return list(made.values())
 
 
@@ -264,23 +286,15 @@ def _joined(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.
     owner: dict[Any, int] = {
         overwritten(copies[one.roots[0]]): i for i, one in enumerate(overwriting)
     }
-    parts = list(range(len(overwriting)))  # the first member of the part that each belongs to
-
-    def part(i: int) -> int:
-        while parts[i] != i:
-            i = parts[i]
-        return i
-
-    for i, one in enumerate(overwriting):
-        for node in one.operands:
-            if through_views(node) in owner:
-                first, last = sorted((part(i), part(owner[through_views(node)])))
-                parts[last] = first
-    made: dict[int, list[fx.Node]] = defaultdict(list)
-    for i, one in enumerate(overwriting):
-        made[part(i)] += one.roots
+    pairs = [
+        (i, owner[through_views(node)])
+        for i, one in enumerate(overwriting)
+        for node in one.operands
+        if through_views(node) in owner
+    ]
     joined, impossible = [], set()
-    for roots in made.values():
+    for part in _components(len(overwriting), pairs):
+        roots = [root for i in part for root in overwriting[i].roots]
         try:
             whole = roots[0].meta["val"]
             if not all(lie_alike(root.meta["val"], whole) for root in roots):

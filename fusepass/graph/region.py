@@ -56,7 +56,8 @@ class Region:
             the nodes that reduce it.
         nodes: everything the kernel takes the place of, in the order of the graph.
         pulled: what is computed in the kernel besides: read by element-wise calls only, so that no
-            other kernel stores it; or the scaled x, of a region that scales its products.
+            other kernel stores it; copies in single precision, whoever reads them; or the scaled x,
+            of a region that scales its products.
         scaled: whether it scales its products' rows, first of all, by its first operand.
         moved: nodes that read outputs in front of the last of ``nodes``; they go behind the kernel.
         before: where the kernel goes: in front of this node, which follows the region.

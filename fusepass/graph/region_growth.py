@@ -246,10 +246,10 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     constant = _constant(one)
     if constant is not None:
         return constant
-    if _only_for_elements(growth, one) or _is_widened(growth, one):
+    if _only_for_elements(growth, one) or _half_of(growth, one) is not None:
         mark = growth.mark()
         try:
-            growth.pulled[one] = _pulled(growth, one)
+            growth.pulled[one] = _pulled(growth, one, shape)
         except NoRegion:
             growth.back_to(mark)
         else:
@@ -270,8 +270,13 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     return "operand", len(growth.operands) - 1
 
 
-def _pulled(growth: Growth, node: fx.Node) -> Value:
+def _pulled(growth: Growth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
     """The value of a node that is computed in the region though it does not depend on it.
+
+    Args:
+        growth: of the region.
+        node: what is read.
+        shape: of what is computed of it.
 
     Raises:
         NoRegion: it cannot be, or it is single precision beside products of half precision: what
@@ -281,10 +286,11 @@ def _pulled(growth: Growth, node: fx.Node) -> Value:
         raise NoRegion("much is computed for it")
     growth.depth += 1
     try:
-        if op_name(node) not in VIEWS:
+        half = _half_of(growth, node)
+        if half is None and op_name(node) not in VIEWS:
             return _emitted(growth, node)
-        source: Any = node.args[0]
-        value: Value = _argument(growth, source, tuple(source.meta["val"].shape))
+        source: Any = half or node.args[0]
+        value: Value = _argument(growth, source, shape if half else tuple(source.meta["val"].shape))
         return value
     finally:
         growth.depth -= 1
@@ -307,10 +313,12 @@ def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
     return by_element(node) and all(map(by_element, node.users))
 
 
-def _is_widened(growth: Growth, node: fx.Node) -> bool:
-    """Whether a node is a copy in single precision: the kernel reads halves as such anyway."""
+def _half_of(growth: Growth, node: fx.Node) -> fx.Node | None:
+    """What a node is a copy of in single precision: the kernel reads halves as such anyway."""
     source = widened(node)
-    return source is not None and source.meta["val"].dtype is growth.dtype is not torch.float32
+    if source is None or node.meta["val"].dtype is not torch.float32:
+        return None
+    return source if source.meta["val"].dtype is growth.dtype is not torch.float32 else None
 
 
 def _is_result(growth: Growth, value: Tensor) -> bool:

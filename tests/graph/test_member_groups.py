@@ -29,6 +29,9 @@ def many(*shape: int) -> list[Tensor]:
     return [torch.randn(shape) for _ in range(COUNT)]
 
 
+FIVE = (torch.exp, torch.sigmoid, torch.tanh, torch.relu, torch.neg)
+
+
 def copies(x: Tensor) -> list[Tensor]:
     return [x.clone() for _ in range(COUNT)]
 
@@ -120,7 +123,10 @@ def test_what_reads_one_tensor() -> None:
     assert sizes(stepped, xs, ys) == [3 * COUNT]
     assert sizes(stepped, xs[: FEWEST - 1], ys[: FEWEST - 1]) == []
     both = lambda xs, x: [*(y.exp() for y in xs), *((x * i).exp() for i in range(COUNT))]  # noqa: E731
-    assert sizes(both, xs, x) == [COUNT]
+    assert sizes(both, xs, x) == [2 * COUNT]
+    large = torch.randn(512, 512)  # a megabyte
+    assert sizes(both, xs, large) == [COUNT]
+    assert sizes(lambda xs: [f(x) for x in xs for f in FIVE], xs) == [5 * COUNT]
     of_all = lambda xs, x: [y * x for y in xs]  # noqa: E731
     assert sizes(of_all, xs, torch.randn(())) == [COUNT]
     assert sizes(of_all, xs, torch.randn(3, 1)) == []

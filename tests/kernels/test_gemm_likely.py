@@ -169,6 +169,8 @@ def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
     tile = tiles(HALF)[first]
     assert tile.form == form
     assert [tiles(HALF)[other].language for other in others] == ["cuda"]
+    without = {name: tile for name, tile in tiles(HALF).items() if tile.language != "cuda"}
+    assert len(likely(without, 1, m, n)) == (1 if form == "pingpong" else 2)  # of (K, N), say
     count, most = programs(tile, 1, m, n, 132)
     assert most == 132
     assert count >= (2 * most if form == "pingpong" else 0.8 * most)

@@ -267,6 +267,7 @@ def test_what_it_refuses() -> None:
     row, whole = torch.zeros(16).bfloat16(), torch.zeros(16, 48).bfloat16()
     for full, fine in (
         (whole[:, :16], True),
+        (whole[:4, :16], False),  # other rows than the product has
         (whole[:, 8:24], True),
         (whole[:, 1:17], False),  # does not start at 16 bytes
         (torch.zeros(16, 20).bfloat16()[:, :16], False),  # nor do its rows

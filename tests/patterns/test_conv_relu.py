@@ -290,7 +290,7 @@ def test_on_the_cpu_it_is_left_to_inductor() -> None:
     assert applied(compiled) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_bias_alone_is_not_copied(dtype: torch.dtype) -> None:
     module = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 3), nn.ReLU()).eval().to(dtype)
     graph = aten_graph(module, torch.randn(2, CHANNELS, 7, 5).to(dtype), "conv_relu")

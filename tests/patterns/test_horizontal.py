@@ -119,10 +119,10 @@ def of_products(ps: list[Tensor], gs: list[Tensor]) -> list[Tensor]:
     return [x @ x for x in made]
 
 
-def one_reads_all(ps: list[Tensor], gs: list[Tensor]) -> None:
-    first = ps[0]
-    for p, g in zip(ps, gs, strict=True):
-        p.add_(first * g)
+def each_reads_the_last(ps: list[Tensor], gs: list[Tensor]) -> None:
+    """Each what the last one has become, so that one member would have to compute all."""
+    for i, (p, g) in enumerate(zip(ps, gs, strict=True)):
+        p.add_(ps[max(i - 1, 0)] * g)
 
 
 def read_by_some_and_replaced(ps: list[Tensor], gs: list[Tensor]) -> None:
@@ -158,7 +158,7 @@ OVERWRITING: list[tuple[Callable[..., Any], list[tuple[int, ...]], int]] = [
     (a_few_read_before, VECTORS, 1),
     (many_read_before, VECTORS, 1),
     (of_products, SQUARES, 0),
-    (one_reads_all, SQUARES, 0),
+    (each_reads_the_last, SQUARES, 0),
     (in_rows, SQUARES, 0),
     (read_by_all_and_replaced, SQUARES, 0),
     (read_by_some_and_replaced, SQUARES * 2, 1),

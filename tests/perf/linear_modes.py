@@ -81,7 +81,7 @@ def main() -> None:
             break
         rows[program.name] = compared(program)
         keep(program.name, rows[program.name])
-    for name in ("default", "max-autotune"):
+    for name in ("default", "max-autotune") if rows else ():
         mean = statistics.geometric_mean(row["ratio"][name] for row in rows.values())
         sys.stdout.write(f"{len(rows)} programs, {name}: {mean:.3f}\n")
 
