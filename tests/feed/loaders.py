@@ -39,7 +39,8 @@ def ahead(iterator: Iterator[Any], depth: int = 2, **given: Any) -> Lookahead:
 
 
 def threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == THREAD]
+    # One that is killed while Python takes it off its list has ended, and stays on the list.
+    return [one for one in threading.enumerate() if one.name == THREAD and one.is_alive()]
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -129,7 +129,8 @@ def leaves_of(batch: Any) -> list[Tensor]:
 
 
 def threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == THREAD]
+    # One that is killed while Python takes it off its list has ended, and stays on the list.
+    return [one for one in threading.enumerate() if one.name == THREAD and one.is_alive()]
 
 
 class Seen:

@@ -29,7 +29,6 @@ from tests.patterns.conv_programs import (
     Layer,
     agrees,
     applied,
-    aten_graph,
     plain,
 )
 
@@ -288,14 +287,6 @@ def test_on_the_cpu_it_is_left_to_inductor() -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), module(x))
     assert applied(compiled) == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_bias_alone_is_not_copied(dtype: torch.dtype) -> None:
-    module = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 3), nn.ReLU()).eval().to(dtype)
-    graph = aten_graph(module, torch.randn(2, CHANNELS, 7, 5).to(dtype), "conv_relu")
-    assert "fusepass.conv_relu" in graph
-    assert "convert_element_type" not in graph
 
 
 @pytest.mark.parametrize("last", [False, True])
