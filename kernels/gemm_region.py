@@ -91,7 +91,7 @@ def refuses(
     if 0 in first.shape:
         return "the product is empty"
     for operand, value in zip(epilogue.operands, operands, strict=True):
-        if operand.kind in ("full", "column") and _other_sizes(value.shape[-2], x.shape[-2]):
+        if operand.kind in ("full", "column") and _other_rows(value, x):
             return "what is read beside the product has other rows"
         starts = value.storage_offset(), *value.stride()[:-1]
         if (
@@ -105,9 +105,10 @@ def refuses(
     return None
 
 
-def _other_sizes(one: Any, other: Any) -> bool:
-    """Whether two sizes are known and differ; those that vary are taken for what the graph says."""
-    return isinstance(one, int) and isinstance(other, int) and one != other
+def _other_rows(one: Tensor, other: Tensor) -> bool:
+    """Whether the rows of all batches are known and differ; what varies is as the graph says."""
+    rows = math.prod(one.shape[:-1]), math.prod(other.shape[:-1])
+    return all(isinstance(count, int) for count in rows) and rows[0] != rows[1]
 
 
 # --- kernel ---------------------------------------------------------------------------------------

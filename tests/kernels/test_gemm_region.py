@@ -264,6 +264,10 @@ def test_what_it_refuses() -> None:
     assert (
         refused(x.new_zeros(3, 516)[:, :512].view(3, 16, 32), batches[1]) is not None
     )  # alignment
+    beside = batches[0], batches[1][:1], [torch.zeros(16).bfloat16()]
+    for count, fine in ((48, True), (16, False)):  # operands have the rows of all batches
+        full = torch.zeros(count, 16).bfloat16()
+        assert (kernel.refuses(*beside[:2], [*beside[2], full], GELU) is None) == fine
     row, whole = torch.zeros(16).bfloat16(), torch.zeros(16, 48).bfloat16()
     for full, fine in (
         (whole[:, :16], True),
