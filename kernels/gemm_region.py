@@ -7,7 +7,8 @@ one or two weights. Shapes: ``x`` (M, K) with K contiguous; weights (K, N), of t
 which one is 1; operands broadcastable to (M, N); outputs (M, N) and contiguous, or partial results
 of a reduction, which the caller reduces along the first of their two dimensions. Of batches, x is
 (B, M, K), weights are (B, K, N), and M of the operands and outputs is B * M. ``x`` and weights
-are bf16, fp16 or, for who allows that, fp32 multiplied as TF32; products accumulate in fp32.
+are bf16, fp16 or, for who allows that, fp32, which is rounded to TF32 as by cuBLAS; products
+accumulate in fp32.
 
 The operator computes its reference, on any device. Under Inductor it becomes one launch of the
 kernel whose tile was chosen, like Inductor's own kernels (``gemm_source.py``, for few rows
@@ -43,7 +44,7 @@ from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
 from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
 from fusepass.kernels.text_behind import launched_directly
-from fusepass.torch_private.descriptors import Matrix, descriptor
+from fusepass.torch_private.descriptors import Matrix, descriptor, round_to_tf32
 from fusepass.torch_private.host_call import HostCall
 
 HALF = (torch.bfloat16, torch.float16)
@@ -223,7 +224,11 @@ def arguments(
 def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: Tile
 ) -> list[Tensor]:
-    """Run the kernel now; for timing, and for tests. What is reduced comes in partial results."""
+    """Run the kernel now; for timing, and for tests. What is reduced comes in partial results.
+
+    Raises:
+        ValueError: the tile's descriptors would have to round, and the host cannot make them.
+    """
     if tile.cuda is not None:
         return hopper_cuda_launch.launch(x, weights, operands, epilogue, tile.cuda)
     import triton
@@ -240,15 +245,21 @@ def launch(
     values = (x, *weights, *operands)
     given = arguments(x, weights, operands, outputs, parsed, values, tile, each)
     hosted = tile.groups > 0 and by_host(values, parsed)
+    if tile.rounds_by_host and not hosted:
+        raise ValueError(f"{tile.name}: only descriptors of the host's round to TF32")
+    matrices: dict[str, Matrix] = {}
     if hosted:
         of = described(parsed, tile.m, tile.n, tile.k, given["TRANSPOSED"])
-        given |= {name: descriptor(given, name, Matrix(*sizes)) for name, sizes in of.items()}
+        matrices = {name: Matrix(*facts) for name, facts in of.items()}
+        given |= {name: descriptor(given, name, one) for name, one in matrices.items()}
     launcher = kernel(epilogue, tile, x.dim() == 3, hosted)[(each * batches,)]
 
     def run() -> None:
         if x.is_cuda:
             triton.set_allocator(_scratch)  # of this context: the user's own stays
-        launcher(**given)
+        made = launcher(**given)
+        if tile.rounds_by_host and round_to_tf32(made, matrices):
+            launcher(**given)  # the first time its descriptors did not round
 
     contextvars.copy_context().run(run)
     return outputs
@@ -351,6 +362,8 @@ def plan(
         )
 
     hosted = chosen.groups > 0 and by_host(values, parsed)
+    if chosen.rounds_by_host and not hosted:
+        return None
     transposed = weights[0].stride(-2) == 1 or not hosted  # only descriptors made here depend on it
     made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed)
     return torch_private.KernelCall(made_for, each * batches, made, given)

@@ -103,6 +103,11 @@ class Tile:
         """Of warps that multiply, where others load; else 0."""
         return GROUPS.get(self.form, 0)
 
+    @property
+    def rounds_by_host(self) -> bool:
+        """Whether descriptors round its operands to TF32, so that the host has to make them."""
+        return self.groups > 0 and self.itemsize == 4
+
     def tail(self, epilogue: Epilogue) -> int:
         """Steps of K at a tile's end that are computed by halves of its columns; or 0.
 
@@ -162,8 +167,9 @@ class Tile:
             return fits and not epilogue.reduced and lies and is_hopper(weights[0].device)
         if self.groups:
             single = self.itemsize == 4
-            if single and any(weight.stride(-2) != 1 for weight in weights):
-                return False  # its instructions read TF32 along K only
+            along_k = all(weight.stride(-2) == 1 for weight in weights)
+            if single and not (along_k and weights[0].dim() == 2):
+                return False  # its instructions read TF32 along K only; for batches see by_host
             fits = kinds == {"float32"} if single else kinds in _ONE_HALF
             enough = not self.few_rows or (isinstance(m, int) and m <= self.m)
             return fits and enough and on_hopper(weights[0].device)
@@ -247,8 +253,9 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     """
     one, pair = (*_ONE, *_ROW_ONE, *_ROWS_ONE), (*_PAIR, *_ROW_PAIR, *_ROWS_PAIR)
     half = one if epilogue.products == 1 else pair
-    single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in half]  # as many bytes
-    hopper = (*_HOPPER, *_HOPPER_FEW[epilogue.products])
+    few = _HOPPER_FEW[epilogue.products]
+    single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in (*few, *half)]  # as many bytes
+    hopper = (*_HOPPER, *few)
     stream = _streams(epilogue.products)
     every = (*hopper, *_CUDA, *stream, *half, *_HOPPER_SINGLE, *single)
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}

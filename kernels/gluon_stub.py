@@ -15,6 +15,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from fusepass.kernels.hopper_copies import Described
 from fusepass.kernels.text_behind import LAUNCHERS, with_text_behind
 
 _STUB = "fusepass_gemm"
@@ -26,7 +27,7 @@ def gluon_stub(
     parameters: Sequence[str],
     fixed: Collection[str],
     written: Sequence[str],
-    described: Mapping[str, tuple[str, str, str, tuple[int, int]]],
+    described: Mapping[str, Described],
 ) -> Any:
     """What Inductor can be given for a kernel in Gluon.
 
@@ -37,8 +38,8 @@ def gluon_stub(
         fixed: those that are constants while it is compiled.
         written: those that are pointers to what it writes.
         described: those that the launcher makes descriptors of, each with the names of the
-            parameters that say how many rows and columns there are and how far rows are apart, and
-            with the tile.
+            parameters that say how many rows and columns there are and how far rows are apart, with
+            the tile, and with whether tensor cores multiply it.
     """
     given = ", ".join(f"{one}: tl.constexpr" if one in fixed else one for one in parameters)
     stores = "\n".join(f"    tl.store({one}, 0.0)" for one in written)

@@ -11,16 +11,18 @@ from fusepass.graph.epilogue import Epilogue
 GROUPS = {"pingpong": 2, "cooperative": 1}
 """Groups of warps that multiply, by form."""
 
+Described = tuple[str, str, str, tuple[int, int], bool]
 _PLACES = 2
 
 
 def described(
     epilogue: Epilogue, bm: int, bn: int, bk: int, transposed: bool
-) -> dict[str, tuple[str, str, str, tuple[int, int]]]:
+) -> dict[str, Described]:
     """What the host makes descriptors of, by parameter.
 
     Of each the names of the parameters that say how many rows and columns it has and how far apart
-    its rows begin; and the rows and columns of a tile.
+    its rows begin; the rows and columns of a tile; and whether tensor cores multiply it, so that of
+    fp32 TMA rounds to TF32 (they themselves drop bits).
 
     Args:
         epilogue: whose kernel it is.
@@ -30,12 +32,14 @@ def described(
         transposed: whether weights lie as (N, K).
     """
     width = bn // epilogue.products
-    weight = ("N", "K", "sw", (width, bk)) if transposed else ("K", "N", "sw", (bk, width))
-    found = {"x_ptr": ("M", "K", "sx", (bm, bk))}
+    weight = ("N", "K", "sw", (width, bk), True)
+    if not transposed:
+        weight = ("K", "N", "sw", (bk, width), True)
+    found = {"x_ptr": ("M", "K", "sx", (bm, bk), True)}
     found |= {f"w{i}_ptr": weight for i in range(epilogue.products)}
-    found |= {f"p{i}": ("M", "N", f"s{i}", (bm, bn // 2)) for i in fetched(epilogue)}
+    found |= {f"p{i}": ("M", "N", f"s{i}", (bm, bn // 2), False) for i in fetched(epilogue)}
     whole = [i for i, output in enumerate(epilogue.outputs) if not output.over]
-    return found | {f"o{i}": ("M", "N", "N", (bm, bn // 2)) for i in whole}
+    return found | {f"o{i}": ("M", "N", "N", (bm, bn // 2), False) for i in whole}
 
 
 def fetched(epilogue: Epilogue) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fusepass.graph.epilogue import Epilogue
 from fusepass.graph.norm import Norm
 from fusepass.kernels.epilogue_text import helpers, parameters
-from fusepass.kernels.gemm_source import BEGINNING, epilogue_function
+from fusepass.kernels.gemm_source import BEGINNING, OPERAND, epilogue_function
 from fusepass.kernels.skinny_source import LINES, norm_parts, scaled
 
 NAME = "fusepass_siblings"
@@ -91,4 +91,4 @@ def sibling_source(epilogues: Sequence[Epilogue], form: str, norm: Norm | None =
     for key, value in (norm_parts(norm) | parts).items():
         text = text.replace(key, value)
     functions = (epilogue_function(one, f"_epilogue{i}") for i, one in enumerate(epilogues))
-    return BEGINNING + helpers() + "\n\n" + "\n\n".join(functions) + text
+    return BEGINNING + OPERAND + helpers() + "\n\n" + "\n\n".join(functions) + text

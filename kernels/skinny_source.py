@@ -47,10 +47,11 @@ _ROWS = {
     "load": "        w{0} = tl.load(w{0}_ptr + offsets + start, mask=inside, other=0.0,"
     ' eviction_policy="evict_first")',
     "step": """\
+        w{0} = _operand(w{0})
         if WEIGHT_FIRST:
-            product{0} = tl.dot(w{0}, x.T, product{0}, input_precision="tf32")
+            product{0} = tl.dot(w{0}, _operand(x).T, product{0}, input_precision="tf32")
         else:
-            product{0} = tl.dot(x, w{0}.T, product{0}, input_precision="tf32")""",
+            product{0} = tl.dot(_operand(x), w{0}.T, product{0}, input_precision="tf32")""",
     "product": "tl.trans(product{0}) if WEIGHT_FIRST else product{0}",
 }
 _ROW = {

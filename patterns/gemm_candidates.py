@@ -88,13 +88,15 @@ def usable(
         epilogue: of the region.
         rows: of a product; a symbol where they vary.
     """
-    in_cuda = nvrtc.is_there() and by_host((x, *weights, *operands), epilogue)
+    hosted = by_host((x, *weights, *operands), epilogue)
+    in_cuda = nvrtc.is_there() and hosted
     return {
         name: tile
         for name, tile in tiles(epilogue, shared_memory(x.device)).items()
         if tile.takes(rows, weights, epilogue)
         and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
         and (tile.language != "cuda" or in_cuda)
+        and (hosted or not tile.rounds_by_host)
     }
 
 

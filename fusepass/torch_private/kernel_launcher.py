@@ -26,7 +26,7 @@ from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCud
 from torch._inductor.runtime.triton_helpers import set_driver_to_gpu
 from torch._inductor.triton_bundler import TritonBundler
 
-from fusepass.torch_private.descriptors import Matrix, descriptor, layout_of
+from fusepass.torch_private.descriptors import Matrix, descriptor, layout_of, round_to_tf32
 from fusepass.torch_private.mapped_kernel import DTYPES, THREADS, MappedKernel
 
 
@@ -55,6 +55,7 @@ class DescribedResult(of.TritonCompileResult):
 
     def make_launcher(self) -> Any:
         """What launches the kernel, with tensors in place of its descriptors."""
+        round_to_tf32(self.kernel, self.matrices)
         launcher: Any = super().make_launcher()
         *names, _ = inspect.signature(launcher).parameters  # the last is the stream
 
@@ -147,7 +148,7 @@ class GluonDebugLauncher(GluonLauncher, of.DebugAutotuner):
 def use(
     kernel: Any,
     namespace: Mapping[str, Any],
-    described: Mapping[str, tuple[str, str, str, tuple[int, int]]],
+    described: Mapping[str, tuple[str, str, str, tuple[int, int], bool]],
 ) -> None:
     """Have the launcher that generated code made of a stub compile a kernel instead.
 

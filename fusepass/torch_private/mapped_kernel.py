@@ -19,12 +19,13 @@ from torch import Tensor
 from torch._inductor.runtime.static_triton_launcher import StaticallyLaunchedCudaKernel
 
 from fusepass.torch_private import nvrtc
-from fusepass.torch_private.descriptors import Matrix
+from fusepass.torch_private.descriptors import TF32, Matrix
 
 THREADS = 32  # in a warp
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32, "bf16": torch.bfloat16}
+_BYTES = {"fp16": 2, "fp32": 4, "bf16": 2, "tf32": 4}
 _KEPT = 64  # launches that each kernel remembers
-_KINDS = {"fp16": 6, "fp32": 7, "bf16": 9}  # CUtensorMapDataType
+_KINDS = {"fp16": 6, "fp32": 7, "bf16": 9, "tf32": TF32}  # CUtensorMapDataType
 _MAP_BYTES, _ALIGNED = 128, 64
 _NOT_INTERLEAVED, _ZEROS_OUTSIDE = 0, 0
 _L2_PROMOTION = 2  # to 128 bytes, a row of a tile
@@ -46,7 +47,7 @@ class Map:
     Attributes:
         rows, columns, stride: which of the launch's arguments these are; negative, minus a number
             that the kernel was compiled for.
-        dtype: as Triton calls it.
+        dtype: as Triton calls it; ``tf32`` where fp32 is rounded to that on the way.
         tile: rows and columns of one of the copies that a tile is copied by.
         swizzle: how they lie in shared memory, CUtensorMapSwizzle.
     """
@@ -84,6 +85,8 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
                     names.index(one) if one in names else -known[one] for one in sizes
                 )
                 dtype = kinds[name].removeprefix("tensordesc<").partition("[")[0]
+                if dtype == "fp32" and of.multiplied:
+                    dtype = "tf32"
                 self.maps[at] = Map(
                     rows, columns, stride, dtype, tuple(meta["block_size"]), meta["swizzle"]
                 )
@@ -163,7 +166,7 @@ def tensor_map(of: Map, address: int, rows: int, columns: int, stride: int) -> c
     start = -ctypes.addressof(room) % _ALIGNED
     made = (ctypes.c_char * _MAP_BYTES).from_buffer(room, start)
     dimensions = (ctypes.c_uint64 * 2)(columns, rows)
-    strides = (ctypes.c_uint64 * 1)(stride * DTYPES[of.dtype].itemsize)
+    strides = (ctypes.c_uint64 * 1)(stride * _BYTES[of.dtype])
     box, steps = (ctypes.c_uint32 * 2)(*of.tile[::-1]), (ctypes.c_uint32 * 2)(1, 1)
     where = ctypes.c_void_p(address)
     try:

@@ -135,7 +135,7 @@ OVERLAPPING = [
 @on_hopper
 @pytest.mark.parametrize(("name", "tile", "which"), OVERLAPPING)
 def test_rows_that_overlap(name: str, tile: Tile, which: str) -> None:
-    """The driver makes no descriptors of such matrices, the kernel does."""
+    """The driver makes no descriptors of such matrices, the kernel does; but these do not round."""
     epilogue = EPILOGUES[name] if tile.itemsize == 2 else single(EPILOGUES[name])
     for m, n, k in (SIZES[0], (4200, 264, 208)):
         x, weights, operands = inputs(epilogue, m, n, k, DTYPES[tile.itemsize])
@@ -152,6 +152,10 @@ def test_rows_that_overlap(name: str, tile: Tile, which: str) -> None:
             x = room.as_strided((m, k), (apart, 1))
         assert kernel.refuses(x, weights, operands, epilogue) is None
         assert not kernel.by_host((x, *weights, *operands), epilogue)
+        if tile.rounds_by_host:
+            with pytest.raises(ValueError, match="TF32"):
+                kernel.launch(x, weights, operands, epilogue.text(), tile)
+            continue
         got = kernel.launch(x, weights, operands, epilogue.text(), tile)
         assert within(got, *exact_and_eager(epilogue, x, weights, operands))
 
@@ -208,13 +212,28 @@ def test_weights_too_far_apart_for_one_descriptor(monkeypatch: pytest.MonkeyPatc
         kernel.kernel.cache_clear()
 
 
-def test_infinities_and_nan() -> None:
-    epilogue = EPILOGUES["gelu"]
-    x, weights, operands = inputs(epilogue, 64, 64, 64)
-    x[3], x[5, 0], x[7, 0] = float("inf"), float("nan"), -float("inf")
+@pytest.mark.parametrize(
+    "tile",
+    [
+        GRID[1][0],
+        *(one for one in tiles(single(EPILOGUES["gelu"]), 227 << 10).values() if one.itemsize == 4),
+    ],
+    ids=lambda tile: tile.name,
+)
+def test_infinities_and_nan(tile: Tile) -> None:
+    if tile.groups and not gemm_tiles.on_hopper(torch.device("cuda")):
+        pytest.skip("needs a Hopper device")
+    half, rows = EPILOGUES["gelu"], tile.m if tile.plain else 64
+    epilogue = half if tile.itemsize == 2 else single(half)
+    x, weights, operands = inputs(epilogue, rows, 64, 64, DTYPES[tile.itemsize])
+    x[0, 2] = float("nan")
+    if tile.itemsize == 4:
+        x.view(torch.int32)[0, 2] = 0x7FFFFFFF  # as devices write it
+    if rows > 1:
+        x[3], x[5, 0], x[7, 0] = float("inf"), float("nan"), -float("inf")
     x, weights = x.cuda(), [w.t().cuda().t() for w in weights]
     operands = [one.cuda() for one in operands]
-    got = kernel.launch(x, weights, operands, epilogue.text(), GRID[1][0])
+    got = kernel.launch(x, weights, operands, epilogue.text(), tile)
     want = kernel.reference(x, weights, operands, epilogue)
     for mine, theirs in zip(got, want, strict=True):
         assert torch.equal(mine.isfinite(), theirs.isfinite())
@@ -269,7 +288,7 @@ def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
     [
         pytest.param(name, tile, id=f"{name}-{tile.name}")
         for name, tile in (one.values for one in HOPPER)
-        if name == "swiglu" and tile.itemsize == 2
+        if name == "swiglu"
     ],
 )
 def test_gluon_through_inductor(
@@ -283,9 +302,10 @@ def test_gluon_through_inductor(
     """Compiled in Inductor's processes and launched by its code; again with its caches warm."""
     taken = Choice(f"triton {tile.name}", {}, "forced", "a test asks for it")
     monkeypatch.setattr(rule, "choose", lambda *given: taken)
-    module = Mlp(256, 520, packed=False).cuda().half()
+    dtype = torch.float16 if tile.itemsize == 2 else torch.float32
+    module = Mlp(256, 520, packed=False).cuda().to(dtype)
     rows = 13 if tile.few_rows else 100
-    x = torch.randn(4, rows, 256, device="cuda", dtype=torch.float16)
+    x = torch.randn(4, rows, 256, device="cuda", dtype=dtype)
     with torch.no_grad():
         eager, exact = module(x), deepcopy(module).double()(x.double())
         for _ in range(2):

@@ -97,7 +97,9 @@ def test_random_cases(group: int, tf32: None) -> None:
             ]
         text = case.epilogue.text()
         refused = kernel.refuses(x, weights, operands, case.epilogue)
-        if refused is None and case.tile.takes(x.shape[-2], weights, case.epilogue):
+        takes = case.tile.takes(x.shape[-2], weights, case.epilogue)
+        hosted = kernel.by_host((x, *weights, *operands), case.epilogue)
+        if refused is None and takes and (hosted or not case.tile.rounds_by_host):
             got = kernel.launch(x, weights, operands, text, case.tile)
             launched += 1
         else:
@@ -107,4 +109,4 @@ def test_random_cases(group: int, tf32: None) -> None:
         facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
         assert within(got, exact, eager), facts
         assert all(out.is_contiguous() for out in got), facts
-    assert launched >= CASES // 4
+    assert launched >= CASES // 10

@@ -169,7 +169,7 @@ def exact_and_eager(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The outputs in fp64, and as single operations give them."""
     exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
-    if x.dtype is torch.float32:  # with whatever precision a library has for such sizes
+    if x.dtype is torch.float32:  # a library may compute such sizes in full single precision
         x, weights = as_tf32(x), [as_tf32(w) for w in weights]
     products = [(x @ w).float().flatten(0, -2) for w in weights]
     eager = evaluate(epilogue, products, operands)
@@ -177,8 +177,9 @@ def exact_and_eager(
 
 
 def as_tf32(matrix: Tensor) -> Tensor:
-    """As tensor cores read it: with 10 bits behind the point."""
-    return (matrix.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    """Rounded to the 10 bits behind the point that tensor cores read, as cuBLAS does."""
+    finite = ((matrix.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return torch.where(matrix.isfinite(), finite, matrix)
 
 
 def within(got: Sequence[Tensor], exact: Sequence[Tensor], eager: Sequence[Tensor]) -> bool:
@@ -301,7 +302,7 @@ def test_batches_of_rows_that_vary() -> None:
 
 
 def interpreted(everything: bool) -> None:
-    """Every epilogue through Triton's interpreter, in fp16: it knows no bf16.
+    """Every epilogue through Triton's interpreter, in fp16 and TF32: it knows no bf16.
 
     Args:
         everything: each form with all sizes and orders of weights, not just some in turn.
@@ -335,6 +336,12 @@ def interpreted(everything: bool) -> None:
                 made = kernel.launch(x, given, operands, epilogue.text(), tile)
                 both_ways = exact_and_eager(epilogue, x, given, operands)
                 assert within(complete(epilogue, made), *both_ways), (name, size)
+        for tile in (grid, *few):
+            size = (1 if tile.form == "row" else 17), 24, 40
+            x, weights, operands = inputs(single(as_given), *size, torch.float32)
+            made = kernel.launch(x, weights, operands, single(as_given).text(), tile)
+            both_ways = exact_and_eager(single(as_given), x, weights, operands)
+            assert within(complete(single(as_given), made), *both_ways), (name, "in TF32")
         for tile in (grid, *few) if not epilogue.reduced else ():
             m = 1 if tile.form == "row" else 19
             x, weights, operands = batches_of(3, m, epilogue, 24, 8, torch.float16)

@@ -15,6 +15,7 @@ from fusepass.graph.epilogue import Epilogue
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.kernels.hopper_copies import described
+from fusepass.torch_private.descriptors import TF32, Matrix, round_to_tf32
 from tests.kernels.test_gemm_region import DTYPES, EPILOGUES, inputs, needs_triton, single
 
 GLUON = "triton.experimental.gluon._runtime"
@@ -66,7 +67,7 @@ def binary_of(
     }
     if hosted:
         of = described(epilogue, tile.m, tile.n, tile.k, transposed)
-        for name, (*_, shape) in of.items():
+        for name, (*_, shape, _) in of.items():
             signature[name] = descriptor_of(names[given[name].dtype], given[name].dtype, shape)
     language = importlib.import_module(GLUON).GluonASTSource if tile.groups else ASTSource
     constants = {(made.fn.arg_names.index(name),): value for name, value in constants.items()}
@@ -162,10 +163,16 @@ def test_descriptors_that_the_host_makes(name: str, form: str, lies: str) -> Non
         mine, theirs = (one.count(operation) for one in texts)
         assert mine == theirs > 0, operation
     meta = made.metadata.tensordesc_meta
-    for one, (*_, (rows, columns)) in zip(meta, in_order(made, of), strict=True):
+    for one, (*_, (rows, columns), _) in zip(meta, in_order(made, of), strict=True):
         across = min(columns, 128 // itemsize)  # of one copy, whose rows are 128 bytes at most
         assert tuple(one["block_size"]) == (rows, across)
         assert 16 << one["swizzle"] == across * itemsize
+    matrices = {name: Matrix(*facts) for name, facts in of.items()}
+    kinds = [one["elem_type"] for one in meta]
+    assert round_to_tf32(made, matrices) == (itemsize == 4)
+    assert not round_to_tf32(made, matrices)  # done already
+    for one, before, (*_, multiplied) in zip(meta, kinds, in_order(made, of), strict=True):
+        assert one["elem_type"] == (TF32 if itemsize == 4 and multiplied else before)
 
 
 def in_order(made: Any, of: dict[str, Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.kernels.hopper_copies import described
 from fusepass.torch_private import kernel_launcher
 from fusepass.torch_private.mapped_kernel import Matrix
-from tests.kernels.test_gemm_region import GELU
+from tests.kernels.test_gemm_region import GELU, single
 
 LOADED = itertools.count()
 TILE: Tile = next(tile for tile in tiles(GELU).values() if tile.groups)
@@ -59,13 +59,16 @@ def launcher_of(
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.runtime.hints import DeviceProperties
 
-    stub = kernel.inductor_kernel(GELU.text(), tile)
+    half = tile.itemsize == 2
+    stub = kernel.inductor_kernel((GELU if half else single(GELU)).text(), tile)
     fixed = [p.name for p in stub.fn.params if p.is_constexpr]
     pointers = "x_ptr", "w0_ptr", "p0", "p1", "o0", "o1"
     constants = {"TRANSPOSED": transposed} if "TRANSPOSED" in fixed else {}
     if one_row:
         constants["M"] = 1
-    kinds = dict.fromkeys(stub.fn.arg_names, "i32") | dict.fromkeys(pointers, "*bf16")
+    kinds = dict.fromkeys(stub.fn.arg_names, "i32") | dict.fromkeys(
+        pointers, "*bf16" if half else "*fp32"
+    )
     kinds |= dict.fromkeys((*fixed, *constants), "constexpr")
     aligned = {(stub.fn.arg_names.index(one),): [["tt.divisibility", 16]] for one in pointers}
     meta = {
@@ -123,8 +126,8 @@ def test_inductors_launcher_compiles_the_kernel(
 def test_a_launcher_that_measures_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE).fn))
     plain = object.__new__(kernel_launcher.of.DebugAutotuner)
-    of = {"x_ptr": ("M", "K", "sx", (128, 64))}
+    of = {"x_ptr": ("M", "K", "sx", (128, 64), True)}
     kernel_launcher.use(launcher.fn, {"kernel": plain, "other": torch}, of)
     assert isinstance(plain, kernel_launcher.of.DebugAutotuner)
     assert type(plain) is kernel_launcher.GluonDebugLauncher
-    assert plain.matrices == {"x_ptr": Matrix("M", "K", "sx", (128, 64))}
+    assert plain.matrices == {"x_ptr": Matrix("M", "K", "sx", (128, 64), True)}

@@ -124,7 +124,8 @@ def test_each_matrix_is_described_by_parameters(epilogue: Epilogue, transposed: 
     named = kernel.arguments(x, weights, operands, outputs, epilogue, values, TILE, 2)
     found = described(epilogue, TILE.m, TILE.n, TILE.k, transposed)
     assert {"x_ptr", "w0_ptr", "o0"} <= set(found)
-    for name, (rows, columns, stride, _) in found.items():
+    for name, (rows, columns, stride, _, multiplied) in found.items():
+        assert multiplied == name.startswith(("x", "w"))
         matrix: Tensor = named[name]
         matrix = matrix.mT if name.startswith("w") and transposed else matrix
         assert matrix.shape == (named[rows], named[columns])

@@ -25,7 +25,7 @@ from fusepass.kernels import text_behind
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.torch_private import kernel_launcher
 from fusepass.torch_private.mapped_kernel import MappedKernel
-from tests.kernels.test_gemm_region import GELU
+from tests.kernels.test_gemm_region import GELU, single
 from tests.kernels.test_gluon_stub import copied, launcher_of
 
 FORMS = {  # and whether the host makes descriptors
@@ -38,20 +38,29 @@ FORMS = {  # and whether the host makes descriptors
 
 
 def compiled(
-    form: str, monkeypatch: pytest.MonkeyPatch, *, hosted: bool = False, **given: bool
+    form: str, monkeypatch: pytest.MonkeyPatch, *, hosted: bool = False, **given: Any
 ) -> Any:
-    """What Inductor's launcher makes of a kernel; ``given`` as of ``launcher_of``."""
+    """What Inductor's launcher makes of a kernel; ``given`` as of ``launcher_in``."""
     launcher = launcher_in(form, monkeypatch, hosted=hosted, **given)
     return launcher._precompile_config(launcher.configs[0])
 
 
-def launcher_in(form: str, monkeypatch: pytest.MonkeyPatch, *, hosted: bool, **given: bool) -> Any:
+def launcher_in(
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    hosted: bool,
+    itemsize: int = 2,
+    **given: bool,
+) -> Any:
     monkeypatch.setattr(text_behind, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)
-    tile = next(tile for tile in tiles(GELU).values() if tile.form == form)
+    epilogue = GELU if itemsize == 2 else single(GELU)
+    every = tiles(epilogue, 227 << 10).values()
+    tile = next(one for one in every if (one.form, one.itemsize) == (form, itemsize))
     lies = given.get("transposed", True)
-    made = kernel.inductor_kernel.__wrapped__(GELU.text(), tile, False, hosted, lies)
+    made = kernel.inductor_kernel.__wrapped__(epilogue.text(), tile, False, hosted, lies)
     launcher = launcher_of(copied(made.fn), tile, **given)
     assert isinstance(launcher, kernel_launcher.DirectLauncher)
     return launcher

@@ -28,7 +28,13 @@ ADDRESSES = {
     name: (i + 1) << 20 for i, name in enumerate(("x_ptr", "w0_ptr", "p0", "p1", "o0", "o1"))
 }
 GIVEN = {name: (ADDRESSES | SIZES)[name] for name in PARAMETERS}
-BFLOAT16, SWIZZLE_128, PROMOTED_128 = 9, 3, 2  # as the driver's header numbers them
+BFLOAT16, FLOAT32, TF32, SWIZZLE_128, PROMOTED_128 = (
+    9,
+    7,
+    11,
+    3,
+    2,
+)  # as the driver's header numbers them
 
 
 @dataclass
@@ -203,6 +209,16 @@ def test_one_row_that_is_a_constant(monkeypatch: pytest.MonkeyPatch, driver: Dri
     values = read(pointers, KINDS[:-1] + SCRATCH)
     assert values[:5] == described(driver, 1, 1, 72, 80)
     assert values[-6:] == [136, 72, 80, 96, None, None]
+
+
+def test_what_is_multiplied_is_rounded_to_tf32(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver
+) -> None:
+    """Of operands in single precision; what an epilogue reads and results stay as they are."""
+    made = compiled("pingpong", monkeypatch, hosted=True, itemsize=4).kernel
+    made.run(5, 1, 1, 3, *GIVEN.values())
+    assert [one["dtype"] for one in driver.maps] == [TF32, TF32, *[FLOAT32] * 3]
+    assert [one["strides"] for one in driver.maps][:2] == [[4 * 80], [4 * 96]]
 
 
 def test_tensors_are_given_by_their_addresses(kernel: MappedKernel, driver: Driver) -> None:
