@@ -12,9 +12,10 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, rounded
 
-# Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, and
-# of how few rows are timed: what was chosen among older ones, or otherwise, is timed again.
-_GENERATION, _RENEWED, _FEW = 6, 7, 8
+# Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, of
+# how few rows are timed, and of kernels that round to TF32: what was chosen among older ones, or
+# otherwise, is timed again.
+_GENERATION, _RENEWED, _FEW, _ROUNDED = 6, 7, 8, 9
 _MOST_FEW = 128  # rows
 
 
@@ -69,6 +70,8 @@ class RegionProblem(Problem):
         return "/".join(parts)
 
     def _generation(self) -> int:
+        if self.dtype is torch.float32:
+            return _ROUNDED
         if self.after_reads:
             return _FEW
         renewed = self.m == 1 or 64 < self.m <= _MOST_FEW or self.k % 64 > 0

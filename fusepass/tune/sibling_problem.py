@@ -25,7 +25,7 @@ class SiblingProblem(Problem):
         generation: of our kernels and of what counts against them: choices of older ones are left.
     """
 
-    generation: ClassVar[int] = 1
+    generation: ClassVar[int] = 1  # of half types; kernels in TF32 came to round later
     widths: tuple[int, ...] = ()
     epilogues: tuple[Epilogue, ...] = ()
 
@@ -38,7 +38,7 @@ class SiblingProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
-            f"kernels {self.generation}",
+            f"kernels {self.generation + (self.dtype is torch.float32)}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")

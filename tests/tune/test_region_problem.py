@@ -85,3 +85,5 @@ def test_where_kernels_are_newer(changed: dict[str, int], kernels: int) -> None:
     batched = replace(problem, batches=2)
     assert not batched.after_reads
     assert f"/kernels {6 if problem.m == 64 else min(kernels, 7)}" in batched.key("default")
+    single = replace(problem, dtype=torch.float32)  # whose kernels came to round to TF32
+    assert "/kernels 9" in single.key("default")

@@ -62,6 +62,8 @@ def test_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert len({one.key("default") for one in every}) == len(every)
     assert replace(ONE, m=64).key("default") == ONE.key("default")
+    single = replace(ONE, dtype=torch.float32)  # whose kernels came to round to TF32
+    assert ["kernels 1" in one.key("default") for one in (ONE, single)] == [True, False]
     monkeypatch.setattr(SiblingProblem, "generation", SiblingProblem.generation + 1)
     assert ONE.key("default") not in [one.key("default") for one in every[1:]] + [before]
     assert ONE.key("max-autotune") == ONE.key("max-autotune-no-cudagraphs") != ONE.key("default")
