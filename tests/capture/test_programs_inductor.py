@@ -113,7 +113,7 @@ def _inductor(program: Program, context: str) -> Runs:
         return runs(program, torch.compile(module), module, context)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_results(program: Program) -> None:
     hold(program, "plain")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import replace
+from types import CodeType
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ CASES = [
 
 
 @needs_nvrtc
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(("epilogue", "cut"), CASES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_compiles(epilogue: Epilogue, cut: Stream, dtype: str) -> None:
@@ -65,10 +66,13 @@ def test_shared_memory(products: int) -> None:
         assert cut.shared(products) <= 227 << 10
 
 
-def formula(of: str) -> str:
-    """The right side of an assignment in the kernel's text, as Python."""
+PLACE = "const u32 n", "u32 m", "const int at"
+
+
+def formula(of: str, part: int = 0) -> CodeType:
+    """The right side of an assignment in the kernel's text, as Python; of conditions a part."""
     (found,) = set(re.findall(rf"\b{re.escape(of)} = (.+?)[,;]", TEXT))
-    return found.replace("/", "//")
+    return compile(found.replace("/", "//").split("&&")[part].strip(), of, "eval")
 
 
 @pytest.mark.parametrize("columns", [32, 48, 56, 64])
@@ -79,20 +83,20 @@ def test_where_results_lie(rows: int, columns: int) -> None:
     PTX ISA, "Matrix fragments for wgmma.mma_async.m64nNk16", D: a warp has 16 rows, a thread two
     of them and of each eight columns two. The rows are the weight's here.
     """
-    seen = []
+    top, left, of_n, of_m, of_at = map(formula, ("const u32 top", "left", *PLACE))
+    inside, seen = formula("inside", 1), []
     for warp in range(4):
         for lane in range(32):
             known = {"warp": warp, "lane": lane, "tile": 0, "WIDTH": columns}
-            known["top"] = eval(formula("const u32 top"), known)
-            known["left"] = eval(formula("left"), known)
+            known["top"] = eval(top, known)
+            known["left"] = eval(left, known)
             for part in range(2):
                 for i in range(rows // 4):
                     local = {**known, "part": part, "i": i}
-                    n, m = eval(formula("const u32 n"), local), eval(formula("u32 m"), local)
-                    at = eval(formula("const int at"), local)
+                    n, m, at = (eval(one, local) for one in (of_n, of_m, of_at))
                     assert n == warp * 16 + lane // 4 + 8 * (at // 2 % 2)
                     assert m == at // 4 * 8 + lane % 4 * 2 + at % 2
-                    if eval(formula("inside").split("&&")[1], local):
+                    if eval(inside, local):
                         seen.append((m, n))
     assert sorted(seen) == [(m, n) for m in range(rows) for n in range(columns)]
 

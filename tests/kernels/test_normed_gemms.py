@@ -156,6 +156,7 @@ def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
 
 
 @needs_triton
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("products", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)

@@ -118,6 +118,7 @@ def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
 
 
 @needs_triton
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("rows", [1, 16, 300])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
