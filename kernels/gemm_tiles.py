@@ -108,6 +108,13 @@ class Tile:
         """Whether descriptors round its operands to TF32, so that the host has to make them."""
         return self.groups > 0 and self.itemsize == 4
 
+    def rounds_too_slowly(self, device: torch.device) -> bool:
+        """Whether its instructions round to TF32 what those of Hopper then read from shared memory.
+
+        Tiles of many rows took 1.6 to 2.9 times as long as cuBLAS on an H100.
+        """
+        return self.itemsize == 4 and not (self.groups or self.few_rows) and is_hopper(device)
+
     def tail(self, epilogue: Epilogue) -> int:
         """Steps of K at a tile's end that are computed by halves of its columns; or 0.
 

@@ -97,6 +97,7 @@ def usable(
         and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
         and (tile.language != "cuda" or in_cuda)
         and (hosted or not tile.rounds_by_host)
+        and not tile.rounds_too_slowly(x.device)
     }
 
 
