@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, fx
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fusepass import torch_private
 from fusepass.errors import FrozenChanged
@@ -21,8 +24,9 @@ def watched(
     """The compiled graph; with frozen weights, one that looks before each call whether they are.
 
     Writes in place and new memory are seen (``load_state_dict``, an optimizer's step, ``half()``),
-    at some nanoseconds a weight. Not seen are writes through ``.data`` and those to inference
-    tensors, which count no versions.
+    at some nanoseconds a weight; so are steps of optimizers whose kernels count no versions
+    (``fused=True``). Not seen are writes through ``.data`` or memory that is shared with NumPy, and
+    those to inference tensors.
 
     Raises:
         FrozenChanged: from a call, if a weight is not what it was when it was compiled.
@@ -32,9 +36,14 @@ def watched(
         return compiled
     tensors = [tensor for _, tensor in held]
     states = [_state(tensor) for tensor in tensors]
+    weights = _Weights(tensors)
+    _note_steps()
+    _watched.add(weights)
 
     @functools.wraps(compiled)
     def entered(*args: Any) -> Any:
+        if weights.stepped is not None:
+            raise torch_private.transparent(FrozenChanged(_named(gm, weights.stepped)))
         for tensor, state in zip(tensors, states, strict=True):
             if _state(tensor) != state:
                 raise torch_private.transparent(FrozenChanged(_named(gm, tensor)))
@@ -43,6 +52,30 @@ def watched(
     if getattr(compiled, "_boxed_call", False):
         entered._boxed_call = True  # type: ignore[attr-defined]
     return entered
+
+
+class _Weights:
+    """What a compiled graph holds, and which of it an optimizer has changed."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.held = {id(tensor) for tensor in tensors}  # who watches keeps them alive
+        self.stepped: Tensor | None = None
+
+
+_watched: weakref.WeakSet[_Weights] = weakref.WeakSet()
+
+
+@functools.cache
+def _note_steps() -> None:
+    """From now on, have each step of an optimizer mark the frozen weights that it has changed."""
+    register_optimizer_step_post_hook(_stepped)
+
+
+def _stepped(optimizer: Optimizer, *_: Any) -> None:
+    changed = [one for of in optimizer.param_groups for one in of["params"] if one.grad is not None]
+    for weights in tuple(_watched):
+        found = (one for one in changed if id(one) in weights.held)
+        weights.stepped = weights.stepped if weights.stepped is not None else next(found, None)
 
 
 def _state(tensor: Tensor) -> _State:

@@ -1,7 +1,7 @@
 """One element of an epilogue in CUDA C++ for Hopper: quick special functions, one number each.
 
-They are those of Triton's kernels (``epilogue_text.py``), so that kernels in both languages round
-alike.
+They are those of Triton's kernels (``special_functions.py``), so that kernels in both languages
+round alike.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 import struct
 
 from fusepass.graph.epilogue import Epilogue, Operand
-from fusepass.kernels.epilogue_text import constants, expression, value_text
+from fusepass.kernels.epilogue_text import expression, value_text
+from fusepass.kernels.special_functions import finest, special_functions_in_cuda
 
 
 def element_parameters(epilogue: Epilogue) -> str:
@@ -77,12 +78,9 @@ def _single(found: re.Match[str]) -> str:
     return f"{found[0]}f"
 
 
-def element_helpers() -> str:
-    """The functions that an element's text calls."""
-    text = _HELPERS
-    for key, number in constants().items():
-        text = text.replace(key, f"{number!r}f")
-    return text
+def element_helpers(epilogue: Epilogue) -> str:
+    """The functions that the text of an epilogue's element calls."""
+    return _HELPERS.replace("$special\n", special_functions_in_cuda(finest([epilogue])))
 
 
 _HELPERS = """
@@ -97,27 +95,7 @@ __device__ __forceinline__ float _reciprocal(float x) {
   return y;
 }
 __device__ __forceinline__ float _logistic(float t) { return _reciprocal(1.0f + _exp2(-t)); }
-__device__ __forceinline__ float _normal(float x) {
-  float y = x * x, p = $rest0 + y * $rest1;
-  p = $normal0 + y * ($normal1 + y * ($normal2 + y * p));
-  return _logistic(x * p);
-}
-__device__ __forceinline__ float _erf(float z) {
-  float far = 2.0f * _normal(z * 1.4142135623730951f) - 1.0f;
-  return fabsf(z) < 0.03125f ? z * (1.1283791670955126f - z * z * 0.3761263890318375f) : far;
-}
-__device__ __forceinline__ float _tanh(float x) {
-  float far = 2.0f * _logistic(x * 2.8853900817779268f) - 1.0f;
-  return fabsf(x) < 0.03125f ? x - x * x * x * 0.3333333333333333f : far;
-}
-__device__ __forceinline__ float _expm1(float x) {
-  float near = x * (1.0f + x * (0.5f + x * 0.16666666666666666f));
-  return fabsf(x) < 0.03125f ? near : _exp2(x * 1.4426950408889634f) - 1.0f;
-}
-__device__ __forceinline__ float _log1p(float x) {
-  float near = x * (1.0f - x * (0.5f - x * (0.3333333333333333f - x * 0.25f)));
-  return fabsf(x) < 0.03125f ? near : logf(1.0f + x);
-}
+$special
 template <typename A, typename B>
 __device__ __forceinline__ float _where(bool yes, A one, B other) { return yes ? one : other; }
 __device__ __forceinline__ bool _where(bool yes, bool one, bool other) { return yes ? one : other; }

@@ -1,8 +1,6 @@
 """The text of an epilogue's operations, in what Triton and Gluon call the same.
 
-Where the product's result has a half type, special functions may be cheaper than the CUDA
-library's: two instructions of the special function unit per element are what an epilogue costs
-most, so what can be one function of a logistic is.
+What can be one function of a logistic is written as one; see ``special_functions.py``.
 """
 
 from __future__ import annotations
@@ -12,11 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step
-
-# erf(x / sqrt(2)) = 2 s(x p(x²)) - 1 with s(t) = 1 / (1 + 2**-t): p by weighted least squares on
-# (0, 5.5), largest error of x s(x p(x²)) against x Φ(x): 3.1e-6.
-_NORMAL = (2.3020438192662556, 0.10522991652679782, -3.620242383641106e-4)
-_NORMAL_REST = (-8.791303694468331e-5, 3.2105199753848347e-6)
+from fusepass.kernels.special_functions import finest, special_functions
 
 _HELPERS = '''\
 @triton.jit
@@ -29,40 +23,6 @@ def _reciprocal(x):
 def _logistic(t):
     """1 / (1 + 2**-t)"""
     return _reciprocal(1.0 + tl.exp2(-t))
-
-
-@triton.jit
-def _normal(x):
-    """(1 + erf(x / sqrt(2))) / 2"""
-    y = x * x  # far out p only grows: it needs no bound
-    p = $rest0 + y * $rest1
-    p = $normal0 + y * ($normal1 + y * ($normal2 + y * p))
-    return _logistic(x * p)
-
-
-@triton.jit
-def _erf(z):
-    """To 3e-6, for results of half precision: the library's takes half as long as the GEMM."""
-    far = 2.0 * _normal(z * 1.4142135623730951) - 1.0
-    return tl.where(tl.abs(z) < 0.03125, z * (1.1283791670955126 - z * z * 0.3761263890318375), far)
-
-
-@triton.jit
-def _tanh(x):
-    far = 2.0 * _logistic(x * 2.8853900817779268) - 1.0
-    return tl.where(tl.abs(x) < 0.03125, x - x * x * x * 0.3333333333333333, far)
-
-
-@triton.jit
-def _expm1(x):
-    near = x * (1.0 + x * (0.5 + x * 0.16666666666666666))
-    return tl.where(tl.abs(x) < 0.03125, near, tl.exp2(x * 1.4426950408889634) - 1.0)
-
-
-@triton.jit
-def _log1p(x):
-    near = x * (1.0 - x * (0.5 - x * (0.3333333333333333 - x * 0.25)))
-    return tl.where(tl.abs(x) < 0.03125, near, tl.log(1.0 + x))
 
 
 @triton.jit
@@ -125,18 +85,10 @@ EXPRESSIONS = PLAIN | {
 }
 
 
-def helpers() -> str:
-    """The functions that epilogues and kernels call."""
+def helpers(*epilogues: Epilogue) -> str:
+    """The functions that these epilogues, and kernels, call."""
     text = _HELPERS.replace("$reciprocal", "1.0 / x" if interpreted() else _RECIPROCAL)
-    for key, number in constants().items():
-        text = text.replace(key, repr(number))
-    return text
-
-
-def constants() -> dict[str, float]:
-    """The numbers that stand for names in the text of these functions."""
-    found = {f"$normal{i}": number for i, number in enumerate(_NORMAL)}
-    return found | {f"$rest{i}": number for i, number in enumerate(_NORMAL_REST)}
+    return f"{text}\n\n{special_functions(finest(epilogues))}"
 
 
 def interpreted() -> bool:

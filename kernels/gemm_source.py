@@ -134,7 +134,7 @@ def source(epilogue: Epilogue) -> str:
 def completed(epilogue: Epilogue, body: str) -> str:
     """The module of a kernel's text: helpers and the epilogue before it, its parameters put in."""
     names = list(parameters(epilogue))
-    text = BEGINNING + OPERAND + helpers() + "\n\n" + epilogue_function(epilogue) + body
+    text = BEGINNING + OPERAND + helpers(epilogue) + "\n\n" + epilogue_function(epilogue) + body
     replaced = {
         "$params": "".join(f"{name}, " for name in names),
         " $given": "".join(f", {name}" for name in names),

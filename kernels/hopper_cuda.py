@@ -123,7 +123,7 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$fewer": REGISTERS.format("dec", 40 if shape.groups < 3 else 32) * shape.many,
         "$more_registers": REGISTERS.format("inc", {1: 216, 2: 232, 3: 160}[shape.groups])
         * shape.many,
-        "$helpers": element_helpers(),
+        "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
     text = PRIMITIVES + TEXT

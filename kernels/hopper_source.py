@@ -173,4 +173,4 @@ def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool, tail: bool = F
     }
     for key, value in replaced.items():
         text = text.replace(key, value)
-    return IMPORTS + in_gluon(helpers()) + text
+    return IMPORTS + in_gluon(helpers(epilogue)) + text

@@ -111,7 +111,7 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
             f"            put(({TYPES[one.dtype]}*)t.o{i} + (u64)m * t.N + n, r[{i}]);"
             for i, one in outputs
         ),
-        "$helpers": element_helpers(),
+        "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
     text = PRIMITIVES + TEXT

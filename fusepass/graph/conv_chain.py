@@ -212,9 +212,10 @@ def _changes_channels(value: Any, like: Tensor) -> bool:
 
 
 def _through_casts(value: Any, nodes: set[fx.Node]) -> Any:
+    """What is cast from one floating dtype to another; to whole numbers or truth is no cast."""
     while is_cast(value) and len(value.users) == 1:
-        inner = tensor_value(value.args[0])
-        if inner is None or inner.dtype not in DTYPES:
+        inner, outer = tensor_value(value.args[0]), tensor_value(value)
+        if inner is None or outer is None or not {inner.dtype, outer.dtype} <= {*DTYPES}:
             break
         nodes.add(value)
         value = value.args[0]

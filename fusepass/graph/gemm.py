@@ -22,8 +22,13 @@ def is_gemm(node: fx.Node) -> bool:
     if not str(node.target).endswith(".default"):
         return False  # with a dtype of its own for the result
     numbers = all(is_constant(one) for one in scales_of(node))
-    kinds = FLOATS if torch.backends.cuda.matmul.fp32_precision == "tf32" else FLOATS[1:]
+    kinds = FLOATS if tf32_allowed() else FLOATS[1:]
     return value.dim() == dims and value.dtype in kinds and numbers
+
+
+def tf32_allowed() -> bool:
+    """Whether the user lets products in single precision be TF32."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,7 @@ from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, calls_of, is_cast, wi
 _aten = torch.ops.aten
 ADD, SUB, MUL, DIV = (getattr(_aten, name).Tensor for name in ("add", "sub", "mul", "div"))
 _CALLS = {"add": ADD, "sub": SUB, "mul": MUL, "div": DIV}
-_OPERATORS = {name: getattr(operator, name) for name in ("add", "sub", "mul")}
-_OPERATORS["div"] = operator.truediv
+_FLOATS = {*FLOATS, torch.float64}
 CONVERT = torch.ops.prims.convert_element_type.default
 RESHAPE, PERMUTE = _aten.reshape.default, _aten.permute.default
 _RESHAPES = {f"aten.{name}.default" for name in (*VIEWS, "unsqueeze", "squeeze")}
@@ -78,7 +76,7 @@ class ChannelWriter:
         inner = value.args[0] if value.args else None
         if torch_private.operator_name(value.target) and isinstance(inner, fx.Node):
             same = _count_is(inner, channels)
-            if same and (is_cast(value) or str(value.target) in _RESHAPES):
+            if same and (_is_rounding(value) or str(value.target) in _RESHAPES):
                 return self.vector(inner, channels)
             given = [one for one in value.args if isinstance(one, fx.Node)]
             whole = calls_of(value) is not None and _count_is(value, channels)
@@ -115,13 +113,23 @@ class ChannelWriter:
         if isinstance(left, fx.Node):
             return self.call(_CALLS[op], left, right)
         if not isinstance(right, fx.Node):
-            return _OPERATORS[op](left, right)
+            return _in_single(_CALLS[op], left, right)
         if op == "div":
             op, right = "mul", self.call(_aten.reciprocal.default, right)
         if op == "sub":
             op, right = "add", self.call(MUL, right, -1.0)
         nothing = left == (1.0 if op == "mul" else 0.0)
         return right if nothing else self.call(_CALLS[op], right, left)
+
+
+def _in_single(call: Any, left: float, right: float) -> float:
+    """What comes of two numbers in single precision, as of tensors: NaN or infinity, too."""
+    return float(call(*(torch.tensor(one, dtype=torch.float32) for one in (left, right))))
+
+
+def _is_rounding(node: fx.Node) -> bool:
+    """Whether a node casts from one floating dtype to another, which single precision holds."""
+    return is_cast(node) and {node.meta["val"].dtype, node.args[0].meta["val"].dtype} <= _FLOATS  # type: ignore[union-attr]
 
 
 def _count_is(node: fx.Node, count: int) -> bool:

@@ -5,8 +5,8 @@ the activation behind it. For ReLU and for clamps between two numbers (ReLU6, ha
 hard-sigmoid) oneDNN takes the larger of two numbers by an instruction that drops NaN: where eager
 gives NaN, its kernels give 0, or an end of the clamp. Under passes of ours these activations are
 computed behind the library's call, in code Inductor generates: ResNet-18 takes as long
-(``tests/perf/cpu_models.py``). What keeps NaN (SiLU, GELU, hard-swish, leaky ReLU, tanh, sigmoid,
-sums) stays in the call.
+(``tests/perf/cpu_models.py``). What keeps NaN (SiLU, GELU, hard-swish, leaky ReLU unless its slope
+is 0, tanh, sigmoid, sums) stays in the call.
 
 Run on 2.11 to 2.15.
 """
@@ -58,6 +58,8 @@ def _parted(theirs: Callable[..., Any], variant: str) -> Callable[..., Any]:
     def lower(*args: Any, **kwargs: Any) -> Any:
         *operands, name, numbers, _ = args
         behind = _ACTIVATIONS.get(name)
+        if name == "leaky_relu" and numbers[0] == 0:
+            behind = _leaky  # by ReLU it is computed otherwise
         if behind is None or kwargs or not under_our_passes():
             return theirs(*args, **kwargs)
         return behind(theirs(*operands, *_NOTHING[variant]), numbers)
@@ -73,6 +75,15 @@ def _relu(x: Any, _: Sequence[float]) -> Any:
     from torch._inductor.lowering import lowerings
 
     return lowerings[torch.ops.aten.relu.default](x)
+
+
+def _leaky(x: Any, slopes: Sequence[float]) -> Any:
+    from torch._inductor.lowering import lowerings
+
+    wide = _cast(x, torch.float32)
+    below = lowerings[torch.ops.aten.mul.Tensor](wide, slopes[0])
+    above = lowerings[torch.ops.aten.gt.Scalar](wide, 0.0)
+    return _cast(lowerings[torch.ops.aten.where.self](above, wide, below), x.get_dtype())
 
 
 def _between(x: Any, ends: Sequence[float]) -> Any:

@@ -7,8 +7,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field
 
 import torch
@@ -17,9 +15,11 @@ from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.tune import model, timing
+from fusepass.tune.as_exact import as_exact
 from fusepass.tune.device_name import device_name
 from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.progress import shown
+from fusepass.tune.side_by_side import compiled_side_by_side
 from fusepass.tune.table import Entry, Table, open_table
 
 logger = logging.getLogger("fusepass")
@@ -30,7 +30,6 @@ SECONDS_PER_PROBLEM_AUTOTUNED = 0.5
 _SMALLEST_ESTIMATED_GAIN = 1.03
 _QUIET = 0.03  # noise of a good measurement; of a busy device's it is several times that
 _ATTEMPTS = 3
-_COMPILED_AT_ONCE = 4
 
 
 @dataclass
@@ -124,7 +123,7 @@ def tune(
     Raises:
         Exception: whatever stopped the timing.
     """
-    able = [one for one in candidates if one.refuses(problem) is None]
+    able = as_exact(problem, [one for one in candidates if one.refuses(problem) is None])
     samples = measure(problem, able, seconds, mode)
     best = winner(samples)
     entry = Entry(best, samples.medians(), "tuned")
@@ -148,7 +147,7 @@ def measure(
     with torch_private.real_tensors(), plain, torch.cuda.device(problem.device):
         inputs = timing.make_inputs(problem)
         if not mode.startswith("max-autotune"):
-            _compiled_side_by_side(candidates, inputs, problem.device)
+            compiled_side_by_side(candidates, inputs, problem.device)
         calls = {}
         what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: compiling"
         for one in shown(candidates, what, wanted=mode.startswith("max-autotune")):
@@ -171,33 +170,6 @@ def measure(
             if attempts[-1].disturbance() <= _QUIET:
                 break
         return min(attempts, key=timing.Samples.disturbance)
-
-
-def _compiled_side_by_side(
-    candidates: Sequence[Candidate],
-    inputs: tuple[torch.Tensor | None, ...],
-    device: torch.device,
-) -> None:
-    """Call those that compile once, in threads: compilers let go of the interpreter meanwhile.
-
-    What fails here fails again, and is reported, when it is called for itself.
-    """
-    waiting = [one for one in candidates if one.compiles]
-    if len(waiting) < 2:
-        return
-    torch.cuda.synchronize(device)  # the stream of this thread is not that of the others
-
-    def called(one: Candidate) -> None:
-        with torch.cuda.device(device), torch.no_grad():
-            torch.cuda.synchronize(device)  # a thread has no context before it asks for something
-            one.run(*inputs)
-            torch.cuda.synchronize(device)
-
-    with ThreadPoolExecutor(_COMPILED_AT_ONCE) as pool:
-        calls = [pool.submit(copy_context().run, called, one) for one in waiting]
-    for one, done in zip(waiting, calls, strict=True):
-        if done.exception() is not None:
-            logger.debug("fusepass: %s, called in a thread: %r", one.name, done.exception())
 
 
 def _call(
@@ -231,6 +203,7 @@ def _timed(
     seconds = SECONDS_PER_PROBLEM_AUTOTUNED if autotuned else SECONDS_PER_PROBLEM
     began = time.perf_counter()
     try:
+        every, able = able, as_exact(problem, able)
         samples = measure(problem, able, seconds, mode)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         _state.failed[key] = f"timing failed: {type(error).__name__}: {error}"
@@ -243,7 +216,10 @@ def _timed(
     best = winner(samples)
     medians = samples.medians()
     logger.info("fusepass: timed %s: %s", key, medians)
-    choice = _compared(best, medians, "measured", f"; finding out took {spent:.1f} s")
+    note = f"; finding out took {spent:.1f} s"
+    if len(able) < len(every):
+        note += "; a library computes it in single precision, others would in TF32"
+    choice = _compared(best, medians, "measured", note)
     noise = samples.disturbance()
     if noise <= _QUIET and len(medians) == len(able):
         table.add(key, Entry(best, medians))

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusepass.graph.gemm import tf32_allowed
+
 INDUCTOR = "inductor"
 REFERENCE = "reference"
 
@@ -96,6 +98,11 @@ class Problem:
         return x, weight, noise(n, 1.0) if self.bias else None
 
     @property
+    def may_be_tf32(self) -> bool:
+        """Whether its products may be TF32; of convolutions the library alone decides."""
+        return self.op == "linear_activation" and in_tf32(self.dtype)
+
+    @property
     def bytes_needed(self) -> int:
         """Of inputs and results."""
         return (sum(self._extents) + 4 * self.m * self.n) * self.dtype.itemsize
@@ -157,6 +164,11 @@ class Choice:
     microseconds: dict[str, float]
     source: str
     why: str
+
+
+def in_tf32(dtype: torch.dtype) -> bool:
+    """Whether the user lets products of a dtype be TF32."""
+    return dtype is torch.float32 and tf32_allowed()
 
 
 def rounded(size: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue
-from fusepass.tune.problem import Problem, rounded
+from fusepass.tune.problem import Problem, in_tf32, rounded
 
 # Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, of
 # how few rows are timed, and of kernels that round to TF32: what was chosen among older ones, or
@@ -117,6 +117,11 @@ class RegionProblem(Problem):
             for s, w in zip(self.batch_strides, whole, strict=True)
         ]
         return "".join(f"{kind}{of} " for kind, of in zip(kinds, "xw", strict=True) if kind)
+
+    @property
+    def may_be_tf32(self) -> bool:
+        """Whether its products may be TF32."""
+        return in_tf32(self.dtype)
 
     @property
     def bytes_needed(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue
-from fusepass.tune.problem import Problem, rounded
+from fusepass.tune.problem import Problem, in_tf32, rounded
 from fusepass.tune.region_problem import random_operands
 
 
@@ -60,6 +60,11 @@ class SiblingProblem(Problem):
             for operand in random_operands(epilogue, self.m, n, self.device, generator)
         ]
         return (x, *weights, *operands)
+
+    @property
+    def may_be_tf32(self) -> bool:
+        """Whether its products may be TF32."""
+        return in_tf32(self.dtype)
 
     @property
     def bytes_needed(self) -> int:

@@ -87,6 +87,28 @@ def test_a_change_is_an_error_until_it_is_compiled_again(change: Callable[[Net],
         torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_step_that_counts_no_version(kind: type[torch.optim.Optimizer]) -> None:
+    """Of an optimizer whose weights are others nothing is said, nor of a step without gradients."""
+    net, other, x = Net().eval(), nn.Linear(4, 4), torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(net, backend="fusepass", options=OPTIONS)
+    optimizers = [kind(one.parameters(), lr=0.5, fused=True) for one in (other, net)]
+    with torch.no_grad():
+        compiled(x)
+    other(torch.randn(2, 4)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+    net(x).sum().backward()
+    optimizers[1].step()
+    with torch.no_grad():
+        with pytest.raises(FrozenChanged, match="weight"):
+            compiled(x)
+        torch.compiler.reset()
+        torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+
+
 def test_another_weight_object_is_compiled_anew() -> None:
     net, x = Net().eval(), torch.randn(2, 3, 8, 8)
     compiled = torch.compile(net, backend="fusepass", options=OPTIONS)

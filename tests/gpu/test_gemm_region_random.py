@@ -32,7 +32,7 @@ class Case:
         size = self.dtype.itemsize
         fitting = [tile for tile in every.values() if tile.itemsize == size]
         self.tile: Tile = draw.choice(sorted(fitting, key=str))
-        most = {"row": 1, "rows": self.tile.m}.get(self.tile.form, 700)
+        most = self.tile.m if self.tile.few_rows or self.tile.form == "rows" else 700
         self.m = draw.choice([0, 1, most, draw.randint(1, most), draw.randint(1, most)])
         self.n, self.k = (self.size(600), self.size(1200))
         if draw.random() < 0.05:
@@ -109,4 +109,4 @@ def test_random_cases(group: int, tf32: None) -> None:
         facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
         assert within(got, exact, eager), facts
         assert all(out.is_contiguous() for out in got), facts
-    assert launched >= CASES // 10
+    assert launched >= CASES // 6

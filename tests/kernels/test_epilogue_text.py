@@ -130,32 +130,39 @@ def test_long_sums_are_read_in_time() -> None:
     assert line(of(*steps)) == "2.0 * _logistic(v34 * 184.6649652337873)"
 
 
-@pytest.fixture
-def functions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The helpers of kernels, computed by torch in single precision."""
+HALF = "bfloat16", "float16"
+
+
+@pytest.fixture(params=[*HALF, "float32"])
+def functions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The helpers of kernels with results of a dtype, computed by torch in single precision."""
     monkeypatch.setattr(epilogue_text, "interpreted", lambda: True)
     tl = SimpleNamespace(
         exp2=torch.exp2, log=torch.log, abs=torch.abs, where=torch.where, constexpr=None
     )
     space: dict[str, Any] = {"tl": tl, "triton": SimpleNamespace(jit=lambda function: function)}
-    exec(compile(epilogue_text.helpers(), "helpers", "exec"), space)
-    return space
+    epilogue = Epilogue(1, (), (), (Output("%0", request.param),))
+    exec(compile(epilogue_text.helpers(epilogue), "helpers", "exec"), space)
+    return space | {"of": request.param}
 
 
-FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
-    "_normal": (torch.special.ndtr, 7e-6, -3e38),
-    "_erf": (torch.erf, 1.5e-5, -3e38),
-    "_tanh": (torch.tanh, 4e-7, -3e38),
-    "_logistic": (lambda t: 1 / (1 + torch.exp2(-t)), 2e-7, -3e38),
-    "_expm1": (torch.expm1, 4e-6, -80.0),
-    "_log1p": (torch.log1p, 4e-7, -0.999),
+# What is meant; the largest error allowed for each dtype, of results above 1 relative; from where.
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[float, float, float], float]] = {
+    "_normal": (torch.special.ndtr, (6e-5, 6e-6, 2.5e-7), -3e38),
+    "_erf": (torch.erf, (1.3e-4, 1.2e-5, 2.5e-7), -3e38),
+    "_tanh": (torch.tanh, (4e-7, 4e-7, 2e-7), -3e38),
+    "_logistic": (lambda t: 1 / (1 + torch.exp2(-t)), (2e-7, 2e-7, 2e-7), -3e38),
+    "_expm1": (torch.expm1, (4e-6, 4e-6, 4e-6), -80.0),
+    "_log1p": (torch.log1p, (4e-7, 4e-7, 2e-7), -0.999),
 }
+GRADES = [*HALF, "float32"]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_as_exact_as_they_say(functions: dict[str, Any], name: str) -> None:
     """Over the whole range, and what becomes of infinities and NaN."""
-    meant, allowed, least = FUNCTIONS[name]
+    meant, every, least = FUNCTIONS[name]
+    allowed = every[GRADES.index(functions["of"])]
     grid = torch.cat([torch.linspace(-8, 8, 400001), torch.logspace(-6, 38, 5001)])
     grid = torch.cat([grid, -grid, torch.tensor([math.inf, -math.inf, math.nan, 0.0])])
     x = grid[~(grid < least) & ~((grid > 80) & (name == "_expm1"))]
@@ -177,6 +184,32 @@ def test_truth_of_numbers(functions: dict[str, Any], op: str) -> None:
     for a, b in (pairs, [one.bool() for one in pairs]):
         got = eval(text, functions, {"a": a, "b": b})
         assert torch.equal(got, getattr(torch, op)(*(a, b)[:count]))
+
+
+SMALL_RESULTS = {  # with the largest relative error allowed for each dtype
+    "_normal": (torch.special.ndtr, (2e-4, 1.4e-5, 4e-7)),
+    "_erf": (torch.erf, (5e-4, 4e-5, 5e-7)),
+    "_tanh": (torch.tanh, (3e-6, 3e-6, 4e-7)),
+    "_expm1": (torch.expm1, (3e-6, 3e-6, 4e-7)),
+    "_log1p": (torch.log1p, (3e-6, 3e-6, 4e-7)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_RESULTS)
+def test_small_results_are_relatively_exact(functions: dict[str, Any], name: str) -> None:
+    """Near 0, and of the normal distribution its tail, where formulas lose all digits at last."""
+    meant, every = SMALL_RESULTS[name]
+    allowed = every[GRADES.index(functions["of"])]
+    near = torch.logspace(-30, 0, 20001)
+    x = torch.linspace(-5, 0, 20001) if name == "_normal" else torch.cat([near, -near * 0.9])
+    want = meant(x.double())
+    error = ((functions[name](x).double() - want) / want).abs()
+    if name == "_normal":
+        error /= 1 + x.double().square()
+    assert float(error.max()) <= allowed
+    zero = torch.tensor([-0.0])
+    if name != "_normal":
+        assert torch.equal(functions[name](zero).signbit(), zero.signbit())
 
 
 def test_gelu_far_out(functions: dict[str, Any]) -> None:

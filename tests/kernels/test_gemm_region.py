@@ -109,6 +109,19 @@ GRADIENT = Epilogue(  # of a bias, too
     ),
 )
 SUMS = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "float32", "columns")))
+TAIL = Epilogue(  # GELU with nothing behind it, so that its small results are seen
+    1,
+    (Operand("row", "bfloat16"),),
+    (
+        Step("add", ("%0", "%1")),
+        Step("mul", ("%2", 2**-0.5)),
+        Step("erf", ("%3",)),
+        Step("add", ("%4", 1.0)),
+        Step("mul", ("%2", "%5")),
+        Step("mul", ("%6", 0.5)),
+    ),
+    (Output("%7", "bfloat16"),),
+)
 LOSS = Epilogue(1, (), (Step("mul", ("%0", "%0")),), (Output("%1", "float32", "rows"),))
 BACKWARD = Epilogue(  # of a gated pair: what comes from behind, and both that were saved
     1,
@@ -161,7 +174,8 @@ def inputs(
 
     shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
     operands = [noise(*shapes[o.kind], dtype=getattr(torch, o.dtype)) for o in epilogue.operands]
-    return noise(m, k), [noise(n, k).t() for _ in range(epilogue.products)], operands
+    scale = max(k, 1) ** -0.5  # so that functions are not asked for numbers far out only
+    return noise(m, k), [(noise(n, k) * scale).t() for _ in range(epilogue.products)], operands
 
 
 def exact_and_eager(
@@ -169,11 +183,19 @@ def exact_and_eager(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The outputs in fp64, and as single operations give them."""
     exact = kernel.reference(x.double(), [w.double() for w in weights], operands, epilogue)
-    if x.dtype is torch.float32:  # a library may compute such sizes in full single precision
+    if x.dtype is torch.float32 and x.shape[-2] > 1:  # on the CPU there is no TF32
         x, weights = as_tf32(x), [as_tf32(w) for w in weights]
     products = [(x @ w).float().flatten(0, -2) for w in weights]
     eager = evaluate(epilogue, products, operands)
     return complete(epilogue, exact), complete(epilogue, eager)
+
+
+def far_out(
+    mean: float, m: int, dtype: torch.dtype, n: int = 32, k: int = 64
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Inputs of ``TAIL`` whose pre-activations are near ``mean``."""
+    x, (weight,), _ = inputs(PLAIN, m, n, k, dtype)
+    return x, [(weight.t() * 0.3).t()], [torch.full((n,), mean, dtype=dtype)]
 
 
 def as_tf32(matrix: Tensor) -> Tensor:
@@ -342,6 +364,12 @@ def interpreted(everything: bool) -> None:
             made = kernel.launch(x, weights, operands, single(as_given).text(), tile)
             both_ways = exact_and_eager(single(as_given), x, weights, operands)
             assert within(complete(single(as_given), made), *both_ways), (name, "in TF32")
+        for mean, tile in itertools.product((-2.5, -4.5) if name == "gelu" else (), (grid, *few)):
+            for dtype, shown in ((torch.float16, "float16"), (torch.float32, "float32")):
+                tail = parse(TAIL.text().replace("bfloat16", shown))
+                given = far_out(mean, 1 if tile.form == "row" else 20, dtype)
+                made = kernel.launch(*given, tail.text(), tile)
+                assert within(made, *exact_and_eager(tail, *given)), (mean, tile.name, dtype)
         for tile in (grid, *few) if not epilogue.reduced else ():
             m = 1 if tile.form == "row" else 19
             x, weights, operands = batches_of(3, m, epilogue, 24, 8, torch.float16)

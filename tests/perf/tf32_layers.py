@@ -69,6 +69,7 @@ LAYERS: dict[str, tuple[int, Callable[[], Layer]]] = {
     "SwiGLU, 64 x 4096 -> 2 * 14336": (64, lambda: Layer(_gated, 4096, 14336, 14336)),
     "SwiGLU, 16 x 4096 -> 2 * 14336": (16, lambda: Layer(_gated, 4096, 14336, 14336)),
     "SwiGLU, 1 x 4096 -> 2 * 14336": (1, lambda: Layer(_gated, 4096, 14336, 14336)),
+    "GELU, 1 x 2048 -> 8192": (1, lambda: Layer(lambda x, w: F.gelu(w(x)), 2048, 8192)),
     "GELU, 32 x 2048 -> 8192": (32, lambda: Layer(lambda x, w: F.gelu(w(x)), 2048, 8192)),
     "GELU, 64 x 1024 -> 4096": (64, lambda: Layer(lambda x, w: F.gelu(w(x)), 1024, 4096)),
     "projections, 16 x 4096": (16, lambda: Layer(_projections, 4096, 4096, 1024, 1024)),

@@ -23,6 +23,7 @@ DROPPING: dict[str, Callable[[], nn.Module]] = {
     "relu6": nn.ReLU6,
     "hardtanh": lambda: nn.Hardtanh(-0.3, 0.7),
     "hardsigmoid": nn.Hardsigmoid,
+    "leaky_relu of 0": lambda: nn.LeakyReLU(0.0),
 }
 KEEPING: dict[str, Callable[[], nn.Module]] = {
     "swish": nn.SiLU,

@@ -12,6 +12,7 @@ import torch
 
 from fusepass.tune import decide
 from fusepass.tune.problem import Candidate
+from fusepass.tune.side_by_side import compiled_side_by_side
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
@@ -36,7 +37,7 @@ def called(count: int, failing: int | None = None) -> list[tuple[str, str, bool]
         return Candidate(f"ours {number}", run, compiles=compiles)
 
     candidates = [candidate(number, number > 0) for number in range(count + 1)]
-    decide._compiled_side_by_side(candidates, (torch.zeros(1),), torch.device("cuda"))
+    compiled_side_by_side(candidates, (torch.zeros(1),), torch.device("cuda"))
     return sorted(calls)
 
 
