@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step
+from fusepass.graph.epilogue import Argument, Epilogue, Operand, Output, Step, in_single
 from fusepass.kernels.special_functions import finest, special_functions
 
 _HELPERS = '''\
@@ -283,6 +283,7 @@ def value_text(arg: Argument) -> str:
         return f"v{arg[1:]}"
     if isinstance(arg, bool):
         return repr(arg)
+    arg = in_single(arg)
     if arg != arg or abs(arg) == float("inf"):
         return f'float("{arg!r}")'
     return repr(float(arg))

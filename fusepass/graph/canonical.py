@@ -78,13 +78,22 @@ def op_name(node: fx.Node) -> str | None:
     """Canonical name of the operation of a call node, or None when it is not one of torch's.
 
     In-place spellings keep a trailing underscore (``add_``), so that they never look pure.
+    A view as another dtype, which is no reshape, is ``view_dtype``.
     """
     if node.op == "call_method":
-        name = _OPERATOR_METHODS.get(str(node.target), str(node.target))
-        return _SYNONYMS.get(name, name)
-    if node.op != "call_function":
+        name: str | None = _OPERATOR_METHODS.get(str(node.target), str(node.target))
+        name = _SYNONYMS.get(str(name), name)
+    elif node.op == "call_function":
+        name = _function_name(node.target)
+    else:
         return None
-    return _function_name(node.target)
+    if name == "view" and any(isinstance(arg, torch.dtype) for arg in _given(node)):
+        return "view_dtype"
+    return name
+
+
+def _given(node: fx.Node) -> tuple[Any, ...]:
+    return *node.args, *node.kwargs.values()
 
 
 @functools.lru_cache(maxsize=4096)  # every pass over a graph asks again

@@ -11,6 +11,8 @@ two operations is left out, as Inductor leaves it out inside a kernel.
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -218,6 +220,8 @@ def evaluate(
         if isinstance(arg, str):
             return values[int(arg[1:])]
         kind = torch.bool if isinstance(arg, bool) else wide
+        if wide is torch.float32:
+            arg = in_single(arg)
         # Filled on the device: a copy from the host could not be part of a CUDA graph.
         return torch.full((), arg, dtype=kind, device=first.device)
 
@@ -232,6 +236,15 @@ def evaluate(
         return whole.to(getattr(torch, out.dtype)).contiguous()
 
     return list(map(stored, epilogue.outputs))
+
+
+def in_single(number: float) -> float:
+    """A number, or infinity where that is its nearest in single precision."""
+    try:
+        struct.pack("<f", number)
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return number
 
 
 def is_constant(value: Any) -> bool:

@@ -51,7 +51,8 @@ def region_at(
     partner = _partner(gemm)
     if partner is None:
         raise NoRegion("no other product of the same operand meets it")
-    return grown([gemm, partner], (), reductions=reductions, scales=scales)
+    both = [node for node in gemm.graph.nodes if node in (gemm, partner)]  # in their order
+    return grown(both, (), reductions=reductions, scales=scales)
 
 
 def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:

@@ -26,6 +26,7 @@ from typing import Any
 from networkx.utils import UnionFind
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
@@ -130,10 +131,14 @@ def _reads(one: Member) -> dict[tuple[fx.Node, int, int], int]:
     for node, operand in zip(one.operands, one.body.operands, strict=True):
         value = node.meta["val"]
         if operand.kind != "scalar":
-            found[through_views(node), value.numel(), one.roots[0].meta["val"].numel()] = (
-                value.nbytes
-            )
+            read, made = (_hint(each.numel()) for each in (value, one.roots[0].meta["val"]))
+            found[through_views(node), read, made] = read * value.dtype.itemsize
     return found
+
+
+def _hint(size: Any) -> int:
+    """A size, or what it was when it was traced."""
+    return torch_private.size_hint(size) or 0
 
 
 def _read_again(sharing: Sequence[Member]) -> int:

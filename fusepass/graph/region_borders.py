@@ -12,9 +12,11 @@ from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import CASTS, FLOATS, NoRegion
+from fusepass.graph.library_calls import VIEWS
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_reductions import Reduced
 
+_ALIASES = VIEWS | frozenset("slice select as_strided expand t transpose diagonal unfold".split())
 _MOST_OUTPUTS = 3
 MOST_REDUCED = 2
 
@@ -111,6 +113,8 @@ def _outputs(
             continue
         if node not in growth.known:
             raise NoRegion("the packed product is used as a whole")
+        if _shown(node, taken) and not node.meta["val"].is_contiguous():
+            raise NoRegion("a part of the packed product is a result, whose strides are seen")
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
         stored.setdefault((growth.known[node], dtype), []).append(node)
     ordered = sorted(stored.items(), key=lambda one: _rank(one[0][0]), reverse=True)
@@ -119,6 +123,22 @@ def _outputs(
     if any(value[0] == "operand" or dtype == "bool" for (value, dtype), _ in ordered):
         raise NoRegion("what it hands out is no product's")
     return ordered
+
+
+def _shown(node: fx.Node, taken: set[fx.Node]) -> bool:
+    """Whether a value, or a view of it, is a result that the user sees.
+
+    Which results are no others' than the backward's, Inductor writes down at the output.
+    """
+    for user in node.users:
+        if user.op == "output":
+            results = list(user.args[0]) if isinstance(user.args[0], (tuple, list)) else [node]
+            seen = user.meta.get("user_visible_output_idxs", range(len(results)))
+            if any(results[i] is node for i in seen):
+                return True
+        elif user not in taken and op_name(user) in _ALIASES and _shown(user, taken):
+            return True
+    return False
 
 
 def _reduced(growth: Growth) -> list[tuple[tuple[Value, Reduced], list[fx.Node]]]:

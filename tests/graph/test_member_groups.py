@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fusepass.graph import member_groups
 from fusepass.graph.epilogue import evaluate
 from fusepass.graph.member_groups import FEWEST, Groups, groups_of
 from fusepass.graph.members import Member, program_of
@@ -340,3 +342,17 @@ def test_a_chain_longer_than_pythons_stack() -> None:
         return [*(x.exp() + 1 for x in xs), long]
 
     assert sizes(program, many(3, 4), torch.randn(3, 4)) == [COUNT]
+
+
+def test_sizes_that_vary() -> None:
+    """They are looked at as they were when they were traced."""
+
+    def program(xs: list[Tensor], ys: list[Tensor], shared: Tensor) -> list[Tensor]:
+        return [x.clone() * y + shared for x, y in zip(xs, ys, strict=True)]
+
+    made = make_fx(program, tracing_mode="symbolic")(many(3, 4), many(3, 1), torch.randn(4))
+    assert all(len(group) >= FEWEST for group in read(made.graph))
+    (group,) = read(traced(lambda xs: [one * 2 for one in xs], many(2, 5)))
+    assert [*member_groups._reads(group[0]).values()] == [2 * 5 * 4]
+    x = next(node for node in made.graph.nodes if "val" in node.meta and node.meta["val"].ndim == 2)
+    assert [*member_groups._reads(replace(group[0], operands=(x,))).values()] == [3 * 4 * 4]
