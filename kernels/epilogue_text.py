@@ -254,8 +254,13 @@ def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str,
         for power, factor in left.items():
             for more, by in right.items():
                 found[power + more] = found.get(power + more, 0.0) + factor * by
-    bounded = max(found) <= 3 and all(map(math.isfinite, found.values()))
+    bounded = max(found) <= 3 and all(map(_normal_in_single, found.values()))
     return (one or other, found) if bounded else itself
+
+
+def _normal_in_single(number: float) -> bool:
+    """Whether a factor is 0, or kept by single precision: two that are not may have no effect."""
+    return number == 0 or 2.0**-126 <= abs(number) < 2.0**128
 
 
 def _behind(epilogue: Epilogue, arg: Argument) -> Step | None:

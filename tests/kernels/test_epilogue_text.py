@@ -123,6 +123,14 @@ def test_a_half_of_something_else_stays() -> None:
     assert line(other) == "v1 * v3"
 
 
+@pytest.mark.parametrize("factor", [1e30, 1e-30])
+def test_factors_that_single_precision_does_not_hold_stay_apart(factor: float) -> None:
+    """Of x = 0 their product would make NaN of infinity, and of a large x something of nothing."""
+    twice = Step("mul", ("%0", factor)), Step("mul", ("%1", factor))
+    text = line(of(*twice, Step("tanh", ("%2",)), Step("add", ("%3", 1.0))))
+    assert text.startswith("2.0 * _logistic(v2 * 2.885390081777")
+
+
 def test_long_sums_are_read_in_time() -> None:
     """Doubled forty times: 2**40 ways to write it as a polynomial, if all were looked at."""
     steps = [Step("add", (f"%{i}", f"%{i}")) for i in range(40)]
