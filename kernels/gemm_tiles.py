@@ -111,7 +111,7 @@ class Tile:
     def rounds_too_slowly(self, device: torch.device) -> bool:
         """Whether its instructions round to TF32 what those of Hopper then read from shared memory.
 
-        Tiles of many rows took 1.6 to 2.9 times as long as cuBLAS on an H100.
+        Tiles of many rows took 1.6 to 3.8 times as long as cuBLAS on an H100.
         """
         return self.itemsize == 4 and not (self.groups or self.few_rows) and is_hopper(device)
 

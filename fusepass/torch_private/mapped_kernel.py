@@ -23,7 +23,7 @@ from fusepass.torch_private.descriptors import TF32, Matrix
 
 THREADS = 32  # in a warp
 DTYPES = {"fp16": torch.float16, "fp32": torch.float32, "bf16": torch.bfloat16}
-_BYTES = {"fp16": 2, "fp32": 4, "bf16": 2, "tf32": 4}
+DTYPES["tf32"] = torch.float32
 _KEPT = 64  # launches that each kernel remembers
 _KINDS = {"fp16": 6, "fp32": 7, "bf16": 9, "tf32": TF32}  # CUtensorMapDataType
 _MAP_BYTES, _ALIGNED = 128, 64
@@ -166,7 +166,7 @@ def tensor_map(of: Map, address: int, rows: int, columns: int, stride: int) -> c
     start = -ctypes.addressof(room) % _ALIGNED
     made = (ctypes.c_char * _MAP_BYTES).from_buffer(room, start)
     dimensions = (ctypes.c_uint64 * 2)(columns, rows)
-    strides = (ctypes.c_uint64 * 1)(stride * _BYTES[of.dtype])
+    strides = (ctypes.c_uint64 * 1)(stride * DTYPES[of.dtype].itemsize)
     box, steps = (ctypes.c_uint32 * 2)(*of.tile[::-1]), (ctypes.c_uint32 * 2)(1, 1)
     where = ctypes.c_void_p(address)
     try:

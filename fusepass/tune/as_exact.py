@@ -11,6 +11,7 @@ import torch
 from fusepass import torch_private
 from fusepass.tune import timing
 from fusepass.tune.problem import Candidate, Problem
+from fusepass.tune.progress import shown
 from fusepass.tune.side_by_side import compiled_side_by_side
 
 logger = logging.getLogger("fusepass")
@@ -18,7 +19,7 @@ logger = logging.getLogger("fusepass")
 _ROUNDING = 5e-5  # a sixth of the error of TF32, ten times that of sums in single precision
 
 
-def as_exact(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
+def as_exact(problem: Problem, candidates: Sequence[Candidate], mode: str) -> list[Candidate]:
     """Those whose products are TF32 only if eager's are, tried on random inputs.
 
     Libraries compute some small products in single precision where TF32 is allowed. Operands are
@@ -34,9 +35,12 @@ def as_exact(problem: Problem, candidates: Sequence[Candidate]) -> list[Candidat
     plain = torch.autocast("cuda", enabled=False)
     with torch_private.real_tensors(), plain, torch.cuda.device(problem.device), torch.no_grad():
         inputs = timing.make_inputs(problem)
-        compiled_side_by_side(candidates, inputs, problem.device)
+        many = mode.startswith("max-autotune")
+        if not many:
+            compiled_side_by_side(candidates, inputs, problem.device)
         eager, found = first.run(*inputs), [first]
-        for one in others:
+        what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: comparing"
+        for one in shown(others, what, wanted=many):
             try:
                 made = one.run(*inputs)
             except Exception as error:  # noqa: BLE001 - it fails again, and is reported, when timed

@@ -123,7 +123,7 @@ def tune(
     Raises:
         Exception: whatever stopped the timing.
     """
-    able = as_exact(problem, [one for one in candidates if one.refuses(problem) is None])
+    able = as_exact(problem, [one for one in candidates if one.refuses(problem) is None], mode)
     samples = measure(problem, able, seconds, mode)
     best = winner(samples)
     entry = Entry(best, samples.medians(), "tuned")
@@ -203,7 +203,7 @@ def _timed(
     seconds = SECONDS_PER_PROBLEM_AUTOTUNED if autotuned else SECONDS_PER_PROBLEM
     began = time.perf_counter()
     try:
-        every, able = able, as_exact(problem, able)
+        every, able = able, as_exact(problem, able, mode)
         samples = measure(problem, able, seconds, mode)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         _state.failed[key] = f"timing failed: {type(error).__name__}: {error}"

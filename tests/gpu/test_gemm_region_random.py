@@ -31,13 +31,16 @@ class Case:
         every = tiles(self.epilogue, LIMIT)
         size = self.dtype.itemsize
         fitting = [tile for tile in every.values() if tile.itemsize == size]
+        if self.epilogue.reduced:
+            fitting = [tile for tile in fitting if not tile.few_rows and tile.cuda is None]
         self.tile: Tile = draw.choice(sorted(fitting, key=str))
         most = self.tile.m if self.tile.few_rows or self.tile.form == "rows" else 700
         self.m = draw.choice([0, 1, most, draw.randint(1, most), draw.randint(1, most)])
         self.n, self.k = (self.size(600), self.size(1200))
         if draw.random() < 0.05:
             self.k = 0
-        self.batches = 0 if self.epilogue.reduced else draw.choice([0, 0, 0, 1, 3])
+        alone = self.epilogue.reduced or self.tile.rounds_by_host  # whose batches do not round
+        self.batches = 0 if alone else draw.choice([0, 0, 0, 1, 3])
 
     def size(self, most: int) -> int:
         """Mostly a multiple of 8, which the kernels want."""
@@ -109,4 +112,4 @@ def test_random_cases(group: int, tf32: None) -> None:
         facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
         assert within(got, exact, eager), facts
         assert all(out.is_contiguous() for out in got), facts
-    assert launched >= CASES // 6
+    assert launched >= CASES // 4

@@ -38,8 +38,9 @@ def test_bits_as_another_dtype(name: str, codegen: str) -> None:
     if name == "cut off":  # of what is rounded once
         torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
     else:
+        loose = 2.0 if name == "whole numbers" else 1e-2  # of which rounding is one
         torch.testing.assert_close(
-            got.double(), want.double(), rtol=2e-2, atol=300.0, equal_nan=True
+            got.double(), want.double(), rtol=2e-2, atol=loose, equal_nan=True
         )
         same = (got == want) | (got.isnan() & want.isnan())
         assert float(same.double().mean()) > 0.5  # the others are rounded once only

@@ -15,6 +15,7 @@ from fusepass.tune import as_exact as room
 from fusepass.tune import decide
 from fusepass.tune.as_exact import as_exact
 from fusepass.tune.problem import INDUCTOR, Candidate, Problem
+from tests.kernels.test_gemm_region import as_tf32
 from tests.tune.test_region_problem import ONE as REGION
 from tests.tune.test_sibling_problem import ONE as SIBLINGS
 
@@ -32,10 +33,6 @@ LINEAR = Problem(
 )
 
 
-def rounded(matrix: Tensor) -> Tensor:
-    return ((matrix.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
 def exact(x: Tensor, weight: Tensor, bias: None) -> list[Tensor]:
     return [(x @ weight).relu()]
 
@@ -45,7 +42,7 @@ def other_order(x: Tensor, weight: Tensor, bias: None) -> list[Tensor]:
 
 
 def in_tf32(x: Tensor, weight: Tensor, bias: None) -> list[Tensor]:
-    return [(rounded(x) @ rounded(weight.t().contiguous()).t()).relu()]
+    return [(as_tf32(x) @ as_tf32(weight.t().contiguous()).t()).relu()]
 
 
 def failing(x: Tensor, weight: Tensor, bias: None) -> list[Tensor]:
@@ -59,9 +56,11 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room.timing, "make_inputs", lambda problem: drawn)
 
 
-def kept(eager: Callable[..., Any], *others: Callable[..., Any], **changed: Any) -> list[str]:
+def kept(
+    eager: Callable[..., Any], *others: Callable[..., Any], mode: str = "default"
+) -> list[str]:
     candidates = [Candidate(INDUCTOR, eager)] + [Candidate(o.__name__, o) for o in others]
-    names = [one.name for one in as_exact(replace(LINEAR, **changed), candidates)]
+    names = [one.name for one in as_exact(LINEAR, candidates, mode)]
     assert names[0] == INDUCTOR
     return names[1:]
 
@@ -70,6 +69,7 @@ def test_where_eager_is_exact_tf32_is_left_out(tf32: None) -> None:
     """What fails is not: that is for those who time it to say."""
     assert kept(exact, other_order, in_tf32, failing) == ["other_order", "failing"]
     assert kept(exact, in_tf32) == []
+    assert kept(exact, other_order, in_tf32, mode="max-autotune") == ["other_order"]
 
 
 def test_where_eager_is_tf32_itself(tf32: None) -> None:
