@@ -65,7 +65,7 @@ PLAIN = {
 
 EXPRESSIONS = PLAIN | {
     "abs": "tl.abs({0})",
-    "exp": "tl.exp2({0} * 1.4426950408889634)",
+    "exp": "_exp({0})",
     "expm1": "_expm1({0})",
     "log": "tl.log({0})",
     "log1p": "_log1p({0})",
@@ -85,10 +85,15 @@ EXPRESSIONS = PLAIN | {
 }
 
 
-def helpers(*epilogues: Epilogue) -> str:
-    """The functions that these epilogues, and kernels, call."""
+def helpers(*epilogues: Epilogue, in_single: bool = False) -> str:
+    """The functions that these epilogues, and kernels, call.
+
+    Args:
+        epilogues: all that a kernel computes.
+        in_single: whether their products may be in single precision, see ``special_functions.py``.
+    """
     text = _HELPERS.replace("$reciprocal", "1.0 / x" if interpreted() else _RECIPROCAL)
-    return f"{text}\n\n{special_functions(finest(epilogues))}"
+    return f"{text}\n\n{special_functions(finest(epilogues), in_single)}"
 
 
 def interpreted() -> bool:

@@ -131,10 +131,16 @@ def source(epilogue: Epilogue) -> str:
     return completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
 
 
-def completed(epilogue: Epilogue, body: str) -> str:
-    """The module of a kernel's text: helpers and the epilogue before it, its parameters put in."""
-    names = list(parameters(epilogue))
-    text = BEGINNING + OPERAND + helpers(epilogue) + "\n\n" + epilogue_function(epilogue) + body
+def completed(epilogue: Epilogue, body: str, in_single: bool = False) -> str:
+    """The module of a kernel's text: helpers and the epilogue before it, its parameters put in.
+
+    Args:
+        epilogue: what it computes of its products.
+        body: the kernel.
+        in_single: whether it multiplies float32 as it is, not as TF32.
+    """
+    names, called = list(parameters(epilogue)), helpers(epilogue, in_single=in_single)
+    text = BEGINNING + OPERAND + called + "\n\n" + epilogue_function(epilogue) + body
     replaced = {
         "$params": "".join(f"{name}, " for name in names),
         " $given": "".join(f", {name}" for name in names),

@@ -91,4 +91,5 @@ def sibling_source(epilogues: Sequence[Epilogue], form: str, norm: Norm | None =
     for key, value in (norm_parts(norm) | parts).items():
         text = text.replace(key, value)
     functions = (epilogue_function(one, f"_epilogue{i}") for i, one in enumerate(epilogues))
-    return BEGINNING + OPERAND + helpers(*epilogues) + "\n\n" + "\n\n".join(functions) + text
+    called = helpers(*epilogues, in_single=form == "row")
+    return "\n\n".join([BEGINNING + OPERAND + called, *functions]) + text

@@ -142,4 +142,4 @@ def skinny_source(epilogue: Epilogue, form: str, norm: Norm | None = None) -> st
     body = _SKINNY
     for key, value in (parts | norm_parts(norm)).items():
         body = body.replace(key, value)
-    return completed(epilogue, body)
+    return completed(epilogue, body, in_single=form == "row")

@@ -55,6 +55,11 @@ def _tanh(x):
 
 
 @triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def _expm1(x):
     near = x * (1.0 + x * (0.5 + x * 0.16666666666666666))
     return tl.where(tl.abs(x) < 0.03125, near, tl.exp2(x * 1.4426950408889634) - 1.0)
@@ -67,8 +72,8 @@ def _log1p(x):
 '''
 
 # erfc: W. Press et al., Numerical Recipes, "Error Function" (a Chebyshev fit, relative error below
-# 1.2e-7 everywhere). tanh near 0: S. Moshier, Cephes, tanhf. The others near 0 are Taylor's series.
-# log1p: W. Kahan's correction of what 1 + x rounds away.
+# 1.2e-7 everywhere). tanh near 0 and exp: S. Moshier, Cephes, tanhf and expf. The others near 0 are
+# Taylor's series. log1p: W. Kahan's correction of what 1 + x rounds away.
 _EXACT = '''\
 @triton.jit
 def _tail(z):
@@ -81,20 +86,18 @@ def _tail(z):
 
 
 @triton.jit
-def _normal(x):
-    """(1 + erf(x / sqrt(2))) / 2"""
-    tail = _tail(tl.abs(x) * 0.7071067811865476)
-    return tl.where(x < 0.0, tail, 1.0 - tail)
+def _erf_near(z):
+    """erf(z) for z of at most 0.5"""
+    y = z * z
+    near = 0.005223977625442188 + y * (-0.0008548327023450853 + y * 0.00012055332981789664)
+    near = 0.11283791670955126 + y * (-0.026866170645131252 + y * near)
+    return z + z * (0.12837916709551256 + y * (-0.3761263890318375 + y * near))
 
 
 @triton.jit
 def _erf(z):
-    y = z * z
-    near = 0.005223977625442188 + y * (-0.0008548327023450853 + y * 0.00012055332981789664)
-    near = 0.11283791670955126 + y * (-0.026866170645131252 + y * near)
-    near = z * (1.1283791670955126 + y * (-0.3761263890318375 + y * near))
     far = 1.0 - 2.0 * _tail(tl.abs(z))
-    return tl.where(tl.abs(z) < 0.5, near, tl.where(z < 0.0, -far, far))
+    return tl.where(tl.abs(z) < 0.5, _erf_near(z), tl.where(z < 0.0, -far, far))
 
 
 @triton.jit
@@ -110,7 +113,7 @@ def _tanh(x):
 def _expm1(x):
     near = 0.008333333333333333 + x * (0.001388888888888889 + x * 0.0001984126984126984)
     near = 0.5 + x * (0.16666666666666666 + x * (0.041666666666666664 + x * near))
-    return tl.where(tl.abs(x) < 0.5, x * (1.0 + x * near), tl.exp2(x * 1.4426950408889634) - 1.0)
+    return tl.where(tl.abs(x) < 0.35, x * (1.0 + x * near), _expm1_far(x))
 
 
 @triton.jit
@@ -118,6 +121,71 @@ def _log1p(x):
     whole = 1.0 + x
     lost = tl.where(tl.abs(x) < 1.0, ((whole - 1.0) - x) / whole, 0.0)
     return tl.where(whole == 1.0, x, tl.log(whole) - lost)
+
+
+'''
+
+# Enough where the products are of half types, or of TF32: their errors are a thousand times these.
+_BEHIND_TENSOR_CORES = '''\
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _normal(x):
+    """(1 + erf(x / sqrt(2))) / 2"""
+    tail = _tail(tl.abs(x) * 0.7071067811865476)
+    return tl.where(x < 0.0, tail, 1.0 - tail)
+
+
+@triton.jit
+def _expm1_far(x):
+    return tl.exp2(x * 1.4426950408889634) - 1.0
+'''
+
+# Products in single precision are as exact as what is computed of them. x log2(e) in one number
+# would cost exp 14 units in the last place at x of 15.
+_IN_SINGLE = '''\
+@triton.jit
+def _power(n):
+    """2**n for whole n from -126 to 127"""
+    return ((n + 127.0).to(tl.int32) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _parted(x):
+    """n and p with exp(x) = 2**n (1 + p), n whole and |p| < 0.42, for x near where exp is finite"""
+    x = tl.maximum(x, -104.0, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.minimum(x, 89.0, propagate_nan=tl.PropagateNan.ALL)
+    n = tl.floor(x * 1.4426950408889634 + 0.5)
+    x = (x - n * 0.693359375) + n * 2.12194440e-4
+    p = 8.3334519073e-3 + x * (1.3981999507e-3 + x * 1.9875691500e-4)
+    p = 5.0000001201e-1 + x * (1.6666665459e-1 + x * (4.1665795894e-2 + x * p))
+    return n, x + x * x * p
+
+
+@triton.jit
+def _exp(x):
+    n, p = _parted(x)
+    half = tl.floor(n * 0.5)
+    return (1.0 + p) * _power(half) * _power(n - half)
+
+
+@triton.jit
+def _normal(x):
+    """(1 + erf(x / sqrt(2))) / 2"""
+    z = x * 0.7071067811865476
+    tail = _tail(tl.abs(z))
+    far = tl.where(x < 0.0, tail, 1.0 - tail)
+    return tl.where(tl.abs(z) < 0.5, 0.5 + 0.5 * _erf_near(z), far)
+
+
+@triton.jit
+def _expm1_far(x):
+    n, p = _parted(tl.maximum(x, -80.0, propagate_nan=tl.PropagateNan.ALL))
+    half = _power(n - 1.0)  # so that it is finite where the result is
+    return (half * p + (half - 0.5)) * 2.0
 '''
 
 _QUICK_IN_CUDA = """\
@@ -133,6 +201,7 @@ __device__ __forceinline__ float _tanh(float x) {
   float far = 2.0f * _logistic(x * 2.8853900817779268f) - 1.0f;
   return fabsf(x) < 0.03125f ? x * (1.0f - x * x * 0.3333333333333333f) : far;
 }
+__device__ __forceinline__ float _exp(float x) { return _exp2(x * 1.4426950408889634f); }
 __device__ __forceinline__ float _expm1(float x) {
   float near = x * (1.0f + x * (0.5f + x * 0.16666666666666666f));
   return fabsf(x) < 0.03125f ? near : _exp2(x * 1.4426950408889634f) - 1.0f;
@@ -149,6 +218,7 @@ __device__ __forceinline__ float _normal(float x) {
 }
 __device__ __forceinline__ float _erf(float z) { return erff(z); }
 __device__ __forceinline__ float _tanh(float x) { return tanhf(x); }
+__device__ __forceinline__ float _exp(float x) { return expf(x); }
 __device__ __forceinline__ float _expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ float _log1p(float x) { return log1pf(x); }
 """
@@ -165,15 +235,18 @@ def finest(epilogues: Iterable[Epilogue]) -> str:
     return "float16" if "float16" in stored else "bfloat16"
 
 
-def special_functions(dtype: str) -> str:
-    """Triton's text of ``_normal``, ``_erf``, ``_tanh``, ``_expm1`` and ``_log1p``.
+def special_functions(dtype: str, in_single: bool) -> str:
+    """Triton's text of ``_normal``, ``_erf``, ``_tanh``, ``_exp``, ``_expm1`` and ``_log1p``.
 
     They call ``_logistic`` and ``_reciprocal``.
 
     Args:
         dtype: for whose results they are exact enough, as :func:`finest` gives it.
+        in_single: whether products are computed in single precision, not by tensor cores.
     """
-    return _EXACT if dtype == "float32" else _completed(_QUICK, dtype, "")
+    if dtype != "float32":
+        return _completed(_QUICK, dtype, "")
+    return _EXACT + (_IN_SINGLE if in_single else _BEHIND_TENSOR_CORES)
 
 
 def special_functions_in_cuda(dtype: str) -> str:

@@ -77,11 +77,21 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def agrees(name: str, tile: Tile, size: tuple[int, int, int], how: str) -> None:
+    """The error of one row is that of several: of a few numbers, eager's may be none by chance."""
+    draws = [results(name, tile, size, how, seed) for seed in range(16 if size[0] == 1 else 1)]
+    ways = zip(*draws, strict=True)
+    assert within(*([torch.cat(each) for each in zip(*way, strict=True)] for way in ways))
+
+
+def results(
+    name: str, tile: Tile, size: tuple[int, int, int], how: str, seed: int
+) -> list[list[Tensor]]:
+    """The kernel's outputs, in fp64, and as single operations give them; flat."""
     epilogue, dtype = EPILOGUES[name], DTYPES[tile.itemsize]
     if tile.itemsize == 4:
         epilogue = single(epilogue)
         how = "in order" if how == "rows" else how
-    x, weights, operands = inputs(epilogue, *size, dtype)
+    x, weights, operands = inputs(epilogue, *size, dtype, seed)
     x, operands = x.cuda(), [one.cuda() for one in operands]
     if how == "packed":
         packed = torch.cat([one.t() for one in weights]).cuda().t()
@@ -92,7 +102,8 @@ def agrees(name: str, tile: Tile, size: tuple[int, int, int], how: str) -> None:
         weights = [w.contiguous() for w in weights] if how == "rows" else weights
     assert kernel.refuses(x, weights, operands, epilogue) is None
     got = complete(epilogue, kernel.launch(x, weights, operands, epilogue.text(), tile))
-    assert within(got, *exact_and_eager(epilogue, x, weights, operands))
+    ways = got, *exact_and_eager(epilogue, x, weights, operands)
+    return [[one.flatten() for one in way] for way in ways]
 
 
 @pytest.mark.parametrize("tile", GRID[2][:2], ids=lambda tile: tile.name)

@@ -81,8 +81,11 @@ class Case:
         for one, want, theirs in zip(got, exact, eager, strict=True):
             assert one.dtype is want.dtype
             assert one.shape == want.shape
-            scale = half_ulp(self.x.dtype, rms(want))
-            assert passes(rms_error(one, want), error_bound(scale, rms_error(theirs, want), None))
+            # Of float32 results the reference has no product rounded to half types, as eager's is;
+            # special functions may be of 2 units in the last place.
+            few = 2 if one.dtype is torch.float32 else 1
+            bound = error_bound(half_ulp(one.dtype, rms(want)), few * rms_error(theirs, want), None)
+            assert passes(rms_error(one, want), bound)
 
 
 def interpreted() -> None:

@@ -164,9 +164,9 @@ def single(epilogue: Epilogue) -> Epilogue:
 
 
 def inputs(
-    epilogue: Epilogue, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16
+    epilogue: Epilogue, m: int, n: int, k: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    generator = torch.Generator().manual_seed(m + n + k)
+    generator = torch.Generator().manual_seed(m + n + k + 10**6 * seed)
 
     def noise(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         made = torch.randn(shape, generator=generator)
