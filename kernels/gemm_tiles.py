@@ -133,7 +133,7 @@ class Tile:
     def bytes_needed(self, epilogue: Epilogue) -> int:
         """Shared memory in bytes: of one program, or of operands in all on a multiprocessor."""
         if self.cuda is not None:
-            return self.cuda.shared(epilogue.products)
+            return self.cuda.shared(epilogue)
         held = self.bytes_in_flight(epilogue.products)
         if self.form == "grid":
             return max(held * self.programs, held + self._exchanged(epilogue))
@@ -196,8 +196,9 @@ _HOPPER = (
     Tile(128, 256, 64, 8, 4, form="cooperative"),
     Tile(128, 128, 64, 8, 6, form="cooperative"),
 )
-_CUDA = (  # the first is ping-pong, too; on an H200 Gluon's is 2 % faster, on an H100 slower
-    Tile(128, 128, 64, 8, 5, form="turns"),
+_CUDA = (
+    Tile(128, 128, 64, 8, 6, form="turns"),
+    Tile(128, 192, 64, 8, 4, form="turns"),
     Tile(128, 128, 64, 8, 6, form="joint"),
     Tile(128, 192, 64, 8, 4, form="joint"),
     Tile(128, 224, 64, 8, 4, form="joint"),
@@ -281,7 +282,7 @@ def _streams(products: int) -> tuple[Tile, ...]:
         fitting = [
             stages
             for stages in range(1, 9)
-            if Stream(rows, columns, 2, stages, blocks).shared(products) <= _HOPPER_MEMORY
+            if Stream(rows, columns, 2, stages, blocks).room(products) <= _HOPPER_MEMORY
         ]
         made.append(Tile(rows, columns, 128, 5, fitting[-1], form="stream", blocks=blocks))
     return tuple(made)

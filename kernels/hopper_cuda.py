@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusepass.graph.epilogue import Epilogue
+import torch
+
+from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.kernels.cuda_element import (
     element_helpers,
     element_parameters,
@@ -25,6 +27,7 @@ from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT,
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
 _HALF = ("float16", "bfloat16")
+_MEMORY = 227 << 10  # bytes of shared memory that a block may have
 _PLACES = 2  # pieces of results on their way out, of each group
 
 
@@ -77,15 +80,32 @@ class Shape:
         """Of a launch."""
         return min(-(-m // self.rows) * -(-n // self.width(products)), processors)
 
-    def piece(self, products: int) -> int:
-        """Columns that leave together."""
-        return next(one for one in (64, 32, 16) if self.width(products) % one == 0)
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that loads, and of one that multiplies, where it is not the compiler's."""
+        if self.own // 64 * self.columns > 256:
+            return 24, 240
+        return {1: (40, 216), 2: (40, 232), 3: (32, 160)}[self.groups]
 
-    def shared(self, products: int) -> int:
+    def piece(self, epilogue: Epilogue) -> int:
+        """Columns that leave together; fewer where more leave no room for the operands."""
+        whole = self.width(epilogue.products)
+        pieces = [one for one in (64, 32, 16) if whole % one == 0]
+        fitting = (one for one in pieces if self._shared(epilogue, one) <= _MEMORY)
+        return next(fitting, pieces[-1])
+
+    def shared(self, epilogue: Epilogue) -> int:
         """Bytes of shared memory that a block needs."""
+        return self._shared(epilogue, self.piece(epilogue))
+
+    def _shared(self, epilogue: Epilogue, piece: int) -> int:
         ring = self.stages * (self.rows + self.columns) * _ROW
-        staged = self.groups * _PLACES * 64 * self.piece(products) * 2
+        staged = self.groups * (_PLACES * 64 * piece * 2 + self.kept(epilogue))
         return 1024 + ring + staged + 16 * self.stages + 16
+
+    def kept(self, epilogue: Epilogue) -> int:
+        """Bytes of operands of kind ``row`` beside a tile, of each group."""
+        return sum(_bytes(one) for one in _rows(epilogue)) * self.width(epilogue.products)
 
 
 def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
@@ -113,6 +133,8 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$nonzero": f"%{registers + 2}",
         "$x, $w": f"%{registers}, %{registers + 1}",
         "$columns_read": _read_ahead(epilogue),
+        "$asked": _asked(epilogue, width),
+        "$kept": _kept(epilogue, width),
         "$columns": str(shape.columns),
         "$kind": {"float16": "f16", "bfloat16": "bf16"}[dtype],
         **descriptors(maps),
@@ -120,9 +142,8 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$given": element_parameters(epilogue),
         "$steps": "\n".join(element_steps(epilogue)),
         "$sent": _made(epilogue, width, half) + SENT,
-        "$fewer": REGISTERS.format("dec", 40 if shape.groups < 3 else 32) * shape.many,
-        "$more_registers": REGISTERS.format("inc", {1: 216, 2: 232, 3: 160}[shape.groups])
-        * shape.many,
+        "$fewer": REGISTERS.format("dec", shape.registers[0]) * shape.many,
+        "$more_registers": REGISTERS.format("inc", shape.registers[1]) * shape.many,
         "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
@@ -138,7 +159,8 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "TURNS": int(shape.turns),
         "BLOCKS": shape.own // 64,
         "THREADS": shape.threads,
-        "PIECE": shape.piece(epilogue.products),
+        "PIECE": shape.piece(epilogue),
+        "KEPT": shape.kept(epilogue),
         "PLACES": _PLACES,
         "OUTPUTS": count,
     }
@@ -149,6 +171,51 @@ def _weight(i: int, width: int) -> str:
     """The line that loads a weight's columns of a tile."""
     at = f"w + {i * width} * 128" if i else "w"
     return f"          load({at}, &w{i}_map, barrier, k * 64, n * WIDTH);"
+
+
+def _rows(epilogue: Epilogue) -> list[Operand]:
+    return [one for one in epilogue.operands if one.kind == "row"]
+
+
+def _bytes(operand: Operand) -> int:
+    return int(getattr(torch, operand.dtype).itemsize)
+
+
+# What is the same for all rows: each thread asks for a column or two while the group multiplies,
+# and the group exchanges them through shared memory. Read where they are needed, from L2, they made
+# the epilogue wait: 5 to 10 % of 8192 x 768 -> 3072, also behind another group's products.
+_ASKED = """\
+      {kind} h{i}[{count}];
+#pragma unroll
+      for (int j = 0; j < {count}; ++j) {{
+        const u32 inner = thread % 128 + j * 128, at = n * WIDTH + inner;
+        const bool there = inner < WIDTH && at < t.N;
+        h{i}[j] = there ? ((const {kind}*)t.p{i})[at] : {kind}{{}};
+      }}"""
+_KEPT = """\
+#pragma unroll
+      for (int j = 0; j < {count}; ++j)
+        if (thread % 128 + j * 128 < WIDTH) k{i}[thread % 128 + j * 128] = h{i}[j];"""
+
+
+def _asked(epilogue: Epilogue, width: int) -> str:
+    """Lines that ask for a tile's columns of operands of kind ``row``."""
+    lines, start = [], 0
+    for i, one in enumerate(epilogue.operands):
+        if one.kind != "row":
+            continue
+        kind = TYPES[one.dtype]
+        lines.append(f"      {kind}* const k{i} = ({kind}*)(kept + {start});")
+        lines.append(_ASKED.format(kind=kind, i=i, count=-(-width // 128)))
+        start += _bytes(one) * width
+    return "\n".join(lines)
+
+
+def _kept(epilogue: Epilogue, width: int) -> str:
+    """Lines that give them to the other threads of the group."""
+    each = [i for i, one in enumerate(epilogue.operands) if one.kind == "row"]
+    lines = [_KEPT.format(i=i, count=-(-width // 128)) for i in each]
+    return "\n".join([*lines, "      together(group);"] if lines else lines)
 
 
 def _read_ahead(epilogue: Epilogue) -> str:
@@ -187,11 +254,8 @@ $packed
         }
 """
 _ROW_OPERAND = """\
-          {number} a{i}[2] = {{0, 0}};
-          if (at < t.N) {{
-            a{i}[0] = get(((const {kind}*)t.p{i})[at]);
-            a{i}[1] = get(((const {kind}*)t.p{i})[at + 1]);
-          }}"""
+          {number} a{i}[2];
+          {read}"""
 _FULL_OPERAND = """\
             {number} a{i}[2] = {{0, 0}};
             if (at < t.N && row + 8 * part < t.M) {{
@@ -208,7 +272,10 @@ def _made(epilogue: Epilogue, width: int, half: str) -> str:
     for i, one in enumerate(epilogue.operands):
         named = {"i": i, "kind": TYPES[one.dtype], "number": number_type(one)}
         if one.kind == "row":
-            lines["row"].append(_ROW_OPERAND.format(**named))
+            spot = f"k{i} + lane % 4 * 2 + j * 8"
+            apart = f"a{i}[0] = get(({spot})[0]);\n          a{i}[1] = get(({spot})[1]);"
+            read = apart if one.dtype == "bool" else f"fetch<2>({spot}, true, a{i});"
+            lines["row"].append(_ROW_OPERAND.format(**named, read=read))
         if one.kind == "full":  # rows of a half type start at multiples of 16 bytes
             apart = f"a{i}[0] = get(from[0]);\n              a{i}[1] = get(from[1]);"
             read = f"fetch<2>(from, true, a{i});" if one.dtype in _HALF else apart

@@ -51,7 +51,7 @@ def _compiled(text: str, shape: Cut, dtype: str, device: int) -> Any:
         source, name = hopper_cuda(epilogue, shape, dtype), NAME
     with torch.cuda.device(device):
         made = kept_cubins.compiled(source, name, "90a")
-        nvrtc.give_shared_memory(made, shape.shared(epilogue.products))
+        nvrtc.give_shared_memory(made, shape.shared(epilogue))
     return made
 
 
@@ -93,7 +93,7 @@ def filler(
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
     x_rows, w_rows = cut.boxes(products)
     kinds = [output.dtype for output in epilogue.outputs]
-    piece = cut.piece(products) if isinstance(cut, Shape) else None
+    piece = cut.piece(epilogue) if isinstance(cut, Shape) else None
     fields: list[Any] = []
     for i in range(len(epilogue.operands)):
         fields += [(f"p{i}", ctypes.c_uint64), (f"s{i}", ctypes.c_uint64)]
@@ -102,7 +102,7 @@ def filler(
     fields += [(name, ctypes.c_uint32) for name in "MNK"]
     table = type("Table", (ctypes.Structure,), {"_fields_": fields})
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    shared, threads = cut.shared(products), cut.threads
+    shared, threads = cut.shared(epilogue), cut.threads
     held: dict[tuple[int, ...], _Held] = {}
 
     def hold(m: int, given: tuple[int, ...]) -> _Held:

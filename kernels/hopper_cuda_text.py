@@ -88,7 +88,8 @@ $name($maps const __grid_constant__ table_t t) {
   extern __shared__ unsigned char memory[];
   const u32 base = (shared(memory) + 1023) / 1024 * 1024;
   const u32 xs = base, ws = xs + STAGES * ROWS * 128, staged = ws + STAGES * COLUMNS * 128;
-  const u32 full = staged + GROUPS * PLACES * 64 * PIECE * 2, empty = full + 8 * STAGES;
+  const u32 beside = staged + GROUPS * PLACES * 64 * PIECE * 2;
+  const u32 full = beside + GROUPS * KEPT, empty = full + 8 * STAGES;
   const u32 turn = empty + 8 * STAGES;
   const u32 thread = threadIdx.x, group = thread / 128, warp = thread / 32, lane = thread % 32;
   if (thread == 0) {
@@ -124,11 +125,13 @@ $weights
 $more_registers    u32 step = TURNS ? group * steps : 0, sent = 0, parity = 1 - group;
     const u32 mine = staged + group * PLACES * 64 * PIECE * 2;
     const u32 offset = TURNS ? 0 : group * 64;
+    unsigned char* const kept = memory + (beside - shared(memory)) + group * KEPT;
     float d[BLOCKS][COLUMNS / 2];
     const u32 next = TURNS ? 2 * stride : stride;
     for (u32 tile = first + (TURNS ? group * stride : 0); tile < tiles; tile += next) {
       u32 m, n;
       place(tile, down, across, m, n);
+$asked
       if (TURNS) {
         await(turn + 8 * group, parity);
         parity ^= 1;
@@ -158,6 +161,7 @@ $more_registers    u32 step = TURNS ? group * steps : 0, sent = 0, parity = 1 - 
       for (int i = 0; i < BLOCKS * COLUMNS / 2; ++i)
         asm volatile("" : "+f"(d[i / (COLUMNS / 2)][i % (COLUMNS / 2)]) :: "memory");
       if (lane == 0) release(empty + 8 * before);
+$kept
       const u32 column = n * WIDTH + lane % 4 * 2;
 #pragma unroll 1
       for (u32 block = 0; block < BLOCKS; ++block) {

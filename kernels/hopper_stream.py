@@ -61,8 +61,12 @@ class Stream:
         reached = processors if self.split <= 2 else processors * 10 // 11
         return max(reached // self.split, 1) * self.split
 
-    def shared(self, products: int) -> int:
+    def shared(self, epilogue: Epilogue) -> int:
         """Bytes of shared memory that a block needs."""
+        return self.room(epilogue.products)
+
+    def room(self, products: int) -> int:
+        """The same; it depends on nothing else."""
         step = self.depth * _ROW
         ring = self.stages * (products * self.columns + self.rows) * step
         received = (self.split - 1) * products * 64 * self.rows * 4 // self.split

@@ -15,8 +15,9 @@ from fusepass.tune.problem import Problem, in_tf32, rounded
 # Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, of
 # how few rows are timed, and of kernels that round to TF32: what was chosen among older ones, or
 # otherwise, is timed again.
-_GENERATION, _RENEWED, _FEW, _ROUNDED = 6, 7, 8, 9
+_MANY, _FEW, _ROUNDED = 10, 8, 9  # generations of our kernels: choices of older ones are left
 _MOST_FEW = 128  # rows
+_FEWEST = 64  # up to these no kernel for many rows is timed
 
 
 def _rows(m: int) -> int:
@@ -72,10 +73,7 @@ class RegionProblem(Problem):
     def _generation(self) -> int:
         if self.dtype is torch.float32:
             return _ROUNDED
-        if self.after_reads:
-            return _FEW
-        renewed = self.m == 1 or 64 < self.m <= _MOST_FEW or self.k % 64 > 0
-        return _RENEWED if renewed else _GENERATION
+        return _FEW if self.after_reads and self.m <= _FEWEST else _MANY
 
     @property
     def after_reads(self) -> bool:

@@ -81,8 +81,10 @@ def test_a_wide_search(m: int) -> None:
         (1, 256, 14336, 224, "joint"),  # 128 tiles of 132
         (2, 256, 14336, 224, "joint"),
         (1, 384, 14336, 192, "joint"),
-        (1, 8192, 4096, 128, "turns"),
-        (2, 8192, 4096, 128, "turns"),
+        (1, 8192, 4096, 192, "turns"),  # 11 rounds of 192 columns, or 16 of 128
+        (2, 8192, 4096, 192, "turns"),
+        (1, 4096, 4096, 128, "turns"),  # 6 rounds of 192 columns, or 8 of 128
+        (2, 2048, 4096, 128, "turns"),
     ],
 )
 def test_the_tile_that_loads_least(products: int, m: int, n: int, columns: int, form: str) -> None:

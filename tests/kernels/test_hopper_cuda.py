@@ -104,10 +104,18 @@ def test_it_compiles_with_everything() -> None:
 
 
 def test_blocks_share_what_fits() -> None:
-    for products in (1, 2):
-        for shape in SHAPES:
-            assert shape.shared(products) <= 227 << 10
-            assert shape.width(products) % shape.piece(products) == 0
+    """Operands read by column take the room of results on their way out, if there is no other."""
+    wide = Operand("row", "float32")
+    for shape in SHAPES:
+        for epilogue in (
+            *STORED.values(),
+            Epilogue(1, (wide,) * 4, (), (Output("%1", "float16"),)),
+        ):
+            assert shape.shared(epilogue) <= 227 << 10
+            assert shape.width(epilogue.products) % shape.piece(epilogue) == 0
+    assert Shape(128, 256, 4).piece(STORED["plain"]) == 64
+    assert Shape(128, 256, 4).piece(replace(STORED["plain"], operands=(wide,) * 4)) == 32
+    assert Shape(128, 256, 4).kept(replace(STORED["plain"], operands=(wide,) * 4)) == 4 * 4 * 256
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -290,7 +298,7 @@ def test_a_launch(driver: Driver) -> None:
     kernel, grid, threads, shared, stream, parameters = first
     shape = Shape(128, 224, 4)
     assert (kernel, grid, stream) == ("kernel", (3 * 3, 1, 1), 7)
-    assert (threads, shared) == (shape.threads, shape.shared(1))
+    assert (threads, shared) == (shape.threads, shape.shared(epilogue))
     assert again[-1] is parameters
     assert len(parameters) == 5  # four descriptors, and the rest
     wanted = [

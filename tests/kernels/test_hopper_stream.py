@@ -62,8 +62,8 @@ def test_shared_memory(products: int) -> None:
         each = products * cut.rows // 2 * 32 * 4  # of all of an instruction's 64 rows
         received = (cut.split - 1) * (4 // cut.split) * each
         barriers = 8 * (2 * cut.stages + 8)
-        assert cut.shared(products) == 1024 + cut.stages * step + received + barriers
-        assert cut.shared(products) <= 227 << 10
+        assert cut.shared(epilogue) == 1024 + cut.stages * step + received + barriers
+        assert cut.shared(epilogue) <= 227 << 10
 
 
 PLACE = "const u32 n", "u32 m", "const int at"
@@ -139,7 +139,7 @@ def test_a_launch(driver: Driver) -> None:
     ]
     ((kernel, grid, threads, shared, stream, parameters),) = driver.launches
     assert (kernel, grid, threads, stream) == ("kernel", (2 * 9, 1, 1), 160, 7)
-    assert shared == cut.shared(1)
+    assert shared == cut.shared(ALL_KINDS)
     assert len(parameters) == 3
     wanted = [
         one for i, at in enumerate(operands) for one in (at.data_ptr(), {2: n + 8, 4: n}.get(i, 0))

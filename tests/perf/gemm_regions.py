@@ -251,6 +251,10 @@ def keep(problem: RegionProblem, samples: Samples) -> None:
 def ship(path: Path) -> None:
     """Put the choices in place of those of the same problems in a table."""
     held = parse(path.read_text("utf-8"), torch.cuda.get_device_name())[1] if path.exists() else {}
+    current = {key.rpartition("/kernels ")[2] for key in SHIPPED}
+    held = {
+        k: v for k, v in held.items() if "/kernels " not in k or k.rpartition(" ")[2] in current
+    }
     table = Table(torch.cuda.get_device_name(), path, entries={**held, **SHIPPED})
     table.write()
 
