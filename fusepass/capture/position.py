@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusepass import torch_private
+from fusepass.torch_private.source_lines import line_of
 
 
 def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
@@ -18,9 +19,7 @@ def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
 def location(translator: Any, jump: Any) -> tuple[str, int]:
     """File and line of a jump."""
     translator, jump = _visible(translator, jump)
-    positions = getattr(jump, "positions", None)
-    line = getattr(positions, "lineno", None) or translator.lineno
-    return translator.f_code.co_filename, int(line)
+    return translator.f_code.co_filename, line_of(translator, jump)
 
 
 def position(translator: Any, jump: Any) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from fusepass.capture.select import Branch
 from fusepass.capture.sink import SINK, Sink, sink
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.source_lines import line_of
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
 
@@ -214,6 +215,5 @@ def user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
     for frame in reversed(list(torch_private.frames_outwards(translator))):
         code = frame.f_code
         if not torch_private.is_internal_file(code.co_filename):
-            positions = getattr(frame.current_instruction, "positions", None)
-            line = getattr(positions, "lineno", None) or frame.lineno
-            yield code.co_filename, code.co_name, int(line)
+            line = line_of(frame, frame.current_instruction)
+            yield code.co_filename, code.co_name, line

@@ -16,6 +16,7 @@ from typing import Any
 from fusepass.torch_private.dynamo import is_internal_file
 from fusepass.torch_private.iterators import hook_rows
 from fusepass.torch_private.raising import frames_outwards
+from fusepass.torch_private.source_lines import line_of
 from fusepass.torch_private.stack import realized
 
 SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
@@ -204,8 +205,7 @@ def user_frames(translator: Any) -> Iterator[tuple[Any, int]]:
     """``(translator, line)`` of the frames of the program, innermost first."""
     for frame in frames_outwards(translator):
         if not is_internal_file(frame.f_code.co_filename):
-            positions = getattr(frame.current_instruction, "positions", None)
-            yield frame, int(getattr(positions, "lineno", None) or frame.lineno)
+            yield frame, line_of(frame, frame.current_instruction)
 
 
 def function_name(code: Any) -> str:

@@ -1,11 +1,12 @@
 """Log records and warnings that compiled code writes, held against eager's."""
 
-# ruff: noqa: LOG015, B028 - the programs write in every way there is
+# ruff: noqa: LOG015, B028, T201 - the programs write in every way there is
 
 from __future__ import annotations
 
 import logging
 import sys
+import traceback
 import warnings
 from typing import Any
 
@@ -195,3 +196,43 @@ def test_a_warning_that_is_an_error_is_kept() -> None:
             compiled(x)
     assert torch.equal(x, inputs()[0])
     assert_kept(compiled, "raises")
+
+
+def warns_in_each_round(x: Tensor, quiet: list[Any]) -> Tensor:
+    for _ in range(2):
+        if not quiet:
+            warnings.warn(f"sum {x.sum().item()}")
+            print("max", x.max())
+        if (x > 0).sum() == 0:
+            return x
+    return x * 2
+
+
+def raises_in_a_later_round(x: Tensor, quiet: list[Any]) -> Tensor:
+    for _ in range(3):
+        if x.sum() > 50:
+            raise ValueError(f"sum {x.sum().item()}")
+        x = x * 5
+        if (x > 0).sum() == 0:
+            return x
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [warns_in_each_round, raises_in_a_later_round])
+def test_lines_of_a_loop_that_goes_on_behind_a_graph_break(program: Any) -> None:
+    """What stands in front of the break has no lines of its own in the code that goes on."""
+    turns = (torch.ones(2), -torch.ones(2), torch.full((2,), 30.0))
+    given = [lambda x=x: (x.clone(), []) for x in turns]
+    assert_same_text(program, *given)
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    shown = []
+    for called in (program, compiled):
+        lines = []
+        for make in given:
+            try:
+                called(*make())
+            except ValueError as error:
+                frames = traceback.extract_tb(error.__traceback__)
+                lines.append([f.lineno for f in frames if f.filename == __file__][-1])
+        shown.append(lines)
+    assert shown[0] == shown[1]
