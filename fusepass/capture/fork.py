@@ -19,6 +19,7 @@ from fusepass.capture.line import is_line
 from fusepass.capture.message import tag_as_message
 from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.raising_arm import record_sink
+from fusepass.capture.read_back import tested_from
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.region import Region
 from fusepass.capture.trace_arm import trace_arm
@@ -26,7 +27,14 @@ from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
 
 
-def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[str, int]) -> Site:
+def fork(
+    translator: Any,
+    jump: Any,
+    region: Region,
+    frame: Frame,
+    where: tuple[str, int],
+    number: Any = None,
+) -> Site:
     """Capture the branch at ``jump``; on success the translator stands at the join.
 
     Args:
@@ -35,6 +43,7 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
         region: control-flow facts of the code object.
         frame: capture's state for this frame.
         where: file and line of the branch.
+        number: the tracked Python number that the tensor tested says the truth of, if it is one.
 
     Raises:
         Refusal: the branch must stay; the translator is then as it was before the call, but for
@@ -52,6 +61,8 @@ def fork(translator: Any, jump: Any, region: Region, frame: Frame, where: tuple[
     predicate = as_bool_scalar(translator, torch_private.realized(tested))
     frame.predicates[site_id] = predicate
     rest = translator.stack[:-1]
+    if keeps and number is not None and not tested_from(translator, target, number):
+        tested = number  # `r = number and tensor` leaves the number itself
     jumped = (target, [*rest, tested] if keeps else rest)
     passed = (translator.instruction_pointer, rest)
     starts = {jumps_if: jumped, not jumps_if: passed}

@@ -131,10 +131,9 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     frame.active.append(key)
     try:
         _bound_work(frame, key)
-        if tested is None:
-            read_back.put_predicate(translator)
+        number = read_back.put_predicate(translator) if tested is None else None
         region = region_of(translator.f_code, translator.instructions)
-        site = fork(translator, jump, region, frame, where)
+        site = fork(translator, jump, region, frame, where, number)
     except torch_private.restart_errors():
         raise
     except Refusal as refusal:

@@ -38,6 +38,7 @@ def only_tested(
     index: int,
     *,
     arithmetic: bool = True,
+    compared: bool = True,
     ignored: Callable[[int], bool] = lambda _: False,
     returned: Callable[[], bool] = lambda: False,
 ) -> bool:
@@ -48,10 +49,11 @@ def only_tested(
             jumps, ``target``.
         index: where the value is pushed.
         arithmetic: whether it may go through arithmetic before it is tested.
+        compared: whether it may be compared, not only asked for its truth.
         ignored: whether what the instruction at an index loads is of no matter.
         returned: whether the caller only tests what the function returns.
     """
-    walk = _Walk(instructions, arithmetic, ignored, returned)
+    walk = _Walk(instructions, arithmetic, compared, ignored, returned)
     return walk.follows(index)
 
 
@@ -61,6 +63,7 @@ class _Walk:
 
     instructions: Sequence[Any]
     arithmetic: bool
+    compared: bool
     ignored: Callable[[int], bool]
     returned: Callable[[], bool]
     names: set[str] = field(default_factory=set)
@@ -111,7 +114,8 @@ class _Walk:
         name = inst.opname
         if stack[-1] and name == "UNARY_NEGATIVE" and self.arithmetic:
             return stack
-        if name == "COMPARE_OP" or (name == "BINARY_OP" and self.arithmetic):
+        takes = self.compared if name == "COMPARE_OP" else self.arithmetic
+        if name in ("COMPARE_OP", "BINARY_OP") and (takes or not any(stack[-2:])):
             return (*stack[:-2], any(stack[-2:]))
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
             return None

@@ -24,7 +24,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.number import READ_LATE
+from fusepass.graph.number import READ_LATE, kind_of
 from fusepass.graph.number_use import SUPPORTED
 from fusepass.graph.number_uses import takes_any_number
 from fusepass.graph.totality import UNREAD
@@ -210,14 +210,23 @@ def _wanted(
 
 
 def _only_tested(
-    translator: Any, index: int, arithmetic: bool, ignored: Callable[[int], bool]
+    translator: Any,
+    index: int,
+    arithmetic: bool,
+    ignored: Callable[[int], bool],
+    compared: bool = True,
 ) -> bool:
     def returned() -> bool:
         caller = caller_of(translator)
-        return caller is not None and _only_tested(*caller, arithmetic, _nothing)
+        return caller is not None and _only_tested(*caller, arithmetic, _nothing, compared)
 
     return only_tested(
-        translator.instructions, index, arithmetic=arithmetic, ignored=ignored, returned=returned
+        translator.instructions,
+        index,
+        arithmetic=arithmetic,
+        compared=compared,
+        ignored=ignored,
+        returned=returned,
     )
 
 
@@ -240,8 +249,8 @@ def tests_a_number(translator: Any, frame: Frame) -> bool:
     return bool(unknown) and node is not None and is_of_unknown_numbers(node)
 
 
-def put_predicate(translator: Any) -> None:
-    """Put the condition on top of the stack there as a tensor.
+def put_predicate(translator: Any) -> Any:
+    """Put the condition on top of the stack there as a tensor; gives the tracked number it was.
 
     Raises:
         Refusal: it has no exact form on tensors.
@@ -249,7 +258,18 @@ def put_predicate(translator: Any) -> None:
     node = torch_private.number_on_top(translator)
     if node is None:
         raise Refusal(Reason.PREDICATE, "no number is tested")
+    number = translator.stack[-1]
     translator.stack[-1] = predicate_of(translator, node)
+    return number
+
+
+def tested_from(translator: Any, index: int, number: Any) -> bool:
+    """Whether a number on top of the stack at an instruction is only asked for its truth.
+
+    A truth value may be compared as well: as a tensor it compares as it does in Python.
+    """
+    truth = kind_of(torch_private.number_node(number)) == "bool"
+    return _only_tested(translator, index - 1, False, _nothing, compared=truth)
 
 
 def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:

@@ -72,3 +72,18 @@ def test_a_value_far_from_its_test_is_not_followed() -> None:
     assert not answer(space["far"])
     exec(source.replace(".a" * 200, ".a"), space)
     assert answer(space["far"])
+
+
+def test_a_value_of_which_only_the_truth_may_be_asked() -> None:
+    def compared(x: Any) -> Any:
+        found = read()
+        return x if found > 1 else -x
+
+    def asked(x: Any) -> Any:
+        found = read()
+        return x if not found or x > 1 else -x
+
+    assert answer(compared)
+    assert answer(asked)
+    assert not answer(compared, compared=False)
+    assert answer(asked, compared=False)
