@@ -22,7 +22,7 @@ from fusepass.capture.frame import Frame
 from fusepass.capture.scalar_predicate import comes_from_items, those_from_items
 from fusepass.capture.sink_message import only_in_messages, shows
 from fusepass.errors import CaptureFault
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.device_numbers import Kept, Number, read_in_time, replace_numbers
 from fusepass.graph.number import READ_LATE
 from fusepass.report import log
@@ -142,12 +142,13 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     if not frame.items:
         return []
     graph = gm.graph
-    read_in_time(graph, torch_private.fake_mode_of(gm))
+    fake_mode = torch_private.fake_mode_of(gm)
+    read_in_time(graph, fake_mode)
     for node in reversed(graph.nodes):
         if FROM_ITEM in node.meta and not node.users:
             graph.erase_node(node)
     left = set(graph.nodes)
-    from_items = those_from_items(graph)
+    from_items = those_from_items(graph) - _dead_tensors(graph)
 
     def is_number(node: fx.Node) -> bool:  # of what is made below nobody knew
         return node in from_items if node in left else comes_from_items(node)
@@ -160,7 +161,6 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     numbers = [Number(node, node.args[0]) for node in used]
     late: list[int] = []
     given_out = _given_out(graph)
-    fake_mode = torch_private.fake_mode_of(gm)
     try:
         kept = replace_numbers(graph, numbers, fake_mode, is_message, late)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
@@ -176,17 +176,26 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     return late
 
 
+def _dead_tensors(graph: fx.Graph) -> set[fx.Node]:
+    """Tensors that nothing is made of: a number in them is no number of a message for it."""
+    dead: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if tensor_value(node) is not None and not shows(node) and dead.issuperset(node.users):
+            dead.add(node)
+    return dead
+
+
 def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[fx.Node]:
     """The numbers that an error is about, or that the call took which failed."""
     symbols = torch_private.asked_symbols(error)
     asked = [n for node in live for n in _reached(node) if _symbols(n) & symbols]
     last = next(iter(reversed(graph.nodes)), None)
     if last is None:
-        return _made_of(asked)
+        return made_of(asked)
     fails = "example_value" not in last.meta and op_name(last) != "setitem"
     if fails or torch_private.gives_unknown_sizes(error):
         asked += [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
-    return _made_of(asked)
+    return made_of(asked)
 
 
 _SCALARS = "alpha atol beta eps p rtol value".split()  # arguments that are no size or position
@@ -199,7 +208,7 @@ def _takes_a_number(graph: fx.Graph, named: list[fx.Node]) -> str | None:
     if last is None or name is None or "example_value" in last.meta:
         return None
     given = [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
-    if not set(_made_of(given)) & set(named):
+    if not set(made_of(given)) & set(named):
         return None
     scalars = [last.kwargs[key] for key in _SCALARS if key in last.kwargs]
     scalars += last.args[3:4] if name == "pad" else []  # as F.pad calls it: the value
@@ -212,7 +221,7 @@ def _given_out(graph: fx.Graph) -> set[fx.Node]:
     (output,) = graph.find_nodes(op="output")
     leaving = list(output.all_input_nodes)
     leaving += [source for n in leaving if READ_LATE in n.meta for source in n.all_input_nodes]
-    return set(_made_of([n for n in leaving if FROM_ITEM in n.meta]))
+    return set(made_of([n for n in leaving if FROM_ITEM in n.meta]))
 
 
 def reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
@@ -246,7 +255,7 @@ def _reached(node: fx.Node) -> list[fx.Node]:
     return list(found)
 
 
-def _made_of(numbers: list[fx.Node]) -> list[fx.Node]:
+def made_of(numbers: list[fx.Node]) -> list[fx.Node]:
     """The numbers read from tensors that others are computed from."""
     found, todo, seen = [], list(numbers), set()
     while todo:

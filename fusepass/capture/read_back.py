@@ -23,6 +23,7 @@ from fusepass.capture.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
 from fusepass.capture.scalar_predicate import is_of_unknown_numbers, predicate_of
+from fusepass.capture.unused import keep_raising
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.number import READ_LATE, kind_of
 from fusepass.graph.number_use import SUPPORTED
@@ -164,7 +165,7 @@ def _is_ours(translator: Any) -> bool:
 
 
 NUMBERS = torch_private.NumberHandlers(
-    _is_unknown, _is_marked, takes_any_number, _read_late, _is_ours
+    _is_unknown, _is_marked, takes_any_number, _read_late, _is_ours, keep_raising
 )
 
 

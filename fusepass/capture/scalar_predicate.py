@@ -20,6 +20,8 @@ from fusepass.graph.number import DTYPES, Held, Unfit, kind_of
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
 
+CANNOT_RAISE = "fusepass_cannot_raise"  # meta key of a number that a predicate was made of
+
 
 def is_read_back(node: fx.Node) -> bool:
     """Whether a node is ``item()`` of a tensor."""
@@ -116,6 +118,7 @@ def _held(translator: Any, number: fx.Node, recorder: Recorder) -> Held:
             held[node] = read_now(Number(node, *count(translator, node)), recorder)
         else:
             held[node] = number_arithmetic.held(node, held, recorder)
+        node.meta[CANNOT_RAISE] = True  # else it would be unfit
     return held[number]
 
 

@@ -24,13 +24,13 @@ from fusepass.graph.modes import modes_of_graph
 from fusepass.graph.origins import Origins, counted, is_sized_by_data, size_check
 from fusepass.graph.selected import Kept, Lowering, Selection, Whole, gathered, same_selection
 from fusepass.graph.selected_calls import computed
-from fusepass.graph.selected_extrema import extremum
+from fusepass.graph.selected_extrema import NEVER_EMPTY, extremum
 from fusepass.graph.selected_losses import loss
 from fusepass.graph.selected_reductions import reduced
 from fusepass.graph.selected_stores import stored
 from fusepass.graph.selection_cost import estimates
 from fusepass.graph.selection_counts import places_of
-from fusepass.graph.totality import TOTAL, depends_on_data
+from fusepass.graph.totality import TOTAL, depends_on_data, partial_reason
 from fusepass.report.decision import Reason
 
 _FAULTS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
@@ -196,6 +196,9 @@ def _left_by(node: fx.Node) -> Why:
     what = f"is used by {op_name(node)}"
     if node.op == "output" or not node.users:
         what = "leaves the graph, or the arm of a branch"
+    partial = None if node.users else partial_reason(node)
+    if partial is not None:  # unused, it is there to fail
+        return Reason.SIZE, f"of a size that only the data know, {partial}"
     return Reason.SIZE, f"a tensor whose size only the data know {what}"
 
 
@@ -213,12 +216,14 @@ def _gone(low: Lowering, left: list[fx.Node]) -> set[fx.Node]:
 
 
 def _can_go(low: Lowering, node: fx.Node) -> bool:
-    """Whether a call that nobody uses does nothing."""
+    """Whether a call that nobody uses does nothing: it may be there to fail."""
     check = size_check(node)
     if check is not None:
         return _holds(low, *check)
     name = op_name(node)
-    known = name in TOTAL or name == "sym_size" or (name is not None and depends_on_data(name))
+    known = name == "sym_size" or (name is not None and depends_on_data(name))
+    if name in TOTAL:
+        known = NEVER_EMPTY in node.meta or partial_reason(node) is None
     return known and not written_nodes(node) and not is_random(node)
 
 

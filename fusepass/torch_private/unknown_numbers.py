@@ -42,6 +42,8 @@ class NumberHandlers:
             whatever the numbers among its arguments are.
         read_late: called with the node of a tensor made of a number to be read behind the graph.
         is_ours: called with a translator; says whether capture has a part in its frame.
+        before_pruning: called with Dynamo's output graph, before numbers without use leave a
+            complete graph; may start the frame again.
     """
 
     is_unknown: Callable[[Any, fx.Node], bool]
@@ -49,6 +51,7 @@ class NumberHandlers:
     takes_any: Callable[[fx.Node], bool]
     read_late: Callable[[fx.Node], None]
     is_ours: Callable[[Any], bool]
+    before_pruning: Callable[[Any], None]
 
 
 def unknown_number(translator: Any, proxy: fx.Proxy, kind: str) -> Any:
@@ -92,6 +95,7 @@ def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
         _hook_reading(handlers),
         _hook_fakes(handlers),
         _hook_functions(handlers),
+        _hook_pruning(handlers),
         *hook_scaled(handlers.is_ours),
     ]
 
@@ -212,3 +216,21 @@ def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
 
     TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]
     return functools.partial(setattr, TorchInGraphFunctionVariable, "call_function", original)
+
+
+def _hook_pruning(handlers: NumberHandlers) -> Callable[[], None]:
+    """Tell of a complete graph of which Dynamo is about to drop the numbers that nothing uses.
+
+    It does so where it puts in its checks of sizes; what comes first is the search for equal calls.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    original = OutputGraph.dedup_pass
+
+    @functools.wraps(original)
+    def dedup_pass(self: Any) -> Any:
+        handlers.before_pruning(self)
+        return original(self)
+
+    OutputGraph.dedup_pass = dedup_pass  # type: ignore[method-assign]
+    return functools.partial(setattr, OutputGraph, "dedup_pass", original)
