@@ -46,8 +46,20 @@ def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
         made = _record(translator, torch.mul, made.as_proxy(), factor)
     if rest:
         made = _record(translator, torch.add, made.as_proxy(), rest)
+    return made.as_proxy().node, _range(factor, rest, mask)
+
+
+def range_of_count(node: fx.Node) -> Range | None:
+    """What a number can be for which :func:`is_count` holds; None for others."""
+    found = torch_private.linear_size(node.meta.get("example_value"))
+    root = None if found is None else selection_of(node.graph, found[0])
+    mask = mask_behind(root)
+    return None if found is None or mask is None else _range(*found[1:], mask)
+
+
+def _range(factor: int, rest: int, mask: fx.Node) -> Range:
     least, most = sorted(factor * end + rest for end in (0, most_of(mask)))
-    return made.as_proxy().node, Range(least, most)
+    return Range(least, most)
 
 
 def mask_now(root: fx.Node) -> fx.Node | None:

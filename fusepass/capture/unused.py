@@ -1,7 +1,7 @@
 """Numbers that the program makes and does not use: made after all where that may raise.
 
 Dynamo takes them out of a complete graph, and so the exceptions that eager raises there: of
-``int(x.max())`` where that is NaN. Asked before it does.
+``int(x.max())`` where that is NaN, of ``1 / len(x[mask])``. Asked before it does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 
 from torch import fx
 
+from fusepass import torch_private
+from fusepass.capture import masked
+from fusepass.capture.counts import range_of_count, selection_of
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.items import FROM_ITEM, keep, made_of
 from fusepass.capture.scalar_predicate import CANNOT_RAISE, is_read_back
@@ -18,6 +21,7 @@ from fusepass.capture.sink import only_for_message
 from fusepass.capture.sink_message import shows
 from fusepass.errors import CaptureFault
 from fusepass.graph.device_numbers import Kept
+from fusepass.graph.number import kind_of
 from fusepass.graph.unused_numbers import that_may_raise
 from fusepass.report.decision import Reason
 
@@ -25,24 +29,39 @@ from fusepass.report.decision import Reason
 def keep_raising(output_graph: Any) -> None:
     """Start the frame again if a number is not used of which Python may fail to make another."""
     frame = frame_of(output_graph)
-    if frame is None or not frame.items:
+    if frame is None or not (frame.items or frame.selections):
         return
     unused = _unused(output_graph.graph)
     try:
-        reasons = that_may_raise(unused, is_read_back)
+        found = that_may_raise(unused, is_read_back, range_of_count)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
-        first = next(iter(frame.items.values()))
-        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
-        fault = Kept(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        kept = dict.fromkeys(_read_for(frame, unused), fault)
+        places = [*frame.items.values(), *frame.selections.values()]
+        where = f"{places[0].file}:{places[0].line}"
+        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        why = Kept(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        reasons = dict.fromkeys(unused, why)
     else:
-        kept = {}
-        for node, why in reasons.items():
-            text = f"what is made of it may raise, though nothing uses that: {why}"
-            for item in _read_for(frame, [node]):
-                kept.setdefault(item, Kept(Reason.PARTIAL_OP, text, node))
-    if kept:
-        keep(output_graph, frame, kept)
+        text = "what is made of it may raise, though nothing uses that: "
+        reasons = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}
+    _give_back(output_graph, frame, reasons)
+
+
+def _give_back(output_graph: Any, frame: Frame, reasons: dict[fx.Node, Kept]) -> None:
+    """Have what some numbers are made of read where the program reads it."""
+    items: dict[fx.Node, Kept] = {}
+    counts: dict[Any, tuple[Reason, str]] = {}
+    for node, why in reasons.items():
+        for item in made_of([node]) if FROM_ITEM in node.meta else ():
+            if item in frame.items:
+                items.setdefault(item, why)
+        for symbol in torch_private.unknown_sizes(node.meta.get("example_value")):
+            root = selection_of(node.graph, symbol)
+            if root in frame.selections:
+                counts.setdefault(frame.selections[root], (why.code, why.text))
+    if items:
+        keep(output_graph, frame, items)
+    if counts:
+        masked.give_back(output_graph, frame, counts)
 
 
 def _unused(graph: fx.Graph) -> list[fx.Node]:
@@ -53,11 +72,15 @@ def _unused(graph: fx.Graph) -> list[fx.Node]:
     """
     found: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        made = FROM_ITEM in node.meta and not only_for_message(node)
-        if made and all(user in found or shows(user) for user in node.users):
+        if not _is_open(node) or only_for_message(node):
+            continue
+        if all(user in found or shows(user) for user in node.users):
             found[node] = None
     return [node for node in found if CANNOT_RAISE not in node.meta]
 
 
-def _read_for(frame: Frame, numbers: list[fx.Node]) -> list[fx.Node]:
-    return [item for item in made_of(numbers) if item in frame.items]
+def _is_open(node: fx.Node) -> bool:
+    """Whether a node is a number that is not known while the program is traced."""
+    value = node.meta.get("example_value")
+    number = node.op != "placeholder" and kind_of(value) is not None
+    return FROM_ITEM in node.meta or (number and bool(torch_private.unknown_sizes(value)))

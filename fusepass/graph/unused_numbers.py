@@ -55,13 +55,16 @@ _ROUNDS = (round, "__round__")
 
 
 def that_may_raise(
-    unused: Collection[fx.Node], is_read: Callable[[fx.Node], bool]
+    unused: Collection[fx.Node],
+    is_read: Callable[[fx.Node], bool],
+    counted: Callable[[fx.Node], Range | None],
 ) -> dict[fx.Node, str]:
     """Those of some numbers which Python may fail to make, each with the reason.
 
     Args:
         unused: numbers of one graph.
         is_read: whether a number is read from a tensor, its first argument.
+        counted: what a number can be that says how many elements a mask selects; None for others.
     """
     known = _with_operands(unused, is_read)
     if not known:
@@ -73,6 +76,10 @@ def that_may_raise(
     for node in known:
         if is_read(node):
             trial.read(node)
+            continue
+        count = counted(node)
+        if count is not None:
+            trial.hold(node, count, node)
             continue
         why = trial.made(node)
         if why is not None and node in unused:
@@ -112,7 +119,7 @@ class _Trial:
         """A number that a tensor holds: reading it does not raise."""
         source: Any = node.args[0]
         moment = self.history.moments[node]
-        self._hold(node, read_from(source, lambda n: self.history.holds(n, moment)), source)
+        self.hold(node, read_from(source, lambda n: self.history.holds(n, moment)), source)
 
     def made(self, node: fx.Node) -> str | None:
         """Why making a number of others may raise, or None."""
@@ -125,10 +132,11 @@ class _Trial:
         else:
             return None
         found = {"bool": BOOL, "int": _ANY_INT}.get(str(kind_of(node)), ANY_FLOAT)
-        self._hold(node, found, node)
+        self.hold(node, found, node)
         return None if self._never_raises(node) else why
 
-    def _hold(self, node: fx.Node, found: Range, source: fx.Node) -> None:
+    def hold(self, node: fx.Node, found: Range, source: fx.Node) -> None:
+        """Note what a number can be, and a tensor of the device it is on."""
         kind, value = kind_of(node), tensor_value(source)
         assert kind is not None
         device = torch.device("cpu") if value is None else value.device

@@ -218,6 +218,7 @@ def raises_in_a_later_round(x: Tensor, quiet: list[Any]) -> Tensor:
     return x * 2
 
 
+@pytest.mark.filterwarnings("ignore:sum")
 @pytest.mark.parametrize("program", [warns_in_each_round, raises_in_a_later_round])
 def test_lines_of_a_loop_that_goes_on_behind_a_graph_break(program: Any) -> None:
     """What stands in front of the break has no lines of its own in the code that goes on."""

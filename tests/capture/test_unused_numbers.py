@@ -44,6 +44,8 @@ ONLY_INSIDE_TRY: dict[str, Callable[[Tensor], Any]] = {
     "quotient": lambda x: 1 / x.sum().item(),
     "whole quotient": lambda x: 1 // x.sum().item(),
     "rest": lambda x: 5 % x.sum().item(),
+    "by a count": lambda x: 1 / len(x[x > 3]),
+    "of both": lambda x: x.sum().item() / len(x[x > 3]),
 }  # elsewhere Dynamo drops them, too, of a number that came in
 
 
@@ -214,6 +216,15 @@ def of_a_count(x: Tensor) -> Tensor:
 def test_what_a_condition_was_made_of_is_dropped(program: Callable[[Tensor], Tensor]) -> None:
     outcome = side_by_side(program, *TURNS)
     assert outcome.breaks == []
+
+
+def test_counts_that_cannot_raise_are_dropped() -> None:
+    def program(x: Tensor) -> Tensor:
+        n = len(x[x > 3])
+        m = n / 2, 1 / (n + 1), n % 3, 2 * n - 1, float(n)
+        return x * 2
+
+    side_by_side(program, *TURNS).only("device", "on_device")
 
 
 def test_of_nothing_used_of_which_something_is_selected() -> None:
