@@ -119,7 +119,10 @@ class _Walk:
             return (*stack[:-2], any(stack[-2:]))
         if not name.startswith(_OVER) or "__" in name or name.count("FAST") > 1:
             return None
-        effect = dis.stack_effect(inst.opcode, inst.arg, jump=False)
+        arg = inst.arg
+        if arg is None and inst.opcode >= dis.HAVE_ARGUMENT:
+            arg = 0  # Dynamo drops it where it is but the place of a name or constant
+        effect = dis.stack_effect(inst.opcode, arg, jump=False)
         if name == "CALL":  # Python 3.11 counts part of it for PRECALL
             effect = -inst.arg - 1
         taken = 0 if name in _PUSHES_ONLY else max(1, 1 - effect)

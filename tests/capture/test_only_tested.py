@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch import Tensor
 from torch._dynamo.bytecode_transformation import cleaned_instructions
 
 from fusepass.capture.only_tested import only_tested
 
+from .side_by_side import side_by_side, signed
 from .uses_of_numbers import ARITHMETIC, NO, YES, asserted_message, read
 
 
@@ -87,3 +89,17 @@ def test_a_value_of_which_only_the_truth_may_be_asked() -> None:
     assert answer(asked)
     assert not answer(compared, compared=False)
     assert answer(asked, compared=False)
+
+
+def test_a_test_beside_none() -> None:
+    """Dynamo leaves the places of constants out of instructions: no fault, and no warning."""
+
+    def program(x: Tensor) -> Tensor:
+        b = bool((x.sum() > 0) and x[0] < 2)
+        if b is None:
+            return x
+        if b is not None and b:
+            return x * 2
+        return x - 1
+
+    side_by_side(program, *signed(1.0, 2.0, 3.0, 4.0))
