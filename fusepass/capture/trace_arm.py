@@ -143,6 +143,8 @@ def _run_to(translator: Any, join: int) -> None:
 def _refusal_for(error: BaseException) -> Refusal:
     text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
     message = str(error)
+    if torch_private.asked_symbols(error):
+        text = "Python asks for the value of a number that is not read"
     if "side effect" in message.lower() or "from outside the scope" in message:
         return Refusal(
             Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"

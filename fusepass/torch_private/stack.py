@@ -202,11 +202,13 @@ def code_of_local(translator: Any, name: str) -> Any:
 
 
 def unsupported_errors() -> tuple[type[BaseException], ...]:
-    """What Dynamo raises for code it cannot trace."""
+    """What Dynamo raises for code it cannot trace, and for values it would have to know."""
     from torch._dynamo import exc
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     kinds: list[type[BaseException]] = [exc.Unsupported, exc.UserError, exc.TorchRuntimeError]
-    kinds.extend([exc.SkipFrame, exc.UncapturedHigherOrderOpError])
+    kinds.extend([exc.SkipFrame, exc.UncapturedHigherOrderOpError, GuardOnDataDependentSymNode])
+    kinds.append(NotImplementedError)  # a tracked value cannot tell its type, or something else
     return tuple(kinds)
 
 

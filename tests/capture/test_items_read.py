@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -179,3 +180,30 @@ def test_numbers_kept_do_not_cost_a_trace_each(monkeypatch: pytest.MonkeyPatch) 
 
     side_by_side(program, *TURNS)
     assert len(restarts) == 1
+
+
+def test_an_arm_that_looks_up_by_a_number() -> None:
+    """It is no fault of ours, and no warning."""
+
+    def program(x: Tensor) -> Tensor:
+        if x[0] > 0:
+            y = x * [1, 2, 3, 4][int(x[0])]
+        else:
+            y = x * 3
+        return y
+
+    outcome = side_by_side(program, *TURNS[:2])
+    (reason,) = [d["reason"] for d in outcome.decisions if d["rule"] == "branch"]
+    assert reason.startswith("an arm cannot be traced: Python asks for the value of a number")
+
+
+def test_an_operation_that_asks_for_a_number_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.std(correction=int(x.sum().abs().item()) % 2)
+
+    with caplog.at_level(logging.ERROR, "torch._subclasses.fake_tensor"):
+        outcome = side_by_side(program, *TURNS[:2])
+    assert outcome.breaks
+    assert not caplog.records
