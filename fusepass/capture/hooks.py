@@ -22,6 +22,7 @@ from fusepass.capture import (
     asked,
     calls,
     fault,
+    identity,
     items,
     masked,
     raising_arm,
@@ -87,6 +88,7 @@ def _handlers() -> torch_private.Handlers:
         on_speaker=statement.on_speaker,
         on_list=read_back.on_list,
         numbers=read_back.NUMBERS,
+        identity=identity.IDENTITY,
         is_frozen=is_frozen,
     )
 

@@ -25,6 +25,7 @@ from fusepass.torch_private.error_hooks import (
     hook_observed,
 )
 from fusepass.torch_private.freezing import hook_freezing
+from fusepass.torch_private.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -101,6 +102,7 @@ class Handlers:
             called; ``height`` is that of the stack below it.
         on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
         numbers: see :class:`~fusepass.torch_private.unknown_numbers.NumberHandlers`.
+        identity: see :class:`~fusepass.torch_private.identity.IdentityHandlers`.
     """
 
     on_item: ItemHandler
@@ -123,6 +125,7 @@ class Handlers:
     on_speaker: SpeakerHandler
     on_list: ItemHandler
     numbers: NumberHandlers
+    identity: IdentityHandlers
     is_frozen: Callable[[Any], bool]
 
 
@@ -146,6 +149,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: _hook_instructions(handlers),
         lambda: _hook_items(handlers.on_item, handlers.on_list),
         lambda: hook_numbers(handlers.numbers),
+        lambda: hook_identity(handlers.identity),
         lambda: hook_calls(handlers.on_call),
         lambda: hook_questions(handlers.on_asked),
         lambda: hook_speech(handlers.on_speech),
@@ -180,6 +184,8 @@ def _hook_instructions(handlers: Handlers) -> Callable[[], None]:
     }
     undo = contextlib.ExitStack()
     base = symbolic_convert.InstructionTranslatorBase
+    undo.callback(setattr, base, "UNARY_NOT", base.UNARY_NOT)
+    base.UNARY_NOT = wrappers["UNARY_NOT"](base.UNARY_NOT)  # called by "not in"
     for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
         for opname, wrapped in wrappers.items():
             opcode = dis.opmap.get(opname)
