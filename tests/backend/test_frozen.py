@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -85,6 +86,46 @@ def test_a_change_is_an_error_until_it_is_compiled_again(change: Callable[[Net],
             compiled(x)
         torch.compiler.reset()
         torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def transposed(weight: Tensor) -> Tensor:
+    return weight.t()
+
+
+def fewer_rows(weight: Tensor) -> Tensor:
+    return weight[:4]
+
+
+def one_row_for_all(weight: Tensor) -> Tensor:
+    return weight[:1].expand(8, 8)
+
+
+@pytest.mark.parametrize("entered", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("change", [transposed, fewer_rows, one_row_for_all])
+def test_another_view_of_the_same_memory_is_a_change(
+    change: Callable[[Tensor], Tensor], entered: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """``.data =`` counts no version, and the address stays."""
+    net, x = nn.Linear(8, 8, bias=False).eval(), torch.randn(3, 8)
+    compiled = torch.compile(net, backend="fusepass", options=OPTIONS)
+    with entered():
+        for _ in range(3):
+            compiled(x)
+        net.weight.data = change(net.weight.data)
+        with pytest.raises(FrozenChanged, match="weight"):
+            compiled(x)
+        torch.compiler.reset()
+        torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_the_same_view_again_is_no_change() -> None:
+    net, x = nn.Linear(8, 8, bias=False).eval(), torch.randn(3, 8)
+    compiled = torch.compile(net, backend="fusepass", options=OPTIONS)
+    for entered in (torch.no_grad, torch.inference_mode, torch.no_grad, torch.inference_mode):
+        with entered():
+            torch.testing.assert_close(compiled(x), net(x))
+        net.weight.data = net.weight.data.view(8, 8)
+        net.weight.requires_grad_(not net.weight.requires_grad)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
