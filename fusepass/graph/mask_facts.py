@@ -18,6 +18,7 @@ from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.history import History
 from fusepass.graph.same_value import Held, same_value
+from fusepass.graph.sizes import is_nonempty
 
 _SAME_ELEMENTS = frozenset(
     """H T bool broadcast_to clone contiguous detach expand expand_as flatten flip getitem
@@ -28,6 +29,7 @@ _MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "
 _NOT = frozenset({"logical_not", "bitwise_not", "__invert__"})
 _OR = frozenset({"logical_or", "bitwise_or", "__or__"})
 _AND = frozenset({"logical_and", "bitwise_and", "__and__"})
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # which have infinities
 
 
 # Whether all elements of a mask, read at a moment, have a value: asked once, masks are used twice.
@@ -100,11 +102,12 @@ def _learn(node: Any, moment: int, outcome: bool, facts: MaskFacts) -> None:
         return
     name, args, moment = op_name(node), node.args, facts.history.moments[node]
     if name in _NOT:
-        _learn(args[0], moment, not outcome, facts)
+        if name == "logical_not" or _is_bool(args[0]):  # ~1 is -2, which is true
+            _learn(args[0], moment, not outcome, facts)
     elif (name in _OR and not outcome) or (name in _AND and outcome):
         for arg in args:
             _learn(arg, moment, outcome, facts)
-    elif name in _SAME_ELEMENTS and (_is_scalar(args[0]) or _is_whole_mask(node, args[0])):
+    elif name in _SAME_ELEMENTS and (_is_repeated(node, args[0]) or _is_whole_mask(node, args[0])):
         _learn(args[0], moment, outcome, facts)
     elif name in ("any", "max", "amax") and _whole(node) and not outcome and _is_bool(args[0]):
         _learn(args[0], moment, False, facts)
@@ -128,32 +131,69 @@ def _learn_from_count(
         return
     if tensor_value(count) is None or not facts.history.holds(count, moment):
         return
-    read = facts.history.moments[count]
     if _is_bool(count):
-        _learn(count, moment, False, facts)
+        _learn(count, facts.history.moments[count], False, facts)
         return
-    if not count.args or not _counts_exactly(count):
-        return
-    if op_name(count) in ("sum", "count_nonzero") and _whole(count) and _is_bool(count.args[0]):
-        _learn(count.args[0], read, False, facts)
-    elif op_name(count) in _SAME_ELEMENTS and _is_scalar(count.args[0]):
-        _learn_from_count(name, count.args[0], number, read, outcome, facts)
+    found = _counted_mask(count, moment, facts)
+    if found is not None:
+        _learn(*found, False, facts)
 
 
-def _counts_exactly(node: fx.Node) -> bool:
-    """Whether a count other than zero cannot come out as zero (256 does in eight bits)."""
-    value, counted = tensor_value(node), tensor_value(node.args[0])
-    if value is None or counted is None:
+def _counted_mask(node: fx.Node, moment: int, facts: MaskFacts) -> tuple[fx.Node, int] | None:
+    """The mask a number counts, and when it does: one that is 0 only if no element is true."""
+    dtypes: list[torch.dtype] = []
+    while facts.history.holds(node, moment) and node.args:
+        value, source = tensor_value(node), tensor_value(node.args[0])
+        if value is None or source is None:
+            return None
+        dtypes.append(value.dtype)
+        name, moment = op_name(node), facts.history.moments[node]
+        if name in ("sum", "count_nonzero"):
+            counts = _whole(node) and _is_bool(node.args[0]) and _stay_counts(dtypes, source)
+            return (node.args[0], moment) if counts else None  # type: ignore[return-value]
+        if name not in _SAME_ELEMENTS or not _is_repeated(node, node.args[0]):
+            return None
+        node = node.args[0]  # type: ignore[assignment]
+    return None
+
+
+def _stay_counts(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
+    """Whether the count of a mask, in these dtypes one after the other, is 0 only if it was.
+
+    256 elements are none in eight bits, and a negative number of them in fewer. A float may be
+    rounded up, which matters only to an integer that is made of it.
+
+    Args:
+        dtypes: the last one first.
+        mask: what is counted.
+    """
+    while dtypes and dtypes[0] in _FLOATS:
+        dtypes = dtypes[1:]
+    if any(dtype.is_complex for dtype in dtypes):
         return False
-    if value.dtype is torch.int64 or value.dtype.is_floating_point:
+    if all(dtype is torch.int64 for dtype in dtypes):
         return True
-    most = 0 if value.dtype is torch.bool else torch.iinfo(value.dtype).max
-    return isinstance(counted.numel(), int) and counted.numel() <= most
+    elements: Any = mask.numel()
+    return isinstance(elements, int) and all(elements <= _exact_to(dtype) for dtype in dtypes)
+
+
+def _exact_to(dtype: torch.dtype) -> float:
+    """The number up to which a dtype has every one."""
+    if dtype is torch.bool:
+        return 0
+    if dtype.is_floating_point:
+        return 2 / torch.finfo(dtype).eps if dtype in _FLOATS else 0
+    return torch.iinfo(dtype).max
 
 
 def _whole(node: fx.Node) -> bool:
     """Whether a reduction takes all dimensions."""
     return len(node.args) == 1 and not (set(node.kwargs) - {"dtype"})
+
+
+def _is_repeated(view: fx.Node, source: Any) -> bool:
+    """Whether a view or a copy has the only element of its source, once or more."""
+    return _is_scalar(source) and is_nonempty(view)
 
 
 def _is_whole_mask(view: fx.Node, source: Any) -> bool:

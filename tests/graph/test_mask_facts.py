@@ -67,6 +67,14 @@ EMPTY: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
     "and": (lambda m: ~m.any() & (m.sum() < 3), True),
     "any of or": (lambda m: (m | (m & m)).any(), False),
     "sum reshaped": (lambda m: m.sum().reshape(1) > 0, False),
+    "sum converted": (lambda m: m.sum().to(torch.uint8) > 0, False),
+    "sum converted twice": (
+        lambda m: m.sum().to(torch.half).to(torch.int8).to(torch.int64) > 0,
+        False,
+    ),
+    "any repeated": (lambda m: m.any().expand(2).any(), False),
+    "not any, as a number": (lambda m: torch.logical_not(m.any().to(torch.int32)), True),
+    "or of numbers": (lambda m: (m.any().to(torch.int32) | m.any()).to(torch.bool), False),
 }
 NOTHING: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
     "any came out true": (lambda m: m.any(), True),
@@ -94,6 +102,11 @@ NOTHING: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
     "exclusive or": (lambda m: m.any() ^ m.all(), False),
     "sum of two": (lambda m: m.sum() - 1 > 0, False),
     "another mask": (lambda m: (m ^ True).any(), False),
+    "inverse of a number": (lambda m: (~m.any().to(torch.int32)).bool(), True),
+    "inverse of a number, in eight bits": (lambda m: (~m.any().to(torch.uint8)).bool(), True),
+    "any repeated never": (lambda m: m.any().expand(0).any(), False),
+    "the bits of a sum": (lambda m: m.sum().view(torch.float64) >= 1, False),
+    "a complex sum": (lambda m: m.sum().to(torch.complex64) == 0, True),
 }
 
 
@@ -213,19 +226,40 @@ def test_a_mask_written_after_it_was_asked() -> None:
     assert not facts.is_false(h, end)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "elements", "exact"),
-    [(torch.uint8, 255, True), (torch.uint8, 256, False), (torch.int32, 256, True)],
-)
-def test_a_count_that_comes_round_to_zero(dtype: torch.dtype, elements: int, exact: bool) -> None:
+COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "uint8": (lambda m: m.sum(dtype=torch.uint8), 255),
+    "converted": (lambda m: m.sum().to(torch.uint8), 255),
+    "int8": (lambda m: m.sum().to(torch.int8), 127),
+    "int16": (lambda m: m.count_nonzero().to(torch.int16), 2**15 - 1),
+    "by type": (lambda m: m.sum().type(torch.uint8), 255),
+    "repeated": (lambda m: m.sum().view(1).expand(1).to(torch.uint8), 255),
+    "widened again": (lambda m: m.sum().to(torch.int8).to(torch.int64), 127),
+    "by double": (lambda m: m.sum().to(torch.float64).to(torch.uint8), 255),
+    "by half, which rounds up": (lambda m: m.sum().to(torch.float16).to(torch.int16), 2**11),
+    "double of a byte": (lambda m: m.sum().to(torch.uint8).to(torch.float64), 255),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_that_comes_round_to_zero(name: str) -> None:
     """256 true elements are none in eight bits."""
+    count, most = COUNTS[name]
+    for elements, exact in ((most, True), (most + 1, False)):
+        tested, asked = returned(
+            lambda m: (count(m) > 0, m.clone()), torch.ones(elements, dtype=torch.bool)
+        )
+        facts, end = learned(tested, False)
+        assert facts.is_false(asked, end) is exact
 
-    def program(mask: Tensor) -> tuple[Any, Any]:
-        return mask.sum(dtype=dtype) > 0, mask.clone()
 
-    tested, asked = returned(program, torch.ones(elements, dtype=torch.bool))
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.bfloat16])
+def test_a_count_that_does_not(dtype: torch.dtype) -> None:
+    """As a float it may be rounded, and be infinite: not zero."""
+    tested, asked = returned(
+        lambda m: (m.sum().to(dtype) > 0, m.clone()), torch.ones(70000, dtype=torch.bool)
+    )
     facts, end = learned(tested, False)
-    assert facts.is_false(asked, end) is exact
+    assert facts.is_false(asked, end)
 
 
 def test_masks_used_twice_are_asked_about_once() -> None:

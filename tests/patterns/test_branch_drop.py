@@ -232,6 +232,33 @@ def counted_in_eight_bits(x: Tensor) -> Tensor:
     return h + 1
 
 
+def narrowed_to_eight_bits(x: Tensor) -> Tensor:
+    h = (x * 2).repeat(64, 1)[:64]
+    mask = h > -9
+    if mask.sum().to(torch.uint8) > 0:
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
+def narrowed_and_stored_in_place(x: Tensor) -> Tensor:
+    h = (x * 2).repeat(64, 1)[:32]
+    mask = h > -9
+    if int(mask.sum().to(torch.int8)) > 0:  # of 128 it is -128
+        h[mask] = 7.0
+    return h + 1
+
+
+def inverse_of_a_number(x: Tensor) -> Tensor:
+    # ~1 is -2, which is true, as ~0 is.
+    h = x * 2
+    mask = h > 0
+    if (~mask.any().to(torch.int32)).bool():
+        h = h.clone()
+    else:
+        h = h.masked_fill(mask, 7.0)
+    return h + 1
+
+
 KEPT = [
     other_mask,
     inverse,
@@ -247,6 +274,9 @@ KEPT = [
     else_arm,
     row_of_the_mask,
     counted_in_eight_bits,
+    narrowed_to_eight_bits,
+    narrowed_and_stored_in_place,
+    inverse_of_a_number,
 ]
 
 
