@@ -178,10 +178,12 @@ def _holds(a: Range, number: int) -> bool:
 
 _COUNTING = ("argmax", "argmin", "count_nonzero")
 _SAME_ELEMENTS = frozenset("clone contiguous cpu cuda detach getitem reshape squeeze view".split())
+# Of floats: the largest negative integer is its own absolute value, squares of integers wrap, those
+# of complex numbers may be negative. Not here: rsqrt, which of -0.0 is minus infinity.
 _NEVER_NEGATIVE = frozenset(
     """
-    abs exp exp2 linalg_norm linalg_vector_norm norm relu rsqrt sigmoid softmax softplus sqrt square
-    std var vector_norm
+    abs exp exp2 linalg_norm linalg_vector_norm norm relu sigmoid softmax sqrt square std var
+    vector_norm
     """.split()
 )
 _STAYS_SO = _SAME_ELEMENTS | frozenset("add amax amin max mean min mul sum".split())
@@ -209,8 +211,14 @@ def _not_negative(node: fx.Node, depth: int, holds: Callable[[fx.Node], bool]) -
     value, name = tensor_value(node), op_name(node)
     if value is None or not depth or not holds(node):
         return False
-    if value.dtype is torch.bool or name in _NEVER_NEGATIVE:
+    if value.dtype is torch.bool:
         return True
+    if name in _NEVER_NEGATIVE:
+        return value.dtype.is_floating_point
+    if name == "softplus":  # of a negative scale it is, and below the threshold its argument
+        scale, threshold = argument(node, 1, "beta", 1), argument(node, 2, "threshold", 20)
+        known = isinstance(scale, (int, float)) and isinstance(threshold, (int, float))
+        return known and scale > 0 and threshold >= 0
     if name in ("clamp", "clamp_min"):
         bounds = (argument(node, 1, "min"), argument(node, 2, "max", 0))
         return all(isinstance(bound, (int, float)) and bound >= 0 for bound in bounds)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fusepass import torch_private
 
@@ -292,6 +293,14 @@ def rounded_to_an_integer(x: Tensor) -> Tensor:
     return x * int(x.max())
 
 
+def root_of_a_negative_softplus(x: Tensor) -> Tensor:
+    return x * math.sqrt(functional.softplus(x.sum(), beta=-1).item())
+
+
+def root_of_minus_infinity(x: Tensor) -> Tensor:
+    return x * math.sqrt((x[0] * -0.0).rsqrt().item())
+
+
 def may_divide_by_zero(x: Tensor) -> Tensor:
     return x * (1.0 / (x.sum().item() + 5))
 
@@ -336,6 +345,8 @@ def compared_in_a_loop(x: Tensor) -> Tensor:
         (as_a_key, "python_value"),
         (rounded_to_an_integer, "partial_op"),
         (may_divide_by_zero, "partial_op"),
+        (root_of_a_negative_softplus, "partial_op"),
+        (root_of_minus_infinity, "partial_op"),
         (may_overflow, "overflow"),
         (fills_an_integer, "overflow"),
         (one_of_a_list, "size"),
