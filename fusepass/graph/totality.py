@@ -168,7 +168,7 @@ _ANY_NUMBER = frozenset("add div eq ge gt item le lt mul ne pow rsub sub true_di
 _SCALES = ("alpha", "value")
 
 
-def _numbers(node: fx.Node, name: str | None) -> Iterator[float | torch.SymFloat]:
+def _numbers(node: fx.Node, name: str | None) -> Iterator[complex | torch.SymFloat]:
     """The numbers a call is given that it converts to its dtype, which checks them."""
     any_number = (name or "").removesuffix("_") in _ANY_NUMBER
     scales = [node.kwargs[key] for key in _SCALES if key in node.kwargs]
@@ -177,7 +177,7 @@ def _numbers(node: fx.Node, name: str | None) -> Iterator[float | torch.SymFloat
             number = given.meta.get("example_value")
             if isinstance(number, torch.SymFloat) and not _is_unread(given):
                 yield number
-        elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        elif isinstance(given, (int, float, complex)) and not isinstance(given, bool):
             yield given
 
 
@@ -192,16 +192,20 @@ def _varying_integers(node: fx.Node) -> Iterator[torch.SymInt]:
                 yield number
 
 
-def _overflows(number: float | torch.SymFloat, node: fx.Node) -> bool:
+def _overflows(number: complex | torch.SymFloat, node: fx.Node) -> bool:
     value = tensor_value(node)
-    if value is None or value.dtype is torch.bool or value.is_complex():
+    if value is None or value.dtype is torch.bool:
         return False
     if isinstance(number, torch.SymFloat):
-        return value.dtype is not torch.float64
-    if value.is_floating_point():
-        return abs(number) != float("inf") and abs(number) > torch.finfo(value.dtype).max
+        return value.dtype not in (torch.float64, torch.complex128)
+    if value.is_complex() or value.is_floating_point():
+        most = torch.finfo(value.dtype).max
+        parts = abs(number.real), abs(number.imag)
+        return any(part > most and part != float("inf") for part in parts)
     limits = torch.iinfo(value.dtype)
-    return number == number and not limits.min <= number <= limits.max
+    if isinstance(number, (int, float)):
+        return not limits.min <= number <= limits.max  # nor is NaN
+    return True
 
 
 def overlaps_itself(node: fx.Node) -> bool:

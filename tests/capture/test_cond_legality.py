@@ -58,6 +58,12 @@ def looks_up(x: Tensor) -> Tensor:
     return F.embedding(torch.tensor([0, 1]), x.unsqueeze(1)) if x.sum() > 0 else x[:2, None] * 3
 
 
+def fills_integers(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return F.pad(x.long(), (0, 1), value=float("nan"))[:4].to(x.dtype)
+    return x * 3
+
+
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -77,6 +83,12 @@ def test_held_in_inference_and_kept_in_training(program: object, why: str) -> No
 
 def test_operations_of_torch_in_training() -> None:
     side_by_side(looks_up, *TURNS, grad=True).only("cond", "partial_op")
+
+
+def test_a_fill_that_no_integer_can_hold_is_made_where_it_is_asked_for() -> None:
+    """NaN raises where the arm is taken, and only there."""
+    outcome = side_by_side(fills_integers, *signed(-1.0, -0.5, 2.0, -0.25))
+    outcome.only("cond", "partial_op")
 
 
 def branches_for_nothing(x: Tensor) -> Tensor:

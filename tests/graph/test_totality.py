@@ -113,6 +113,58 @@ def test_what_depends_only_on_shapes_is_total(node: fx.Node) -> None:
     assert partial_reason(node) is None
 
 
+NAN, INF = float("nan"), float("inf")
+C = torch.complex(X, X)
+BEYOND = [
+    call(torch.nn.functional.pad, I, (0, 1), value=NAN),
+    call(torch.full, (2,), NAN, dtype=torch.int64),
+    call("masked_fill", I, I > 0, NAN),
+    call("masked_fill", I, I > 0, INF),
+    call("masked_fill", I.byte(), I > 0, 256),
+    call("fill_", X.half(), 1e6),
+    call(torch.nn.functional.threshold, I, 2, NAN),
+    call("masked_fill", C, X > 0, 1e300),
+    call("masked_fill", C, X > 0, complex(0, 1e300)),
+    call("masked_fill", X, X > 0, 10**400),
+]
+WITHIN = [
+    call(torch.nn.functional.pad, X, (0, 1), value=NAN),
+    call(torch.full, (2,), -INF, dtype=torch.float16),
+    call("masked_fill", I > 0, I > 0, NAN),
+    call("masked_fill", I.byte(), I > 0, 255),
+    call(torch.where, I > 0, I, NAN),
+    call("clamp", I, min=NAN),
+    call(torch.eq, I, NAN),
+    call("masked_fill", C, X > 0, complex(NAN, INF)),
+    call("masked_fill", C.to(torch.complex128), X > 0, 1e300),
+]
+
+
+def valued(node: fx.Node) -> fx.Node:
+    """With the result that Dynamo knows; where the call raises, with what it would fill."""
+    given = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["example_value"].clone())
+    args, kwargs = given
+    try:
+        is_method = node.op == "call_method"
+        target: Any = getattr(args[0], str(node.target)) if is_method else node.target
+        value = target(*(args[1:] if is_method else args), **kwargs)
+    except (RuntimeError, OverflowError):
+        first = args[0]
+        value = first if isinstance(first, torch.Tensor) else torch.zeros(first, **kwargs)
+    node.meta["example_value"] = value
+    return node
+
+
+@pytest.mark.parametrize("node", BEYOND, ids=lambda n: f"{n.target}-{n.args[1:]}")
+def test_a_number_that_does_not_fit_the_dtype_is_partial(node: fx.Node) -> None:
+    assert "does not fit the dtype" in str(partial_reason(valued(node)))
+
+
+@pytest.mark.parametrize("node", WITHIN, ids=lambda n: f"{n.target}-{n.args[1:]}")
+def test_a_number_that_fits_or_is_compared_is_not(node: fx.Node) -> None:
+    assert "does not fit" not in str(partial_reason(valued(node)))
+
+
 def test_no_operation_is_both_total_and_excluded() -> None:
     conditional = {"floor_divide", "remainder", "fmod"}
     assert not (TOTAL & EXCLUDED.keys()) - conditional
