@@ -217,17 +217,21 @@ def _slope_of_tanh(epilogue: Epilogue, step: Step) -> str | None:
     inner = _behind(epilogue, square.args[0])
     if inner is None or inner.op != "tanh":
         return None
-    half = f"_logistic({_scaled(epilogue, inner.args[0], 2 * math.log2(math.e))})"
-    return f"4.0 * {half} * (1.0 - {half})"
+    scaled = _scaled(epilogue, inner.args[0], 2 * math.log2(math.e))
+    half = f"_logistic({scaled})"
+    # Of single precision, 1 - half is 0 as soon as half rounds to 1: what is left lies below.
+    rest = f"_logistic(-({scaled}))" if finest((epilogue,)) == "float32" else f"(1.0 - {half})"
+    return f"4.0 * {half} * {rest}"
 
 
 def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
     """A value times a constant, in the fewest operations if it is a polynomial of at most x³."""
     base, powers = _polynomial(epilogue, arg)
     first, third = powers.get(1, 0.0) * scale, powers.get(3, 0.0) * scale
-    if third and set(powers) == {1, 3}:
+    kept = _normal_in_single(first) and _normal_in_single(third)
+    if kept and third and set(powers) == {1, 3}:
         return f"{base} * ({first!r} + {base} * {base} * {third!r})"
-    if set(powers) == {1}:
+    if kept and set(powers) == {1}:
         return base if math.isclose(first, 1.0) else f"{base} * {first!r}"
     return f"{value_text(arg)} * {scale!r}"
 
@@ -250,9 +254,9 @@ def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str,
     if one and other and one != other:
         return itself
     if step.op == "add":
-        signs = {factor > 0 for of in (left, right) for power, factor in of.items() if power}
-        if len(signs) > 1:
-            return itself  # far out it is a difference of infinities, which a product is not
+        factors = [factor for of in (left, right) for power, factor in of.items() if power]
+        if 0 in factors or len({factor > 0 for factor in factors}) > 1:
+            return itself  # far out it is NaN, or a difference of infinities: no product is
         for power in left.keys() | right.keys():
             found[power] = left.get(power, 0.0) + right.get(power, 0.0)
     else:

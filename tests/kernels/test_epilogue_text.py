@@ -27,6 +27,10 @@ def of(*steps: Step) -> Epilogue:
     return Epilogue(1, (), steps, (Output(f"%{len(steps)}", "bfloat16"),))
 
 
+def of_single(*steps: Step) -> Epilogue:
+    return Epilogue(1, (), steps, (Output(f"%{len(steps)}", "float32"),))
+
+
 def test_gelu_is_one_logistic() -> None:
     lines = epilogue_parts(GELU)[0]
     assert any(text.endswith(" = v3 * _normal(v3)") for text in lines)
@@ -84,6 +88,53 @@ def test_a_cubic_of_two_signs_stays() -> None:
     twice = Step("mul", ("%0", 3.0)), Step("mul", ("%0", -1.0)), Step("add", ("%1", "%2"))
     rest = Step("tanh", ("%3",)), Step("add", ("%4", 1.0))
     assert line(of(*twice, *rest)).startswith("2.0 * _logistic(v3 * ")
+
+
+@pytest.mark.parametrize("factors", [(0.0, -1.0), (0.0, 1.0), (-0.0, 2.0), (0.0, 0.0)])
+def test_a_sum_with_a_factor_of_zero_stays(
+    functions: dict[str, Any], factors: tuple[float, float]
+) -> None:
+    """Of infinity, 0 times it is NaN, and so is the sum."""
+    sums = [Step("mul", ("%0", factor)) for factor in factors] + [Step("add", ("%1", "%2"))]
+    for swapped in (False, True):
+        steps = [sums[1], sums[0], sums[2]] if swapped else sums
+        last = Step("tanh", ("%3",)), Step("add", ("%4", 1.0))
+        x = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -1.5, 2.0])
+        got = values(of(*steps, *last), functions, x)
+        want = 1 + torch.tanh(x * factors[0] + x * factors[1])
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+def values(epilogue: Epilogue, functions: dict[str, Any], x: Tensor) -> Tensor:
+    """What the text of an epilogue computes, by torch."""
+    named: dict[str, Any] = {"v0": x}
+    for text in epilogue_parts(epilogue)[0][2:]:
+        name, _, right = text.partition(" = ")
+        named[name] = eval(right, dict(functions), dict(named))
+    return named[name]  # type: ignore[no-any-return]
+
+
+def test_a_factor_and_its_scale_are_finite_together(functions: dict[str, Any]) -> None:
+    """0 times infinity is NaN, where eager's is 1 + tanh(0)."""
+    steps = Step("mul", ("%0", 3e38)), Step("tanh", ("%1",)), Step("add", ("%2", 1.0))
+    x = torch.tensor([0.0, 1.0, -1.0])
+    assert torch.equal(values(of(*steps), functions, x), 1 + torch.tanh(x * 3e38))
+
+
+def test_the_slope_of_tanh_far_out(functions: dict[str, Any]) -> None:
+    """In single precision it falls on both sides alike, to what is smaller than 1's last digit."""
+    dtype = functions["of"]
+    steps = Step("tanh", ("%0",)), Step("mul", ("%1", "%1")), Step("sub", (1.0, "%2"))
+    x = torch.linspace(-20, 20, 4001)
+    got = values(Epilogue(1, (), steps, (Output("%3", dtype),)), functions, x).double()
+    want = 1 / x.double().cosh().square()
+    if dtype == "float32":
+        torch.testing.assert_close(got, want, rtol=3e-6, atol=0)
+        ends = values(of_single(*steps), functions, torch.tensor([math.inf, -math.inf, math.nan]))
+        assert ends[:2].tolist() == [0, 0]
+        assert ends[2].isnan()
+    else:
+        torch.testing.assert_close(got, want, rtol=0, atol=4e-7)
 
 
 @pytest.mark.parametrize("x", [-9.0, -2.0, -1e-4, 0.0, 0.3, 1.5, 6.0])
