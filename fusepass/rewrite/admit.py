@@ -22,7 +22,7 @@ from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import State
 from fusepass.rewrite.pattern import Pattern
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record
+from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record, sizes_in
 from fusepass.rewrite.rule import Match, Place, Rule
 from fusepass.rewrite.splice import MADE_BY
 from fusepass.rewrite.trace import TraceError
@@ -155,4 +155,8 @@ def _tested(
         return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])
     if isinstance(graph, Reject):
         return graph
+    unheld = torch_private.unheld_symbols(sizes_in(graph), outputs[0].graph)
+    if unheld:
+        text = f"the replacement computes with {min(unheld)}, a size that the graph does not hold"
+        return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
     return Site(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.graph.arguments import SymbolicSize
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite import trace
@@ -124,6 +125,23 @@ def record(
     if [tensor._version for tensor in fresh] != versions:
         return Reject(Reason.SIDE_EFFECT, "the replacement writes to its operands", outputs[0])
     return misfit(graph, outputs, bases, fresh, grad=grad) or graph
+
+
+def sizes_in(graph: fx.Graph) -> list[Any]:
+    """The symbolic numbers that a recorded replacement is given, or computes with."""
+    found: list[Any] = []
+
+    def note(value: Any) -> Any:
+        if isinstance(value, SymbolicSize):
+            found.append(value.size)
+        return value
+
+    for node in graph.nodes:
+        value = node.meta.get("val", node.meta.get("example_value"))
+        if node.op == "placeholder" and isinstance(value, (torch.SymInt, torch.SymFloat)):
+            found.append(value)
+        fx.node.map_aggregate((node.args, node.kwargs), note)
+    return found
 
 
 def _symbolic(values: Sequence[Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
     Args:
         site: from :func:`record`, in a graph that is otherwise unchanged.
         renamed: what earlier splices took out; added to.
-        symbols: nodes that hold symbolic sizes.
+        symbols: nodes that hold symbolic sizes; added to.
 
     Raises:
         KeyError: the replacement computes with a size the graph does not hold.

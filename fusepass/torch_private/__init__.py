@@ -142,6 +142,7 @@ from fusepass.torch_private.side_effects import (
     set_held_items,
     side_effects_allowed,
 )
+from fusepass.torch_private.size_nodes import size_as_node, symbol_nodes, unheld_symbols
 from fusepass.torch_private.speech import (
     function_name,
     standard_stream,
@@ -181,10 +182,8 @@ from fusepass.torch_private.tracing import (
     lacks_backward,
     plain_fake_mode,
     quiet_fakes,
-    size_as_node,
     size_expression,
     size_hint,
-    symbol_nodes,
     symbolic_fake,
     symbolic_fake_mode,
     traced_to_aten,
@@ -384,6 +383,7 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "unheld_symbols",
     "unknown_context",
     "unknown_number",
     "unknown_sizes",

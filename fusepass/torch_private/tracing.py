@@ -103,38 +103,6 @@ def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
     return sympy_interp(PythonReferenceAnalysis, sizes, expression)
 
 
-def symbol_nodes(gm_graph: fx.Graph) -> dict[Any, fx.Node]:
-    """Symbol to the node of a graph that holds it as a number."""
-    found: dict[Any, fx.Node] = {}
-    for node in gm_graph.nodes:
-        value = node.meta.get("example_value", node.meta.get("val"))
-        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_symbol:
-            found.setdefault(value.node.expr, node)
-    return found
-
-
-def size_as_node(size: Any, known: dict[Any, fx.Node], graph: fx.Graph) -> Any:
-    """Nodes that compute a symbolic size out of sizes the graph holds.
-
-    Raises:
-        KeyError: a symbol the graph does not hold.
-    """
-    from torch.fx.proxy import GraphAppendingTracer
-    from torch.utils._sympy.interp import sympy_interp
-    from torch.utils._sympy.reference import PythonReferenceAnalysis
-
-    expression = size.node.expr
-    if expression.is_number:
-        return int(expression) if expression.is_integer else float(expression)
-    missing = expression.free_symbols - known.keys()
-    if missing:
-        raise KeyError(f"the graph holds no node for the size {missing}")
-    tracer = GraphAppendingTracer(graph)
-    proxies = {s: fx.Proxy(known[s], tracer) for s in expression.free_symbols}
-    result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
-    return result.node if isinstance(result, fx.Proxy) else result
-
-
 def lacks_backward(target: Any) -> bool:
     """Whether an operator of a library can be run but not differentiated."""
     from torch._library.custom_ops import OPDEFS
