@@ -45,6 +45,8 @@ class Options:
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
         allow_fresh_output: a branch may return a fresh tensor where eager returns its input
         itself.
+        allow_hidden_nan: NaN and infinity in keys and values that a causal mask, known when
+            compiling, hides may stay out of the rows they are hidden from.
         reuse_regions: compile equal layers of a model once and call the result for each, where no
             gradients are wanted: much less to compile, some microseconds of host per layer and
             call.
@@ -69,6 +71,7 @@ class Options:
     defer_prints: bool = True
     allow_zero_grad: bool = False
     allow_fresh_output: bool = False
+    allow_hidden_nan: bool = False
     reuse_regions: bool = False
     host_random: bool = False
     non_blocking: bool = False

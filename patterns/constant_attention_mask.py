@@ -1,20 +1,28 @@
-"""An attention mask known at compile time that masks nothing, or only the future.
+"""An attention mask known at compile time that masks nothing, or, if allowed, only the future.
 
     ``sdpa(q, k, v, attn_mask=all True)``            ``->  sdpa(q, k, v)``
     ``sdpa(q, k, v, attn_mask=tril(ones(L, L)))``    ``->  sdpa(q, k, v, is_causal=True)``
 
-Equal by the definition of scaled dot-product attention: a bool mask keeps the scores where it is
-True, and ``is_causal`` stands for the lower triangle of an L × S matrix counted from its upper
-left corner.
+The first is equal by the definition of scaled dot-product attention: a bool mask keeps the scores
+where it is True. (torch's kernels differ among themselves only about rows whose scores are all
+minus infinity: of those flash attention makes NaN, others 0.)
 
-Why it matters: transformers leaves such masks out when it runs eagerly and passes them when it is
-traced, because tracing could not look at them. With a mask the flash and cuDNN kernels do not
-apply; with one that was broadcast in its last dimension nothing but the unfused float32 fallback
-does (measured on an H200 in BART-large, batch 8 of 512 tokens: 14.4 ms of device time against 7.3
-ms in eager).
+So is the second, of finite numbers: ``is_causal`` stands for the lower triangle of an L × S matrix
+counted from its upper left corner. But with a mask torch adds minus infinity to a score, and NaN
+stays NaN; with ``is_causal`` its fused kernels, on CPU and GPU, do not look at what is hidden. One
+key that is NaN makes NaN of all rows, or of the rows that see it. So this is an option, but for
+masks that are there because the program is traced:
+
+transformers leaves such masks out when it runs eagerly, says ``is_causal`` instead, and passes them
+when it is traced, because tracing could not look at them. What it gives eagerly is what counts.
+With a mask the flash and cuDNN kernels do not apply; with one that was broadcast in its last
+dimension nothing but the unfused float32 fallback does (measured on an H200 in BART-large, batch 8
+of 512 tokens: 14.4 ms of device time against 7.3 ms in eager).
 """
 
 from __future__ import annotations
+
+import re
 
 import torch
 from torch import fx
@@ -59,7 +67,27 @@ def _check(site: Site) -> Reject | None:
             "the mask is constant, but neither all True nor the causal triangle",
             node,
         )
+    allowed = site.options.allow_hidden_nan or _is_for_tracing(argument(node, *_MASK))
+    if kind == "causal" and not allowed:
+        text = "is_causal does not pass on NaN of keys and values that the mask hides"
+        return Reject(Reason.INEXACT, f"{text} (allow_hidden_nan permits it)", node)
     return None
+
+
+# Functions here make no mask in eager where it would be the causal triangle.
+_MADE_FOR_TRACING = re.compile(r"transformers.(masking_utils|modeling_attn_mask_utils)\.py\b")
+
+
+def _is_for_tracing(mask: fx.Node) -> bool:
+    """Whether a mask was made by functions that, run eagerly, would have left it out."""
+    seen, todo = {mask}, [mask]
+    while todo:
+        node = todo.pop()
+        if _MADE_FOR_TRACING.search(node.meta.get("stack_trace") or ""):
+            return True
+        todo += set(node.all_input_nodes) - seen
+        seen.update(node.all_input_nodes)
+    return False
 
 
 def _moves_under_autocast(site: Site) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -138,13 +139,29 @@ def everything(n: int) -> torch.Tensor:
 def test_constant_masks_take_a_fused_kernel_and_stay_right(mask: Any) -> None:
     program = attention(mask)
     q, k, v = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.float16) for _ in range(3))
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options={"allow_hidden_nan": True})
     with torch.no_grad():
         got, want = compiled(q, k, v), program(q, k, v)
         exact = program(q.double(), k.double(), v.double())
     assert within_the_error_rule(got, want, exact)
     applied = [d for d in fusepass.last_report(compiled).decisions if d.outcome.value == "applied"]
     assert [d.rule for d in applied] == ["constant_attention_mask"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("mask", [causal, everything])
+def test_constant_masks_pass_on_what_is_not_finite(
+    mask: Any, value: float, dtype: torch.dtype
+) -> None:
+    program = attention(mask)
+    for place in range(3):
+        given = [torch.randn(2, 4, 256, 64, device="cuda", dtype=dtype) for _ in range(3)]
+        given[place][:, :, 128] = value
+        compiled = torch.compile(program, backend="fusepass")
+        with torch.no_grad():
+            got, want = compiled(*given), program(*given)
+        assert torch.equal(got.isnan(), want.isnan())
 
 
 @pytest.mark.parametrize("treatment", ["where", "cond"])

@@ -16,6 +16,7 @@ from fusepass.graph.canonical import argument
 
 L, S = 6, 9
 NAME = "constant_attention_mask"
+ALLOWED = {"allow_hidden_nan": True}
 
 
 def bools(*shape: int) -> Tensor:
@@ -191,7 +192,7 @@ def test_acts(
     rewritten: list[fx.GraphModule],
     arguments: tuple[Tensor, Tensor],
 ) -> None:
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     torch.testing.assert_close(compiled(*arguments), program(*arguments))
     assert decisions(compiled) == [("applied", "proved")]
     (call,) = calls(rewritten[0])
@@ -202,13 +203,39 @@ def test_acts(
     assert call.kwargs.get("scale") == scale
 
 
+@pytest.mark.parametrize("program", [*FULL, all_true_keywords])
+def test_a_mask_that_hides_nothing_needs_no_option(
+    program: Callable[..., Tensor],
+    rewritten: list[fx.GraphModule],
+    arguments: tuple[Tensor, Tensor],
+) -> None:
+    compiled = torch.compile(program, backend="fusepass")
+    torch.testing.assert_close(compiled(*arguments), program(*arguments))
+    assert decisions(compiled) == [("applied", "proved")]
+
+
+@pytest.mark.parametrize("program", CAUSAL)
+def test_a_causal_mask_stays_unless_it_is_allowed(
+    program: Callable[..., Tensor],
+    rewritten: list[fx.GraphModule],
+    arguments: tuple[Tensor, Tensor],
+) -> None:
+    compiled = torch.compile(program, backend="fusepass")
+    torch.testing.assert_close(compiled(*arguments), program(*arguments))
+    assert decisions(compiled) == [("rejected", "inexact")]
+    (decision,) = (d for d in fusepass.last_report(compiled).decisions if d.rule == NAME)
+    assert "allow_hidden_nan" in decision.reason
+    (call,) = calls(rewritten[0])
+    assert argument(call, 3, "attn_mask") is not None
+
+
 @pytest.mark.parametrize("program", REJECTED)
 def test_near_miss(
     program: Callable[..., Tensor],
     rewritten: list[fx.GraphModule],
     arguments: tuple[Tensor, Tensor],
 ) -> None:
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     torch.manual_seed(0)
     expected = program(*arguments)
     torch.manual_seed(0)
@@ -251,7 +278,7 @@ def test_is_causal_beside_a_mask_is_left_to_torch(rewritten: list[fx.GraphModule
         return attention(q, q, q, attn_mask=bools(L, L), is_causal=True)
 
     q = torch.randn(1, 1, L, 4)
-    compiled = torch.compile(both, backend="fusepass")
+    compiled = torch.compile(both, backend="fusepass", options=ALLOWED)
     try:
         expected = both(q)
     except RuntimeError:
@@ -267,7 +294,7 @@ def test_dynamic_shape_stays(rewritten: list[fx.GraphModule]) -> None:
         n = q.shape[-2]
         return attention(q, q, q, attn_mask=bools(n, n).tril())
 
-    compiled = torch.compile(program, backend="fusepass", dynamic=True)
+    compiled = torch.compile(program, backend="fusepass", dynamic=True, options=ALLOWED)
     for size in (5, 8):
         q = torch.randn(1, 2, size, 4)
         torch.testing.assert_close(compiled(q), program(q))
@@ -278,7 +305,7 @@ def test_dynamic_batch_does_not_matter(rewritten: list[fx.GraphModule]) -> None:
     def program(q: Tensor) -> Tensor:
         return attention(q, q, q, attn_mask=bools(L, L).tril())
 
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     for batch in (2, 3, 4):
         q = torch.randn(batch, 2, L, 4)
         torch.testing.assert_close(compiled(q), program(q))
@@ -291,7 +318,7 @@ def test_mask_too_large_to_compute_stays(rewritten: list[fx.GraphModule]) -> Non
         return attention(q, q, q, attn_mask=bools(n, n).tril())
 
     q = torch.randn(1, 1, 4200, 2)
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     compiled(q)
     assert decisions(compiled) == [("rejected", "not_constant")]
 
@@ -303,7 +330,7 @@ def test_several_calls_share_a_mask(rewritten: list[fx.GraphModule]) -> None:
             q = attention(q, q, q, attn_mask=mask)
         return q
 
-    compiled = torch.compile(layers, backend="fusepass")
+    compiled = torch.compile(layers, backend="fusepass", options=ALLOWED)
     q = torch.randn(1, 2, L, 4)
     torch.testing.assert_close(compiled(q), layers(q))
     assert decisions(compiled) == [("applied", "proved")] * 3
@@ -314,7 +341,7 @@ def test_grouped_heads_stay_grouped(rewritten: list[fx.GraphModule]) -> None:
         return attention(q, k, k, attn_mask=bools(L, L).tril(), enable_gqa=True)
 
     q, k = torch.randn(1, 4, L, 4), torch.randn(1, 2, L, 4)
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     torch.testing.assert_close(compiled(q, k), program(q, k))
     assert decisions(compiled) == [("applied", "proved")]
 
@@ -325,7 +352,7 @@ def test_grouped_heads_stay_grouped(rewritten: list[fx.GraphModule]) -> None:
 def test_off(options: dict[str, Any], rewritten: list[fx.GraphModule]) -> None:
     """Op-by-op codegen promises the user's own calls, bit for bit."""
     q, k = torch.randn(2, 2, L, 4), torch.randn(2, 2, S, 4)
-    compiled = torch.compile(causal, backend="fusepass", options=options)
+    compiled = torch.compile(causal, backend="fusepass", options={**ALLOWED, **options})
     torch.testing.assert_close(compiled(q, k), causal(q, k))
     assert decisions(compiled) == [("rejected", "rule_off")]
 
@@ -336,7 +363,7 @@ def test_numerics_through_inductor(
 ) -> None:
     """The error rule of docs/design.md: RMS against float64 at most twice eager's."""
     exact = program(*(a.double() for a in arguments))
-    compiled = torch.compile(program, backend="fusepass")
+    compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     found = compiled(*arguments)
     assert decisions(compiled) == [("applied", "proved")]
     assert found.stride() == program(*arguments).stride()
@@ -350,7 +377,7 @@ def test_numerics_through_inductor(
 
 def test_gradients_through_inductor() -> None:
     q = torch.randn(1, 2, L, 4, requires_grad=True)
-    compiled = torch.compile(causal, backend="fusepass")
+    compiled = torch.compile(causal, backend="fusepass", options=ALLOWED)
     (found,) = torch.autograd.grad(compiled(q, q).square().sum(), q)
     (expected,) = torch.autograd.grad(causal(q, q).square().sum(), q)
     torch.testing.assert_close(found, expected)
