@@ -165,12 +165,15 @@ def _getitem(node: fx.Node) -> str | None:
 _ANY_NUMBER = frozenset("add div eq ge gt item le lt mul ne pow rsub sub true_divide".split())
 
 
+_HALVES = (torch.float16, torch.bfloat16)  # whose exponents have to fit them
 _SCALES = ("alpha", "value")
 
 
 def _numbers(node: fx.Node, name: str | None) -> Iterator[complex | torch.SymFloat]:
     """The numbers a call is given that it converts to its dtype, which checks them."""
-    any_number = (name or "").removesuffix("_") in _ANY_NUMBER
+    plain, value = (name or "").removesuffix("_"), tensor_value(node)
+    half_power = plain == "pow" and value is not None and value.dtype in _HALVES
+    any_number = plain in _ANY_NUMBER and not half_power
     scales = [node.kwargs[key] for key in _SCALES if key in node.kwargs]
     for given in scales if any_number else (*node.args, *node.kwargs.values()):
         if isinstance(given, fx.Node):
@@ -206,6 +209,26 @@ def _overflows(number: complex | torch.SymFloat, node: fx.Node) -> bool:
     if isinstance(number, (int, float)):
         return not limits.min <= number <= limits.max  # nor is NaN
     return True
+
+
+def _fill(node: fx.Node) -> str | None:
+    """A fill with a tensor of one element reads it as a number, which has to fit."""
+    value = tensor_value(argument(node, 0, "input"))
+    at = 2 if str(op_name(node)).startswith("masked") else 1
+    filled = tensor_value(argument(node, at, "value"))
+    if value is None or filled is None or _takes_all(value.dtype, filled.dtype):
+        return None
+    return f"{op_name(node)}: a number of {filled.dtype} need not fit {value.dtype}, which raises"
+
+
+def _takes_all(dtype: torch.dtype, of: torch.dtype) -> bool:
+    """Whether every number of a dtype fits another."""
+    if of == dtype or torch.bool in (dtype, of):
+        return True
+    if dtype.is_complex or of.is_complex or (of.is_floating_point > dtype.is_floating_point):
+        return False
+    wide, narrow = (torch.finfo(d) if d.is_floating_point else torch.iinfo(d) for d in (dtype, of))
+    return wide.min <= narrow.min and narrow.max <= wide.max
 
 
 def overlaps_itself(node: fx.Node) -> bool:
@@ -325,6 +348,7 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "item": _item,
     **dict.fromkeys(_EXTREMA, _extremum),
     "dropout": _dropout,
+    **dict.fromkeys(("fill", "fill_", "masked_fill", "masked_fill_"), _fill),
     "tensor_split": _tensor_split,
     **ARGUMENT_CHECKS,
     **INDEX_CHECKS,

@@ -126,6 +126,7 @@ BEYOND = [
     call("masked_fill", C, X > 0, 1e300),
     call("masked_fill", C, X > 0, complex(0, 1e300)),
     call("masked_fill", X, X > 0, 10**400),
+    call("pow", X.half(), 1e6),
 ]
 WITHIN = [
     call(torch.nn.functional.pad, X, (0, 1), value=NAN),
@@ -135,9 +136,37 @@ WITHIN = [
     call(torch.where, I > 0, I, NAN),
     call("clamp", I, min=NAN),
     call(torch.eq, I, NAN),
+    call("pow", X, 1e300),
+    call("pow", X.half(), 1e3),
     call("masked_fill", C, X > 0, complex(NAN, INF)),
     call("masked_fill", C.to(torch.complex128), X > 0, 1e300),
 ]
+
+
+@pytest.mark.parametrize("name", ["fill_", "masked_fill"])
+@pytest.mark.parametrize(
+    ("filled", "number", "total"),
+    [
+        (X, torch.tensor(1e300, dtype=torch.float64), False),
+        (X.half(), torch.tensor(10**6), False),
+        (X.half(), torch.tensor(1e6), False),
+        (I.byte(), torch.tensor(-1, dtype=torch.int8), False),
+        (I, torch.tensor(1.5), False),
+        (X, torch.tensor(1.5), True),
+        (X, torch.tensor(2**62), True),
+        (X, torch.tensor(1.5).half(), True),
+        (I, torch.tensor(255).byte(), True),
+        (I > 0, torch.tensor(1e300, dtype=torch.float64), True),
+    ],
+)
+def test_a_fill_with_a_tensor_of_one_number(
+    name: str, filled: torch.Tensor, number: torch.Tensor, total: bool
+) -> None:
+    given = (filled, number) if name == "fill_" else (filled, filled > 0, number)
+    reason = partial_reason(valued(call(name, *given)))
+    assert (reason is None) is total
+    if total:
+        getattr(filled.clone(), name)(*given[1:])
 
 
 def valued(node: fx.Node) -> fx.Node:
