@@ -4,8 +4,10 @@
     ``sdpa(q, k, v, attn_mask=tril(ones(L, L)))``    ``->  sdpa(q, k, v, is_causal=True)``
 
 The first is equal by the definition of scaled dot-product attention: a bool mask keeps the scores
-where it is True. (torch's kernels differ among themselves only about rows whose scores are all
-minus infinity: of those flash attention makes NaN, others 0.)
+where it is True; NaN stays NaN. What torch makes of infinity depends on which of its kernels runs,
+and that on the mask: on CUDA efficient attention in single precision makes NaN of an infinite
+value, where the fallback for a broadcast mask has infinity, and flash attention NaN of rows whose
+scores are all minus infinity, where others have 0.
 
 So is the second, of finite numbers: ``is_causal`` stands for the lower triangle of an L × S matrix
 counted from its upper left corner. But with a mask torch adds minus infinity to a score, and NaN
