@@ -108,7 +108,8 @@ def _first_changed_since_now(tensors: list[Tensor]) -> Callable[[], Tensor | Non
 
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.shape, tensor.stride()
+    lazy = tensor.is_conj(), tensor.is_neg()  # which read the same memory otherwise
+    return tensor.dtype, tensor.shape, tensor.stride(), lazy
 
 
 def _named(gm: fx.GraphModule, tensor: Tensor) -> str:

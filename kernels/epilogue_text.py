@@ -74,7 +74,7 @@ EXPRESSIONS = PLAIN | {
     "reciprocal": "1.0 / {0}",
     "erf": "_erf({0})",
     "tanh": "_tanh({0})",
-    "sigmoid": "_logistic({0} * 1.4426950408889634)",
+    "sigmoid": "_sigmoid({0})",
     "relu": "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
     "maximum": "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",

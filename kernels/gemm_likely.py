@@ -31,16 +31,19 @@ def likely(
     n: int,
     k: int = 4096,
     processors: int = 132,
+    *,
+    matrices: bool = False,
 ) -> list[str]:
     """The tiles of those that should be best for a product, at most two.
 
     Of few rows the smallest that hold all, on Hopper one that streams and one other. Of many the
     one whose epilogues run behind other products, if there are enough; else the largest of which
     there are enough to go round; on Hopper one in Gluon and one in CUDA C++, where both take it:
-    on an H200 Gluon's ping-pong is up to 2 % faster than that in CUDA C++ with GELU (erf), and 4 %
-    slower with ReLU and SiLU. Compiling a kernel takes longer than timing it. Where rows begin
-    anywhere in a line of L2, so that pieces of 128 bytes lie in two of them, the one in CUDA C++ is
-    the tile that loads least: 2048 x 520 -> 2 * 4096 took 41 us by 128 x 256, 51 by ping-pong.
+    on an H200 Gluon's ping-pong is 1 % faster than that in CUDA C++ with GELU (erf) where K is 768,
+    elsewhere up to 2 %, and with other functions up to 6 % slower. Compiling a kernel takes longer
+    than timing it. Where rows begin anywhere in a line of L2, so that pieces of 128 bytes lie in
+    two of them, the one in CUDA C++ is the tile that loads least: 2048 x 520 -> 2 * 4096 took 41 us
+    by 128 x 256, 51 by ping-pong.
 
     Args:
         named: the tiles that take it, by name.
@@ -49,6 +52,7 @@ def likely(
         n: its columns.
         k: what is summed over.
         processors: multiprocessors of the device.
+        matrices: whether the epilogue reads any.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     found = _stream(few, products, n, k, processors)
@@ -59,6 +63,8 @@ def likely(
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
+    if matrices:  # whose addresses such a tile's products leave no registers for
+        many = {name: tile for name, tile in many.items() if tile.form != "turns" or tile.n <= 128}
     ragged = k % _LINE > 0
     for kind in ("gluon", "cuda", "triton"):
         some = {name: t for name, t in many.items() if t.language == kind}

@@ -183,7 +183,7 @@ def _bytes(operand: Operand) -> int:
 
 # What is the same for all rows: each thread asks for a column or two while the group multiplies,
 # and the group exchanges them through shared memory. Read where they are needed, from L2, they made
-# the epilogue wait: 5 to 10 % of 8192 x 768 -> 3072, also behind another group's products.
+# the epilogue wait: 7 to 19 % of 8192 x 768 -> 3072, also behind another group's products.
 _ASKED = """\
       {kind} h{i}[{count}];
 #pragma unroll

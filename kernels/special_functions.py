@@ -60,6 +60,11 @@ def _exp(x):
 
 
 @triton.jit
+def _sigmoid(x):
+    return _logistic(x * 1.4426950408889634)
+
+
+@triton.jit
 def _expm1(x):
     near = x * (1.0 + x * (0.5 + x * 0.16666666666666666))
     return tl.where(tl.abs(x) < 0.03125, near, tl.exp2(x * 1.4426950408889634) - 1.0)
@@ -133,6 +138,11 @@ def _exp(x):
 
 
 @triton.jit
+def _sigmoid(x):
+    return _logistic(x * 1.4426950408889634)
+
+
+@triton.jit
 def _normal(x):
     """(1 + erf(x / sqrt(2))) / 2"""
     tail = _tail(tl.abs(x) * 0.7071067811865476)
@@ -173,6 +183,11 @@ def _exp(x):
 
 
 @triton.jit
+def _sigmoid(x):
+    return _reciprocal(1.0 + _exp(-x))
+
+
+@triton.jit
 def _normal(x):
     """(1 + erf(x / sqrt(2))) / 2"""
     z = x * 0.7071067811865476
@@ -202,6 +217,7 @@ __device__ __forceinline__ float _tanh(float x) {
   return fabsf(x) < 0.03125f ? x * (1.0f - x * x * 0.3333333333333333f) : far;
 }
 __device__ __forceinline__ float _exp(float x) { return _exp2(x * 1.4426950408889634f); }
+__device__ __forceinline__ float _sigmoid(float x) { return _logistic(x * 1.4426950408889634f); }
 __device__ __forceinline__ float _expm1(float x) {
   float near = x * (1.0f + x * (0.5f + x * 0.16666666666666666f));
   return fabsf(x) < 0.03125f ? near : _exp2(x * 1.4426950408889634f) - 1.0f;
@@ -219,6 +235,7 @@ __device__ __forceinline__ float _normal(float x) {
 __device__ __forceinline__ float _erf(float z) { return erff(z); }
 __device__ __forceinline__ float _tanh(float x) { return tanhf(x); }
 __device__ __forceinline__ float _exp(float x) { return expf(x); }
+__device__ __forceinline__ float _sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float _expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ float _log1p(float x) { return log1pf(x); }
 """
@@ -236,7 +253,7 @@ def finest(epilogues: Iterable[Epilogue]) -> str:
 
 
 def special_functions(dtype: str, in_single: bool) -> str:
-    """Triton's text of ``_normal``, ``_erf``, ``_tanh``, ``_exp``, ``_expm1`` and ``_log1p``.
+    """Triton's text of ``_normal``, ``_erf``, ``_tanh``, ``_sigmoid``, ``_exp`` and their like.
 
     They call ``_logistic`` and ``_reciprocal``.
 

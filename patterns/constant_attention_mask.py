@@ -76,20 +76,19 @@ def _check(site: Site) -> Reject | None:
     return None
 
 
-# Functions here make no mask in eager where it would be the causal triangle.
+# Functions here leave a mask out in eager where it would be the causal triangle of all tokens.
 _MADE_FOR_TRACING = re.compile(r"transformers.(masking_utils|modeling_attn_mask_utils)\.py\b")
+_SAME_MASK = frozenset("expand getitem narrow reshape to unsqueeze view".split())
 
 
 def _is_for_tracing(mask: fx.Node) -> bool:
     """Whether a mask was made by functions that, run eagerly, would have left it out."""
-    seen, todo = {mask}, [mask]
-    while todo:
-        node = todo.pop()
-        if _MADE_FOR_TRACING.search(node.meta.get("stack_trace") or ""):
-            return True
-        todo += set(node.all_input_nodes) - seen
-        seen.update(node.all_input_nodes)
-    return False
+    while not _MADE_FOR_TRACING.search(mask.meta.get("stack_trace") or ""):
+        source = mask.args[0] if mask.args else None
+        if op_name(mask) not in _SAME_MASK or not isinstance(source, fx.Node):
+            return False
+        mask = source
+    return True
 
 
 def _moves_under_autocast(site: Site) -> bool:
@@ -144,4 +143,5 @@ RULE = GraphRule(
     _replace,
     summary="the mask is known at compile time and equals no mask or is_causal",
     sources=(constants,),
+    moves=True,
 )

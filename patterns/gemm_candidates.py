@@ -53,7 +53,8 @@ def candidates(
         traced=partial(_in_torch, epilogue=theirs, without=without),
         estimate=partial(region_microseconds, fused=False),
     )
-    few = partial(likely, named, epilogue.products, m, n, k, processors)
+    matrices = any(one.kind == "full" for one in epilogue.operands)
+    few = partial(likely, named, epilogue.products, m, n, k, processors, matrices=matrices)
     names = every_likely(named, m) if every else few()
     best = (known or "").rpartition(" ")[2]
     if best in named and best not in names:

@@ -21,6 +21,7 @@ from fusepass.torch_private.identity import (
     either,
     equal,
     may_be_number,
+    other_number,
     parts_of,
 )
 
@@ -63,6 +64,27 @@ def _compared(translator: Any, frame: Frame, value: Any, other: Any, negated: bo
     return torch_private.constant(negated)  # they are of different types
 
 
+def on_equal(translator: Any, left: Any, right: Any) -> list[Any]:
+    """What ``left == right`` is to compare: beside a number, the number a member of an enum is.
+
+    To Dynamo such a member is an object, which equals no number that varies or is not known.
+    """
+    if frame_of(translator.output) is None:
+        return [left, right]
+    sides = [left, right]
+    for place, value in enumerate(sides):
+        if torch_private.number_node(sides[1 - place]) is not None:
+            number = other_number(value)
+            sides[place] = value if number is None else torch_private.constant(number)
+    return sides
+
+
+def _may_hold_unknown(frame: Frame) -> bool:
+    """Whether anything in the frame may be a number that is not known; tells most apart at once."""
+    left = any(site.leaves_numbers for site in frame.sites)
+    return bool(frame.items or frame.selections or left)
+
+
 def on_kind(translator: Any, value: Any) -> None:
     """``type(value)`` or ``isinstance(value, …)`` of what is of another type in either arm."""
     frame = frame_of(translator.output)
@@ -89,14 +111,18 @@ def on_contains(translator: Any, items: list[Any], searched: Any) -> Any:
     if frame is None:
         return None
     values = [searched, *items]
-    parts = _all_parts(values)
+    parts = _all_parts(values) if _may_hold_unknown(frame) else []
     if any(torch_private.late_parts(part) is not None for part in parts):
         break_graph("Value that is computed after the graph", _IN)
     unknown = [v for v in parts if is_unknown(frame, v)]
     symbolic = any(torch_private.number_node(v) is not None for v in values)
     if not unknown and not symbolic:
         return None
-    searched, *items = values = [torch_private.realized(value) for value in values]
+    values = [torch_private.realized(value) for value in values]
+    numbers = [other_number(value) for value in values]
+    pairs = zip(values, numbers, strict=True)
+    values = [v if number is None else torch_private.constant(number) for v, number in pairs]
+    searched, *items = values
     plain = all(map(_is_plain, values)) and not any(differs(frame, v) for v in unknown)
     if not plain and unknown:
         give_back(translator, frame, unknown, _IN)
@@ -156,4 +182,4 @@ def _equal(translator: Any, frame: Frame, item: Any, searched: Any) -> Any:
     return decided(same) if symbolic and not is_unknown(frame, same) else same
 
 
-IDENTITY = IdentityHandlers(on_same, on_kind, on_contains)
+IDENTITY = IdentityHandlers(on_same, on_equal, on_kind, on_contains)

@@ -134,15 +134,25 @@ class _Attempt:
                 why = said.code, said.text
                 decisions.append(self._decision(Outcome.APPLIED, *why, place, rule.treatment))
         if changed:
-            if facts is not None:
-                facts.check(gm.graph)
-            gm.graph.lint()
-            gm.recompile()
-            rejected = None if self.admit is None else self.admit(gm)
+            rejected = None if facts is None else self._moved(facts)
+            if rejected is None:
+                gm.graph.lint()
+                gm.recompile()
+                rejected = None if self.admit is None else self.admit(gm)
             if rejected is not None:
                 self._put_back()
                 return [_undone(one, rejected) for one in decisions]
         return decisions
+
+    def _moved(self, facts: Facts) -> Reject | None:
+        """Why the graph cannot stay as the rule made it: results in other strides."""
+        try:
+            facts.check(self.gm.graph)
+        except ValueError as moved:
+            if not self.rule.moves:
+                raise
+            return Reject(Reason.STRIDE_MISMATCH, str(moved), self.site)
+        return None
 
     def _verdict(self, match: Site) -> Reject | Accept | None:
         lowers = self.rule.settled_by_capture and not self.rule.treatment

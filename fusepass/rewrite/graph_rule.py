@@ -71,6 +71,8 @@ class GraphRule:
             switching the rule off is then up to capture (the select it lowers cannot stay).
         treatment: what the rule makes of a branch (one settled by capture) or of a host round
             trip, where the report should say so.
+        moves: other kernels may lay results out otherwise; where the graph's own results would
+            have other strides for it, that is a reason to leave the graph as it is, no fault.
         tries: ``check`` leaves in the graph what it found good on trial, for ``replace``.
         sources: further functions or modules whose source decides what the rule does.
         location: file and line where the rule was made.
@@ -83,6 +85,7 @@ class GraphRule:
     summary: str = ""
     settled_by_capture: bool = False
     treatment: str = ""
+    moves: bool = False
     tries: bool = False
     sources: tuple[Any, ...] = ()
     location: str = field(default="")

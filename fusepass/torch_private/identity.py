@@ -27,12 +27,14 @@ class IdentityHandlers:
     Attributes:
         on_same: called as ``(translator, left, right, negated)`` at ``is`` and ``is not``; gives
             the tracked result, or None to leave it to Dynamo.
+        on_equal: called as ``(translator, left, right)`` at ``==`` and ``!=``; gives the operands.
         on_kind: called as ``(translator, value)`` before ``type(value)`` and ``isinstance`` of it.
         on_contains: called as ``(translator, items, searched)`` at ``searched in items``, a list or
             what Dynamo takes for one; the same.
     """
 
     on_same: Callable[[Any, Any, Any, bool], Any]
+    on_equal: Callable[[Any, Any, Any], list[Any]]
     on_kind: Callable[[Any, Any], None]
     on_contains: Callable[[Any, list[Any], Any], Any]
 
@@ -41,6 +43,7 @@ def hook_identity(handlers: IdentityHandlers) -> Callable[[], None]:
     """Put handlers in front of ``is``, ``in``, ``type``; what is returned takes them out again."""
     with contextlib.ExitStack() as installed:
         installed.callback(_hook_same(handlers.on_same, handlers.on_kind))
+        installed.callback(_hook_equal(handlers.on_equal))
         installed.callback(_hook_contains(handlers.on_contains))
         return installed.pop_all().close
 
@@ -87,6 +90,23 @@ def _hook_same(
     return undo
 
 
+def _hook_equal(on_equal: Callable[[Any, Any, Any], list[Any]]) -> Callable[[], None]:
+    from torch._dynamo import symbolic_convert
+
+    table = symbolic_convert.compare_op_handlers
+    instructions = {name: table[name] for name in ("==", "!=")}
+
+    def compared(of_instruction: Any) -> Callable[..., Any]:
+        @functools.wraps(of_instruction)
+        def handler(tx: Any, args: Any, kwargs: Any) -> Any:
+            return of_instruction(tx, on_equal(tx, args[0], args[1]), kwargs)
+
+        return handler
+
+    table |= {name: compared(handler) for name, handler in instructions.items()}
+    return functools.partial(table.update, instructions)
+
+
 def _hook_contains(on_contains: Callable[[Any, list[Any], Any], Any]) -> Callable[[], None]:
     from torch._dynamo import utils
     from torch._dynamo.variables import lists
@@ -120,7 +140,19 @@ def may_be_number(value: Any) -> bool:
     try:
         return value.python_type() in _NUMBERS
     except NotImplementedError:
-        return False
+        return True  # it cannot tell
+
+
+def other_number(value: Any) -> Any:
+    """The number that a member of an ``IntEnum`` is, which Dynamo takes for no number; or None."""
+    value = realized(value)
+    python = constant_of(value)[1]
+    python = vars(value).get("value") if python is None else python
+    kind = type(python)
+    if not isinstance(python, (int, float)) or kind in _NUMBERS:
+        return None
+    base = int if isinstance(python, int) else float
+    return base(python) if kind.__eq__ is base.__eq__ and kind.__ne__ is base.__ne__ else None
 
 
 def parts_of(value: Any) -> list[Any]:

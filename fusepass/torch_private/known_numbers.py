@@ -80,6 +80,33 @@ def break_at_power(node: fx.Node) -> None:
         )
 
 
+def hook_int(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
+    """Break the graph at ``int()`` of a known NaN or infinity, which raises.
+
+    From torch 2.13 on Dynamo itself raises, and ends the program with an error of its own.
+    """
+    from torch._dynamo.exc import unimplemented
+    from torch._dynamo.variables import ConstantVariable
+
+    original = vars(ConstantVariable).get("nb_int_impl")
+    if original is None:
+        return []
+
+    @functools.wraps(original)
+    def nb_int_impl(self: Any, tx: Any) -> Any:
+        if type(self.value) is float and not math.isfinite(self.value) and is_ours(tx):
+            unimplemented(
+                gb_type="Integer of a float that has none",
+                context=str(self.value),
+                explanation=f"int({self.value}) raises.",
+                hints=[],
+            )
+        return original(self, tx)
+
+    ConstantVariable.nb_int_impl = nb_int_impl  # type: ignore[attr-defined,method-assign,unused-ignore]
+    return [functools.partial(setattr, ConstantVariable, "nb_int_impl", original)]
+
+
 def hook_scaled(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
     """Record ``x.add_(y, alpha=2.5)`` and its like as they are.
 

@@ -14,6 +14,7 @@ from torch import fx
 
 from fusepass.torch_private.known_numbers import (
     break_at_power,
+    hook_int,
     hook_scaled,
     is_nan,
     known_by_nan,
@@ -99,6 +100,7 @@ def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
         _hook_pruning(handlers),
         _hook_log(handlers),
         *hook_scaled(handlers.is_ours),
+        *hook_int(handlers.is_ours),
     ]
 
     def uninstall() -> None:

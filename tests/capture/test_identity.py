@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -272,3 +273,29 @@ def test_in_a_line() -> None:
         return x * 2
 
     side_by_side(program, *TURNS)
+
+
+class Token(enum.IntEnum):
+    """Numbers of a class of their own."""
+
+    FIRST = 10
+    LAST = 11
+
+
+def equals_a_member(x: Tensor) -> Tensor:
+    return x + 1 if int(x.sum()) == Token.FIRST else x * 2
+
+
+def differs_from_a_member(x: Tensor) -> Tensor:
+    n = int(x.sum())
+    return x + 1 if n != Token.FIRST else x * 2
+
+
+def is_one_of_members(x: Tensor) -> Tensor:
+    return x + 1 if int(x.sum()) in (Token.FIRST, Token.LAST) else x * 2
+
+
+@pytest.mark.parametrize("program", [equals_a_member, differs_from_a_member, is_one_of_members])
+def test_members_of_an_enumeration(program: Callable[[Tensor], Tensor]) -> None:
+    """Dynamo takes them for objects of another kind than numbers it does not know."""
+    side_by_side(program, *signed(1.0, 2.0, 3.0, 4.0), *signed(2.0, 2.0, 3.0, 4.0))

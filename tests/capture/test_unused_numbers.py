@@ -24,6 +24,9 @@ TURNS = [(P,), (P * math.nan,), (P * math.inf,), (-P,), (P * 0,), (P * 1,)]
 
 MAY_RAISE: dict[str, Callable[[Tensor], Any]] = {
     "int": lambda x: int(x.max()),
+    "int of item": lambda x: int(x.max().item()),
+    "int of item compared": lambda x: int(x[0].item()) > 3,
+    "full of item": lambda x: torch.full((2,), int(x[0].item())),
     "compared": lambda x: int(x.sum()) == 0,
     "computed": lambda x: int(x.max()) * 2 + 1,
     "round": lambda x: round(x.sum().item()),

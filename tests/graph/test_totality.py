@@ -184,12 +184,12 @@ def valued(node: fx.Node) -> fx.Node:
     return node
 
 
-@pytest.mark.parametrize("node", BEYOND, ids=lambda n: f"{n.target}-{n.args[1:]}")
+@pytest.mark.parametrize("node", BEYOND, ids=lambda n: f"{op_name(n)}-{n.args[1:]}")
 def test_a_number_that_does_not_fit_the_dtype_is_partial(node: fx.Node) -> None:
     assert "does not fit the dtype" in str(partial_reason(valued(node)))
 
 
-@pytest.mark.parametrize("node", WITHIN, ids=lambda n: f"{n.target}-{n.args[1:]}")
+@pytest.mark.parametrize("node", WITHIN, ids=lambda n: f"{op_name(n)}-{n.args[1:]}")
 def test_a_number_that_fits_or_is_compared_is_not(node: fx.Node) -> None:
     assert "does not fit" not in str(partial_reason(valued(node)))
 

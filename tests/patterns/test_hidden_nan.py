@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -71,13 +72,10 @@ def create_causal_mask(query):
 """
 
 
-@pytest.mark.parametrize("name", ["masking_utils", "other_utils"])
-def test_masks_that_are_made_because_the_program_is_traced(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of transformers, which in eager says is_causal: told by where they are made."""
-    (tmp_path / "transformers").mkdir()
-    path = tmp_path / "transformers" / f"{name}.py"
+def module_at(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of that name in a folder that is called as transformers is."""
+    (folder / "transformers").mkdir()
+    path = folder / "transformers" / f"{name}.py"
     path.write_text(MASKING)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -85,6 +83,15 @@ def test_masks_that_are_made_because_the_program_is_traced(
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["masking_utils", "other_utils"])
+def test_masks_that_are_made_because_the_program_is_traced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of transformers, which in eager says is_causal: told by where they are made."""
+    module = module_at(tmp_path, name, monkeypatch)
 
     def program(query: Tensor) -> Tensor:
         mask = module.create_causal_mask(query)[None, None].expand(1, 1, -1, -1)
@@ -97,3 +104,21 @@ def test_masks_that_are_made_because_the_program_is_traced(
     report = fusepass.last_report(compiled)
     (decision,) = (d for d in report.decisions if d.rule == "constant_attention_mask")
     assert decision.reason_code.value == ("proved" if name == "masking_utils" else "inexact")
+
+
+def test_a_mask_of_ones_own_that_is_made_like_one_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = module_at(tmp_path, "masking_utils", monkeypatch)
+
+    def program(query: Tensor) -> Tensor:
+        mask = torch.ones_like(theirs.create_causal_mask(query)).tril()
+        return attention(query, query, query, attn_mask=mask)
+
+    query = torch.randn(1, 2, 64, 16)
+    compiled = torch.compile(program, backend="fusepass")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(query), program(query))
+    report = fusepass.last_report(compiled)
+    (decision,) = (d for d in report.decisions if d.rule == "constant_attention_mask")
+    assert decision.reason_code.value == "inexact"

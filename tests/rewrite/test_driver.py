@@ -304,6 +304,18 @@ def test_branches_whose_own_rule_fails_are_given_back(monkeypatch: pytest.Monkey
     }
 
 
+def test_a_rule_that_may_move_results_is_put_back_without_a_fault(install: Install) -> None:
+    """Where the graph's own result would have other strides; inside of it they may move."""
+
+    def columns(x: Tensor) -> Tensor:
+        return torch.mul(x.t().contiguous(), 2).t()
+
+    install(rule(by(columns), moves=True))
+    put_back = Outcome.REJECTED, Reason.STRIDE_MISMATCH
+    assert [(d.outcome, d.reason_code) for d in run(program)] == [put_back, put_back]
+    assert [d.outcome for d in run(lambda x: (x * 2).sum(1))] == [Outcome.APPLIED]
+
+
 class TestGraphs:
     """What becomes of the graph object itself."""
 
