@@ -146,13 +146,13 @@ def may_be_number(value: Any) -> bool:
 def other_number(value: Any) -> Any:
     """The number that a member of an ``IntEnum`` is, which Dynamo takes for no number; or None."""
     value = realized(value)
-    python = constant_of(value)[1]
-    python = vars(value).get("value") if python is None else python
-    kind = type(python)
-    if not isinstance(python, (int, float)) or kind in _NUMBERS:
+    constant, python = constant_of(value)
+    held: Any = python if constant else vars(value).get("value")
+    kind: Any = type(held)
+    if not isinstance(held, (int, float)) or kind in _NUMBERS:
         return None
-    base = int if isinstance(python, int) else float
-    return base(python) if kind.__eq__ is base.__eq__ and kind.__ne__ is base.__ne__ else None
+    base: Any = int if isinstance(held, int) else float
+    return base(held) if (kind.__eq__, kind.__ne__) == (base.__eq__, base.__ne__) else None
 
 
 def parts_of(value: Any) -> list[Any]:
