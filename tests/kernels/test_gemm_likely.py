@@ -205,6 +205,7 @@ def test_streams_by_what_a_multiprocessor_loads(
 ) -> None:
     """The smallest that holds the rows, beside one of another kind."""
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
     named = of_a_hopper(products, m)
     first, second = (named[name] for name in likely(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)

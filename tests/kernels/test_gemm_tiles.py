@@ -130,6 +130,7 @@ def test_what_streams_take(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
     assert not any(tile.takes(1, [weight], HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
     symbolic = torch.fx.experimental.symbolic_shapes.ShapeEnv().create_unbacked_symint()
     reduced = replace(HALF, outputs=(*HALF.outputs, Output("%0", "float32", "rows")))
     double = replace(HALF, outputs=(Output("%0", "float64"),))
