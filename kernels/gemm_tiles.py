@@ -15,7 +15,7 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.kernels.cuda_text import TYPES
 from fusepass.kernels.hopper_copies import GROUPS, fetched, places
-from fusepass.kernels.hopper_cuda import Shape
+from fusepass.kernels.hopper_cuda import MEMORY, Shape
 from fusepass.kernels.hopper_stream import Stream
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
@@ -277,19 +277,18 @@ def _streams(products: int) -> tuple[Tile, ...]:
 
     Of wider tiles fewer bytes of x are read, of narrower ones there may be just enough to go round.
     """
-    made = []
+    made, alone = [], Epilogue(products, (), (), ())
     for rows, columns, blocks in itertools.product(_STREAM_ROWS, (64, 56, 48, 32), (1, 2, 4)):
         fitting = [
             stages
             for stages in range(1, 9)
-            if Stream(rows, columns, 2, stages, blocks).room(products) <= _HOPPER_MEMORY
+            if Stream(rows, columns, 2, stages, blocks).shared(alone) <= MEMORY
         ]
         made.append(Tile(rows, columns, 128, 5, fitting[-1], form="stream", blocks=blocks))
     return tuple(made)
 
 
 _STREAM_ROWS = (8, 16, 32, 64, 96, STREAMED_ROWS)
-_HOPPER_MEMORY = 227 << 10  # bytes of shared memory that a block may have
 
 
 def programs(tile: Tile, products: int, m: Any, n: Any, multiprocessors: int) -> tuple[Any, int]:

@@ -27,7 +27,8 @@ from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT,
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
 _HALF = ("float16", "bfloat16")
-_MEMORY = 227 << 10  # bytes of shared memory that a block may have
+MEMORY = 227 << 10
+"""Bytes of shared memory that a block may have on Hopper."""
 _PLACES = 2  # pieces of results on their way out, of each group
 
 
@@ -91,7 +92,7 @@ class Shape:
         """Columns that leave together; fewer where more leave no room for the operands."""
         whole = self.width(epilogue.products)
         pieces = [one for one in (64, 32, 16) if whole % one == 0]
-        fitting = (one for one in pieces if self._shared(epilogue, one) <= _MEMORY)
+        fitting = (one for one in pieces if self._shared(epilogue, one) <= MEMORY)
         return next(fitting, pieces[-1])
 
     def shared(self, epilogue: Epilogue) -> int:

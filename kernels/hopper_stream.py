@@ -63,10 +63,7 @@ class Stream:
 
     def shared(self, epilogue: Epilogue) -> int:
         """Bytes of shared memory that a block needs."""
-        return self.room(epilogue.products)
-
-    def room(self, products: int) -> int:
-        """The same; it depends on nothing else."""
+        products = epilogue.products
         step = self.depth * _ROW
         ring = self.stages * (products * self.columns + self.rows) * step
         received = (self.split - 1) * products * 64 * self.rows * 4 // self.split

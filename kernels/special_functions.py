@@ -33,6 +33,20 @@ _NORMAL = {
     ),
 }
 
+# Enough of half types, and where the products are of these, or of TF32: see below.
+_BY_EXP2 = """\
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _sigmoid(x):
+    return _logistic(x * 1.4426950408889634)
+
+
+"""
+
 _QUICK = '''\
 @triton.jit
 def _normal(x):
@@ -52,16 +66,6 @@ def _erf(z):
 def _tanh(x):
     far = 2.0 * _logistic(x * 2.8853900817779268) - 1.0
     return tl.where(tl.abs(x) < 0.03125, x * (1.0 - x * x * 0.3333333333333333), far)
-
-
-@triton.jit
-def _exp(x):
-    return tl.exp2(x * 1.4426950408889634)
-
-
-@triton.jit
-def _sigmoid(x):
-    return _logistic(x * 1.4426950408889634)
 
 
 @triton.jit
@@ -132,16 +136,6 @@ def _log1p(x):
 
 # Enough where the products are of half types, or of TF32: their errors are a thousand times these.
 _BEHIND_TENSOR_CORES = '''\
-@triton.jit
-def _exp(x):
-    return tl.exp2(x * 1.4426950408889634)
-
-
-@triton.jit
-def _sigmoid(x):
-    return _logistic(x * 1.4426950408889634)
-
-
 @triton.jit
 def _normal(x):
     """(1 + erf(x / sqrt(2))) / 2"""
@@ -262,8 +256,8 @@ def special_functions(dtype: str, in_single: bool) -> str:
         in_single: whether products are computed in single precision, not by tensor cores.
     """
     if dtype != "float32":
-        return _completed(_QUICK, dtype, "")
-    return _EXACT + (_IN_SINGLE if in_single else _BEHIND_TENSOR_CORES)
+        return _BY_EXP2 + _completed(_QUICK, dtype, "")
+    return _EXACT + (_IN_SINGLE if in_single else _BY_EXP2 + _BEHIND_TENSOR_CORES)
 
 
 def special_functions_in_cuda(dtype: str) -> str:

@@ -27,6 +27,27 @@ from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
 
 
+def _starts(translator: Any, target: int, keeps: bool, number: Any) -> tuple[Any, Any]:
+    """Where the arms begin, that of the jump first, and with what on the stack."""
+    *rest, tested = translator.stack
+    if keeps and number is not None and not tested_from(translator, target, number):
+        tested = number  # `r = number and tensor` leaves the number itself
+    return (target, [*rest, tested] if keeps else rest), (translator.instruction_pointer, rest)
+
+
+def _left_as_message(translator: Any, last: Any, site_id: int) -> bool:
+    """Leave what an attempt recorded behind a node for a message, if it wrote nothing."""
+    graph = translator.output.graph
+    traced = tag_as_message(graph, last, site_id)
+    for node in filter(is_line, traced):  # written again when the message is traced
+        graph.erase_node(node)
+    traced = [node for node in traced if not is_line(node)]
+    if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
+        return False
+    leave_sizes(translator, traced)
+    return True
+
+
 def fork(
     translator: Any,
     jump: Any,
@@ -60,11 +81,7 @@ def fork(
     tested = translator.stack[-1]
     predicate = as_bool_scalar(translator, torch_private.realized(tested))
     frame.predicates[site_id] = predicate
-    rest = translator.stack[:-1]
-    if keeps and number is not None and not tested_from(translator, target, number):
-        tested = number  # `r = number and tensor` leaves the number itself
-    jumped = (target, [*rest, tested] if keeps else rest)
-    passed = (translator.instruction_pointer, rest)
+    jumped, passed = _starts(translator, target, keeps, number)
     starts = {jumps_if: jumped, not jumps_if: passed}
     if len(raising) == 2:
         raise Refusal(Reason.RAISES, "both arms only raise")
@@ -91,13 +108,8 @@ def fork(
         if stores:  # Dynamo asks what the attribute was
             text = "an arm binds an attribute that did not exist before it, or may not be bound"
             raise Refusal(Reason.SIDE_EFFECT, text) from None
-        traced = tag_as_message(translator.output.graph, last, site_id)
-        for node in filter(is_line, traced):  # written again when the message is traced
-            translator.output.graph.erase_node(node)
-        traced = [node for node in traced if not is_line(node)]
-        if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
+        if not _left_as_message(translator, last, site_id):
             raise
-        leave_sizes(translator, traced)
         try:
             return _go_on(translator, frame, site_id, before, starts, predicate, taken, join, where)
         except Refusal as fault:

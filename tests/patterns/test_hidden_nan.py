@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 import fusepass
+from fusepass.report.decision import Decision
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -86,6 +87,17 @@ def module_at(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Modul
     return module
 
 
+def decided(program: Callable[[Tensor], Tensor]) -> Decision:
+    """What became of the mask, the result being eager's."""
+    query = torch.randn(1, 2, 64, 16)
+    compiled = torch.compile(program, backend="fusepass")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(query), program(query))
+    report = fusepass.last_report(compiled)
+    (decision,) = (d for d in report.decisions if d.rule == "constant_attention_mask")
+    return decision
+
+
 @pytest.mark.parametrize("name", ["masking_utils", "other_utils"])
 def test_masks_that_are_made_because_the_program_is_traced(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,12 +109,7 @@ def test_masks_that_are_made_because_the_program_is_traced(
         mask = module.create_causal_mask(query)[None, None].expand(1, 1, -1, -1)
         return attention(query, query, query, attn_mask=mask)
 
-    query = torch.randn(1, 2, 64, 16)
-    compiled = torch.compile(program, backend="fusepass")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(query), program(query))
-    report = fusepass.last_report(compiled)
-    (decision,) = (d for d in report.decisions if d.rule == "constant_attention_mask")
+    decision = decided(program)
     assert decision.reason_code.value == ("proved" if name == "masking_utils" else "inexact")
 
 
@@ -115,10 +122,5 @@ def test_a_mask_of_ones_own_that_is_made_like_one_of_theirs(
         mask = torch.ones_like(theirs.create_causal_mask(query)).tril()
         return attention(query, query, query, attn_mask=mask)
 
-    query = torch.randn(1, 2, 64, 16)
-    compiled = torch.compile(program, backend="fusepass")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(query), program(query))
-    report = fusepass.last_report(compiled)
-    (decision,) = (d for d in report.decisions if d.rule == "constant_attention_mask")
+    decision = decided(program)
     assert decision.reason_code.value == "inexact"
