@@ -57,9 +57,11 @@ def likely(
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     found = _stream(few, products, n, k, processors)
     if few:
-        others = {name: tile for name, tile in few.items() if tile.form != "stream"}
+        others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
         least = min((tile.m for tile in others.values()), default=0)
-        found += [name for name, tile in others.items() if tile.m == least][: 2 - len(found)]
+        fitting = [name for name, tile in others.items() if tile.m == least]
+        fitting.sort(key=lambda name: least == 1 and 2 * others[name].k > k)  # one step of K is few
+        found += fitting[: 2 - len(found)]
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
@@ -86,8 +88,12 @@ def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
 def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: int) -> list[str]:
     """Of tiles that stream, the smallest for which a multiprocessor loads least.
 
-    What blocks add up for each other takes about as long as loading so much more.
+    What blocks add up for each other takes about as long as loading so much more. Of one row the
+    one that multiplies no others, but for pairs, of which plain loads are as fast.
     """
+    rings = [name for name, tile in few.items() if tile.form == "ring"]
+    if rings and products == 1:
+        return rings
 
     def loads(name: str) -> tuple[int, int, int]:
         tile, shape = few[name], few[name].cuda

@@ -35,11 +35,11 @@ from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import hopper_cuda_launch
 from fusepass.kernels.batches import per_batch, programs_each
+from fusepass.kernels.early_launches import leads, overlapping
 from fusepass.kernels.gemm_source import source
 from fusepass.kernels.gemm_tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gluon_stub import gluon_stub
 from fusepass.kernels.hopper_copies import ahead, by_host, described, places
-from fusepass.kernels.hopper_cuda_launch import Cut, numbers_of
 from fusepass.kernels.hopper_source import NAME as HOPPER_KERNEL
 from fusepass.kernels.hopper_source import hopper_source
 from fusepass.kernels.skinny_source import skinny_source
@@ -116,10 +116,13 @@ def _other_rows(one: Tensor, other: Tensor) -> bool:
 
 
 @functools.cache
-def kernel(epilogue: str, tile: Tile, batches: bool = False, hosted: bool = False) -> Any:
+def kernel(
+    epilogue: str, tile: Tile, batches: bool = False, hosted: bool = False, leads: bool = False
+) -> Any:
     """The Triton kernel of an epilogue with one tile, for one product (of a pair) or batches.
 
-    Where ``hosted`` it is given descriptors; see ``hopper_source.py``.
+    Where ``hosted`` it is given descriptors; see ``hopper_source.py``. Where it ``leads`` it lets
+    a launch behind it begin; see ``early_launches.py``.
     """
     import triton
 
@@ -131,7 +134,7 @@ def kernel(epilogue: str, tile: Tile, batches: bool = False, hosted: bool = Fals
         constants |= {"STAGED": places(parsed, tile.form, tile.itemsize)}
         constants |= {"AHEAD": ahead(parsed, tile.form), "TAIL": tile.tail(parsed)}
     elif tile.plain:
-        text, name = skinny_source(parsed, tile.form), "fusepass_gemm"
+        text, name = skinny_source(parsed, tile.form, leads=leads), "fusepass_gemm"
         constants["STAGES"] = tile.stages
     else:
         text, name = source(parsed), "fusepass_gemm"
@@ -147,12 +150,17 @@ def kernel(epilogue: str, tile: Tile, batches: bool = False, hosted: bool = Fals
 
 @functools.cache
 def inductor_kernel(
-    epilogue: str, tile: Tile, batches: bool = False, hosted: bool = False, transposed: bool = True
+    epilogue: str,
+    tile: Tile,
+    batches: bool = False,
+    hosted: bool = False,
+    transposed: bool = True,
+    leads: bool = False,
 ) -> Any:
     """The same for Inductor's code, which takes kernels in Triton's language only."""
     import triton
 
-    tuned = kernel(epilogue, tile, batches, hosted)
+    tuned = kernel(epilogue, tile, batches, hosted, leads)
     if not tile.groups:
         return triton.autotune(tuned.configs, key=[])(launched_directly(tuned.fn.fn))
     names = list(tuned.fn.arg_names)
@@ -348,7 +356,7 @@ def plan(
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
     if chosen.cuda is not None:
-        return _host_call(values, products, parsed, chosen.cuda)
+        return hopper_cuda_launch.host_call(values, products, parsed, overlapping(chosen.cuda))
     each, batches = _programs(x, weights[0], parsed, chosen)
     made = [
         (getattr(torch, output.dtype), shape)
@@ -365,29 +373,9 @@ def plan(
     if chosen.rounds_by_host and not hosted:
         return None
     transposed = weights[0].stride(-2) == 1 or not hosted  # only descriptors made here depend on it
-    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed)
+    first = chosen.plain and leads()
+    made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed, first)
     return torch_private.KernelCall(made_for, each * batches, made, given)
-
-
-def _host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, shape: Cut) -> HostCall:
-    """What generated code calls to launch a kernel in CUDA C++."""
-    x, first, operands = values[0], values[1], values[1 + products :]
-    kinds = zip(epilogue.operands, operands, strict=True)
-    apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
-    m, n = x.shape[0], first.shape[1]
-    outputs = [(getattr(torch, one.dtype), (m, n), (n, 1)) for one in epilogue.outputs]
-    dtype = str(x.dtype).removeprefix("torch.")
-    strides = x.stride(0), first.stride(1)
-    given = (
-        epilogue.text(),
-        numbers_of(shape),
-        dtype,
-        (n, first.shape[0]),
-        strides,
-        x.device.index or 0,
-    )
-    filler = hopper_cuda_launch.filler
-    return HostCall(filler.__module__, "filler", given, outputs, (m, *apart))
 
 
 def install_lowering() -> None:

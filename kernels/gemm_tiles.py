@@ -16,6 +16,7 @@ from fusepass.graph.epilogue import Epilogue, Output
 from fusepass.kernels.cuda_text import TYPES
 from fusepass.kernels.hopper_copies import GROUPS, fetched, places
 from fusepass.kernels.hopper_cuda import MEMORY, Shape
+from fusepass.kernels.hopper_row import WIDEST, Row
 from fusepass.kernels.hopper_stream import Stream
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
@@ -40,7 +41,8 @@ class Tile:
         itemsize: of the operands, in bytes: of half types, or of fp32, multiplied as TF32.
         form: of the kernel: ``grid`` of ``gemm_source.py``, ``pingpong`` or ``cooperative`` of
             ``hopper_source.py``, ``rows`` or ``row`` of ``skinny_source.py``, ``joint`` or
-            ``turns`` of ``hopper_cuda.py``, ``stream`` of ``hopper_stream.py``.
+            ``turns`` of ``hopper_cuda.py``, ``stream`` of ``hopper_stream.py``, ``ring`` of
+            ``hopper_row.py``, whose ``stages`` are each warp's.
         blocks: that share K, of a ``stream``.
     """
 
@@ -75,8 +77,10 @@ class Tile:
         return "cuda" if self.cuda is not None else "gluon" if self.groups else "triton"
 
     @property
-    def cuda(self) -> Shape | Stream | None:
+    def cuda(self) -> Shape | Stream | Row | None:
         """What a kernel in CUDA C++ for Hopper is told of it; None of the others."""
+        if self.form == "ring":
+            return Row(self.k, self.stages, self.warps)
         if self.form == "stream":
             return Stream(self.m, self.n, self.k // 64, self.stages, self.blocks)
         if self.form not in ("joint", "turns"):
@@ -171,8 +175,10 @@ class Tile:
         if self.cuda is not None:
             lies = weights[0].dim() == 2 and weights[0].stride(0) == 1
             fits = kinds in _ONE_HALF
-            if self.form == "stream":
+            if self.few_rows:
                 fits = kinds <= TYPES.keys() and isinstance(m, int) and m <= self.m
+            if self.form == "ring":
+                fits = fits and int(weights[0].shape[0]) <= WIDEST
             return fits and not epilogue.reduced and lies and is_hopper(weights[0].device)
         if self.groups:
             single = self.itemsize == 4
@@ -227,12 +233,22 @@ _ONE = (
     Tile(128, 256, 64, 8, 3, split=True),
     Tile(128, 128, 64, 8, 4),
 )
+_RING = {  # by products
+    1: Tile(1, 1, 1024, 8, 8, form="ring"),
+    2: Tile(1, 2, 1024, 8, 3, form="ring"),
+}
+# Of 60 tiles the best of K from 2048 on, and of less, on an H100; then what was best on an H200 of
+# fewer that were tried.
 _ROW_PAIR = (
+    Tile(1, 2, 2048, 8, 1, form="row"),
+    Tile(1, 2, 256, 2, 1, form="row"),
     Tile(1, 4, 1024, 4, 3, form="row"),
     Tile(1, 2, 2048, 4, 3, form="row"),
 )
 _ROW_ONE = (
     Tile(128, 128, 64, 8, 4, form="rows"),
+    Tile(1, 1, 1024, 4, 1, form="row"),
+    Tile(1, 4, 512, 4, 1, form="row"),
     Tile(1, 8, 512, 4, 3, form="row"),
     Tile(1, 4, 512, 2, 3, form="row"),
 )
@@ -266,7 +282,7 @@ def tiles(epilogue: Epilogue, memory: int = 1 << 30) -> dict[str, Tile]:
     few = _HOPPER_FEW[epilogue.products]
     single = [replace(tile, k=tile.k // 2, itemsize=4) for tile in (*few, *half)]  # as many bytes
     hopper = (*_HOPPER, *few)
-    stream = _streams(epilogue.products)
+    stream = (*_streams(epilogue.products), _RING[epilogue.products])
     every = (*hopper, *_CUDA, *stream, *half, *_HOPPER_SINGLE, *single)
     return {tile.name: tile for tile in every if tile.bytes_needed(epilogue) <= memory}
 

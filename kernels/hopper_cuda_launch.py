@@ -1,6 +1,6 @@
 """Launches of GEMMs in CUDA C++ for Hopper; calls are to be quick for the host.
 
-Of those of ``hopper_cuda.py`` and, of few rows, of ``hopper_stream.py``.
+Of those of ``hopper_cuda.py`` and, of few rows, of ``hopper_stream.py`` and ``hopper_row.py``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, parse
-from fusepass.kernels import kept_cubins
-from fusepass.kernels.hopper_cuda import NAME, Shape, hopper_cuda
-from fusepass.kernels.hopper_stream import NAME as STREAM_NAME
-from fusepass.kernels.hopper_stream import Stream, hopper_stream
+from fusepass.kernels import hopper_cuda, hopper_row, hopper_stream, kept_cubins
+from fusepass.kernels.hopper_cuda import Shape
+from fusepass.kernels.hopper_row import Row
+from fusepass.kernels.hopper_stream import Stream
 from fusepass.torch_private import nvrtc
+from fusepass.torch_private.host_call import HostCall
 from fusepass.torch_private.mapped_kernel import Map, tensor_map
 
 _KEPT = 64  # launches that each call in compiled code remembers
@@ -28,40 +29,44 @@ _SWIZZLES = {128: 3, 64: 2, 32: 1}  # by bytes of a tile's row, CUtensorMapSwizz
 _DEPTH = 64  # of K in a tile
 
 
-Cut = Shape | Stream
-"""How the work of a GEMM is cut; which of the two says which kernel computes it."""
+Cut = Shape | Stream | Row
+"""How the work of a GEMM is cut; which of them says which kernel computes it."""
+
+_KINDS: dict[str, tuple[type[Cut], str, Callable[..., str]]] = {
+    "tiles": (Shape, hopper_cuda.NAME, hopper_cuda.hopper_cuda),
+    "stream": (Stream, hopper_stream.NAME, hopper_stream.hopper_stream),
+    "row": (Row, hopper_row.NAME, hopper_row.hopper_row),
+}
 
 
 def numbers_of(cut: Cut) -> tuple[Any, ...]:
     """A cut as generated code is given it."""
-    return ("stream" if isinstance(cut, Stream) else "tiles", *astuple(cut))
+    (kind,) = (kind for kind, (of, *_) in _KINDS.items() if isinstance(cut, of))
+    return (kind, *astuple(cut))
 
 
 def _cut(kind: str, *numbers: Any) -> Cut:
-    return Stream(*numbers) if kind == "stream" else Shape(*numbers)
+    return _KINDS[kind][0](*numbers)
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(text: str, shape: Cut, dtype: str, device: int) -> Any:
-    """The driver's kernel, with as much shared memory as its blocks need."""
+def _compiled(text: str, cut: Cut, dtype: str, device: int) -> Any:
+    """The driver's kernel, with as much shared memory as its blocks need at most."""
     epilogue = parse(text)
-    if isinstance(shape, Stream):
-        source, name = hopper_stream(epilogue, shape, dtype), STREAM_NAME
-    else:
-        source, name = hopper_cuda(epilogue, shape, dtype), NAME
+    _, name, source = _KINDS[numbers_of(cut)[0]]
     with torch.cuda.device(device):
-        made = kept_cubins.compiled(source, name, "90a")
-        nvrtc.give_shared_memory(made, shape.shared(epilogue))
+        made = kept_cubins.compiled(source(epilogue, cut, dtype), name, "90a")
+        nvrtc.give_shared_memory(made, cut.shared(epilogue))
     return made
 
 
-def prepare(epilogue: Epilogue, shape: Cut, dtype: torch.dtype, device: torch.device) -> None:
+def prepare(epilogue: Epilogue, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _compiled(epilogue.text(), shape, str(dtype).removeprefix("torch."), device.index or 0)
+    _compiled(epilogue.text(), cut, str(dtype).removeprefix("torch."), device.index or 0)
 
 
 @functools.lru_cache(maxsize=512)
@@ -91,55 +96,83 @@ def filler(
     kernel = _compiled(text, cut, dtype, device)
     (n, k), products = sizes, epilogue.products
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
-    x_rows, w_rows = cut.boxes(products)
-    kinds = [output.dtype for output in epilogue.outputs]
-    piece = cut.piece(epilogue) if isinstance(cut, Shape) else None
-    fields: list[Any] = []
-    for i in range(len(epilogue.operands)):
-        fields += [(f"p{i}", ctypes.c_uint64), (f"s{i}", ctypes.c_uint64)]
-    if piece is None:  # results are written by threads, not by TMA
-        fields += [(f"o{i}", ctypes.c_uint64) for i in range(len(kinds))]
-    fields += [(name, ctypes.c_uint32) for name in "MNK"]
-    table = type("Table", (ctypes.Structure,), {"_fields_": fields})
+    values_of = _values_of(epilogue, cut, dtype, sizes, strides)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    shared, threads = cut.shared(epilogue), cut.threads
+    shared = cut.shared(epilogue, k) if isinstance(cut, Row) else cut.shared(epilogue)
+    # Code from a cache may have been made where the driver was newer.
+    early = not isinstance(cut, Shape) and cut.early and nvrtc.begins_early()
     held: dict[tuple[int, ...], _Held] = {}
 
-    def hold(m: int, given: tuple[int, ...]) -> _Held:
+    def hold(m: int, given: tuple[int, ...], stream: int) -> _Held:
         apart = dict(zip(full, given[: len(full)], strict=True))
-        x, *rest = given[len(full) :]
-        weights, rest = rest[:products], rest[products:]
-        operands, outputs = rest[: len(epilogue.operands)], rest[len(epilogue.operands) :]
-        maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
-        maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
-        numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
-        if piece is None:
-            numbers += outputs
-        else:
-            for kind, output in zip(kinds, outputs, strict=True):
-                maps.append(_map(kind, output, (m, n), n, (64, piece)))
-        values = [*maps, table(*numbers, m, n, k)]
+        values = values_of(m, apart, given[len(full) :])
         blocks = cut.blocks(m, n, products, processors)
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        return blocks, values, pointers
+        how = (blocks, 1, 1), cut.threads, shared, stream
+        return values, pointers, how, nvrtc.early(*how) if early else None
 
     def fill(m: int, *given: Any) -> None:
         if m == 0:
             return
-        key = m, *given[: len(full)], *map(Tensor.data_ptr, given[len(full) :])
+        stream = nvrtc.stream(device)
+        key = stream, m, *given[: len(full)], *map(Tensor.data_ptr, given[len(full) :])
         found = held.get(key)
         if found is None:
             if len(held) >= _KEPT:
                 held.clear()
-            found = held[key] = hold(m, key[1:])
-        stream = nvrtc.stream(device)
-        nvrtc.launch_with(kernel, (found[0], 1, 1), threads, shared, stream, found[2])
+            found = held[key] = hold(m, key[2:], stream)
+        _, pointers, how, config = found
+        if config is None:
+            nvrtc.launch_with(kernel, *how, pointers)
+        else:
+            nvrtc.launch_early(kernel, config, pointers)
 
     return fill
 
 
-_Held = tuple[int, list[Any], ctypes.Array[ctypes.c_void_p]]
-"""Blocks of a launch, its parameters, and where these are."""
+_Held = tuple[
+    list[Any], ctypes.Array[ctypes.c_void_p], tuple[tuple[int, int, int], int, int, int], Any
+]
+"""Parameters of a launch, where these are, and how it is launched."""
+
+
+def _values_of(
+    epilogue: Epilogue, cut: Cut, dtype: str, sizes: tuple[int, int], strides: tuple[int, int]
+) -> Callable[[int, dict[int, int], Sequence[int]], list[Any]]:
+    """What makes the parameters of a launch.
+
+    It is given the rows of x, how far those of operands of kind ``full`` are apart, by their
+    places, and the addresses of x, the weights, the operands and the outputs.
+    """
+    (n, k), products = sizes, epilogue.products
+    kinds = [output.dtype for output in epilogue.outputs]
+    by_threads = not isinstance(cut, Shape)  # or results are written by TMA
+    addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, Row)
+    for i in range(len(epilogue.operands)):
+        addresses += [f"p{i}", f"s{i}"]
+    addresses += [f"o{i}" for i in range(len(kinds))] * by_threads
+    fields: list[Any] = [(name, ctypes.c_uint64) for name in addresses]
+    fields += [(name, ctypes.c_uint32) for name in "MNK"]
+    table = type("Table", (ctypes.Structure,), {"_fields_": fields})
+
+    def values(m: int, apart: dict[int, int], given: Sequence[int]) -> list[Any]:
+        x, *rest = given
+        weights, rest = rest[:products], rest[products:]
+        operands, outputs = rest[: len(epilogue.operands)], rest[len(epilogue.operands) :]
+        numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
+        numbers += outputs if by_threads else []
+        if isinstance(cut, Row):
+            return [table(x, *weights, strides[1], *numbers, m, n, k)]
+        x_rows, w_rows = cut.boxes(products)
+        maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
+        maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
+        if isinstance(cut, Shape):
+            box = 64, cut.piece(epilogue)
+            for kind, output in zip(kinds, outputs, strict=True):
+                maps.append(_map(kind, output, (m, n), n, box))
+        return [*maps, table(*numbers, m, n, k)]
+
+    return values
 
 
 def _map(
@@ -151,18 +184,38 @@ def _map(
     return tensor_map(of, address, *sizes, stride)
 
 
+def host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, cut: Cut) -> HostCall:
+    """What generated code calls to launch a kernel.
+
+    Args:
+        values: fake tensors of x, the weights and the operands.
+        products: how many weights there are.
+        epilogue: of their products.
+        cut: of the kernel.
+    """
+    x, first, operands = values[0], values[1], values[1 + products :]
+    kinds = zip(epilogue.operands, operands, strict=True)
+    apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
+    m, n = x.shape[0], first.shape[1]
+    outputs = [(getattr(torch, one.dtype), (m, n), (n, 1)) for one in epilogue.outputs]
+    dtype = str(x.dtype).removeprefix("torch.")
+    strides = x.stride(0), first.stride(1)
+    of = epilogue.text(), numbers_of(cut), dtype, (n, first.shape[0]), strides, x.device.index or 0
+    return HostCall(filler.__module__, "filler", of, outputs, (m, *apart))
+
+
 def launch(
-    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, shape: Cut
+    x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, cut: Cut
 ) -> list[Tensor]:
     """The outputs, by one launch."""
     device = x.device.index
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return launch(x, weights, operands, text, shape)
+            return launch(x, weights, operands, text, cut)
     epilogue, first = parse(text), weights[0]
     (m, k), n = x.shape, first.shape[1]
     dtype, strides = str(x.dtype).removeprefix("torch."), (x.stride(0), first.stride(1))
-    fill = filler(text, numbers_of(shape), dtype, (n, k), strides, device)
+    fill = filler(text, numbers_of(cut), dtype, (n, k), strides, device)
     outputs = [x.new_empty((m, n), dtype=getattr(torch, one.dtype)) for one in epilogue.outputs]
     kinds = zip(epilogue.operands, operands, strict=True)
     apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]

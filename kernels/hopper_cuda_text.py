@@ -53,6 +53,10 @@ __device__ __forceinline__ u64 described(u32 at) {
 }
 """
 
+# Of launches that overlap: lets one behind begin; waits for all in front, with what they wrote.
+LEADS = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
+AWAITS = '  asm volatile("griddepcontrol.wait;" ::: "memory");'
+
 TEXT = """
 __device__ __forceinline__ void send(const map_t* map, u32 from, int column, int row) {
   asm volatile(

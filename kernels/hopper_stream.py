@@ -6,6 +6,9 @@ are the weights'). Where a product has fewer tiles than there are multiprocessor
 cluster share K, and what they add up goes from block to block through distributed shared memory
 (PTX ISA, ``st.async``), always in the same order.
 
+A launch may begin before the kernel in front of it ends (``early_launches.py``): the first weights
+come meanwhile, and all else is read behind ``griddepcontrol.wait``.
+
 Weights lie as (N, K).
 """
 
@@ -20,7 +23,7 @@ from fusepass.kernels.cuda_element import (
     element_steps,
 )
 from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import PRIMITIVES, descriptors
+from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, PRIMITIVES, descriptors
 from fusepass.kernels.hopper_stream_text import TEXT
 
 NAME = "fusepass_gemm_stream"
@@ -37,6 +40,8 @@ class Stream:
         depth: multiples of 64 of K in a tile.
         stages: tiles in flight.
         split: blocks that share K: 1, 2 or 4.
+        early: whether a launch may begin before the kernel in front of it ends.
+        leads: whether it lets such a launch behind it begin.
     """
 
     rows: int
@@ -44,6 +49,8 @@ class Stream:
     depth: int
     stages: int
     split: int = 1
+    early: bool = False
+    leads: bool = False
 
     threads = 160
     """Of a block: four warps that multiply, and the one that loads."""
@@ -112,6 +119,8 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
             f"            put(({TYPES[one.dtype]}*)t.o{i} + (u64)m * t.N + n, r[{i}]);"
             for i, one in outputs
         ),
+        "$leads": LEADS * shape.leads,
+        "$awaits": AWAITS * shape.early,
         "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
@@ -124,6 +133,7 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
         "DEPTH": shape.depth,
         "STAGES": shape.stages,
         "SPLIT": shape.split,
+        "EARLY": int(shape.early),
         "THREADS": shape.threads,
         "PRODUCTS": epilogue.products,
         "OUTPUTS": len(outputs),

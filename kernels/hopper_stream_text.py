@@ -65,6 +65,7 @@ $name($maps const __grid_constant__ table_t t) {
   const u32 full = parts + (SPLIT - 1) * OWN * GIVEN * 4, empty = full + 8 * STAGES;
   const u32 came = empty + 8 * STAGES, room = came + 8 * 4;
   const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+$leads
   if (thread == 128) {
 $ready
     for (u32 i = 0; i < STAGES; ++i) {
@@ -83,17 +84,44 @@ $ready
     if (lane == 0) {
       u64 policy;
       asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-      u32 slot = 0, phase = 1;
+      u32 slot = 0, phase = 1, asked = 0;
+      if (EARLY) {  // weights for the whole ring, and x for it once there is x
+        for (u32 pass = 0; pass < 2; ++pass) {
+          u32 tile = first, k = begin;
+          asked = 0;
+          for (; asked < STAGES && tile < tiles; ++asked) {
+            const u32 barrier = full + 8 * asked, w = ws + asked * WS, x = xs + asked * XS;
+            if (pass == 0) expect(barrier, WS + XS);
+#pragma unroll
+            for (u32 i = 0; i < DEPTH; ++i) {
+              const u32 at = k * DEPTH * 64 + i * 64;
+              if (pass == 1) {
+                load(x + i * ROWS * 128, &x_map, barrier, at, 0);
+                continue;
+              }
+$weights
+            }
+            if (++k == end) { k = begin; tile += stride; }
+          }
+          if (pass == 0) {
+$awaits
+          }
+        }
+      }
       for (u32 tile = first; tile < tiles; tile += stride) {
         for (u32 k = begin; k < end; ++k) {
-          await(empty + 8 * slot, phase);
-          const u32 barrier = full + 8 * slot, w = ws + slot * WS, x = xs + slot * XS;
-          expect(barrier, WS + XS);
+          if (asked == 0) {
+            await(empty + 8 * slot, phase);
+            const u32 barrier = full + 8 * slot, w = ws + slot * WS, x = xs + slot * XS;
+            expect(barrier, WS + XS);
 #pragma unroll
-          for (u32 i = 0; i < DEPTH; ++i) {
-            const u32 at = k * DEPTH * 64 + i * 64;
-            load(x + i * ROWS * 128, &x_map, barrier, at, 0);
+            for (u32 i = 0; i < DEPTH; ++i) {
+              const u32 at = k * DEPTH * 64 + i * 64;
+              load(x + i * ROWS * 128, &x_map, barrier, at, 0);
 $weights
+            }
+          } else {
+            --asked;
           }
           if (++slot == STAGES) { slot = 0; phase ^= 1; }
         }
@@ -102,6 +130,7 @@ $weights
     __syncwarp();
     blocks_wait();
   } else {
+$awaits
     u32 slot = 0, phase = 0, parity = 0;
     float d[PRODUCTS][ROWS / 2];
     const u32 owner = warp / OWN;  // of what a warp adds up, a block

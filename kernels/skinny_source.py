@@ -23,6 +23,7 @@ _SKINNY = """
 def fusepass_gemm(x_ptr, $gain $weights $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr):
     WEIGHT_FIRST: tl.constexpr = BM <= 32
+$leads
     tiles_n = tl.cdiv(N, BN)
     m, n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
     rows = m * BM + tl.arange(0, BM)
@@ -122,7 +123,9 @@ def scaled(product: str, norm: Norm | None) -> str:
     return product if norm is None or norm.centred else f"({product}) * scale"
 
 
-def skinny_source(epilogue: Epilogue, form: str, norm: Norm | None = None) -> str:
+def skinny_source(
+    epilogue: Epilogue, form: str, norm: Norm | None = None, *, leads: bool = False
+) -> str:
     """The text of a module whose ``fusepass_gemm`` computes ``epilogue`` of its products.
 
     Args:
@@ -130,10 +133,13 @@ def skinny_source(epilogue: Epilogue, form: str, norm: Norm | None = None) -> st
         form: ``rows`` or ``row``, as above.
         norm: of x, in front of the products of form ``row``; its gain, its shift if it has one,
             and for a centred one a power of two that is K at least are the parameters behind x.
+        leads: whether it lets a launch behind it begin before it ends (``early_launches.py``); for
+            Hopper and later.
     """
     lines = LINES[form]
     each = range(epilogue.products)
     parts = {
+        "$leads\n": "    tl.extra.cuda.gdc_launch_dependents()\n" * leads,
         "$weights ": "".join(f"w{i}_ptr, " for i in each),
         "$starts": "\n".join(lines["start"].format(i) for i in each),
         "$steps": "\n".join(lines[key].format(i) for key in ("load", "step") for i in each),

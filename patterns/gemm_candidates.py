@@ -11,6 +11,7 @@ from torch import Tensor
 from fusepass import torch_private
 from fusepass.graph.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels.early_launches import saved
 from fusepass.kernels.gemm_likely import every_likely, likely
 from fusepass.kernels.gemm_tiles import Tile, shared_memory, tiles
 from fusepass.kernels.gemm_unfused import complete, unfused
@@ -31,6 +32,7 @@ def candidates(
     every: bool = False,
     known: str | None = None,
     scaled: bool = False,
+    overlaps: bool = False,
 ) -> tuple[Candidate, ...]:
     """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
 
@@ -44,6 +46,7 @@ def candidates(
         every: for max-autotune, which may take its time.
         known: the candidate that was best before.
         scaled: whether the epilogue first scales the products, where Inductor has scaled x.
+        overlaps: whether its launch may begin before the kernel in front of it ends.
     """
     text, theirs = epilogue.text(), epilogue.unscaled() if scaled else epilogue
     without = len(epilogue.operands) - len(theirs.operands)
@@ -67,6 +70,7 @@ def candidates(
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,
+                besides=-saved(named[name]) if overlaps else 0.0,
             )
             for name in names
         ),

@@ -39,6 +39,7 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels.early_launches import may_begin_early
 from fusepass.kernels.gemm_tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
 from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
@@ -134,6 +135,7 @@ def _asked(
         batch_strides=_batch_strides(x, weights[0]),
         scaled=region.scaled,
         varies=not isinstance(rows, int),
+        overlaps=few and may_begin_early(region.x, [part.node for part in region.weights]),
     )
     named = usable(x, weights, operands, region.epilogue, rows)
     between = FEW_ROWS < m < _MANY_ROWS and not forced
@@ -150,6 +152,7 @@ def _asked(
         every=options.mode.startswith("max-autotune"),
         known=None if entry is None else entry.candidate,
         scaled=region.scaled,
+        overlaps=problem.overlaps,
     )
     if library is not None:
         found = (*found, library(region))

@@ -82,6 +82,16 @@ def lower_to_addmm_activation(operator: Any, plan: Callable[..., bool | None]) -
     vars(lowering.lowerings[operator])["fusepass_plan"] = plan
 
 
+def lowered_node() -> fx.Node | None:
+    """The node of a graph that Inductor makes code of at the moment; None outside of that."""
+    if "torch._inductor.lowering" not in sys.modules:
+        return None
+    from torch._inductor.virtualized import V
+
+    node = getattr(V.graph, "current_node", None)
+    return node if isinstance(node, fx.Node) else None
+
+
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
     """Compute for real inside a compile: no fake tensors, no tracing, no autograd."""

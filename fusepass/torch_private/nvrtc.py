@@ -15,6 +15,7 @@ from torch import Tensor
 
 _INVALID_CONTEXT = 201
 _MOST_DYNAMIC_SHARED = 8  # CUfunction_attribute
+_BEGINS_EARLY = 6  # CUlaunchAttributeID, programmatic stream serialization
 _Parameter = ctypes.c_void_p * 1
 _EMPTY = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]
 
@@ -158,6 +159,57 @@ def launch_with(
         result = launch(kernel, *grid, threads, 1, 1, shared, *given)
     if result:
         _check(result)
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("kind", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def early(grid: tuple[int, int, int], threads: int, shared: int, stream: int) -> ctypes.Structure:
+    """How :func:`launch_early` starts a kernel; arguments as those of :func:`launch_with`."""
+    attribute = _Attribute(_BEGINS_EARLY, 0, (ctypes.c_int * 16)(1))
+    blocks, block = (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(threads, 1, 1)
+    return _Config(blocks, block, shared, stream, ctypes.pointer(attribute), 1)
+
+
+def launch_early(
+    kernel: ctypes.c_void_p, config: ctypes.Structure, parameters: ctypes.Array[ctypes.c_void_p]
+) -> None:
+    """Start a kernel that may begin as soon as the one in front of it allows.
+
+    It waits itself for what that one writes (CUDA C++ Programming Guide, "Programmatic Dependent
+    Launch").
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    driver_call("cuLaunchKernelEx", ctypes.byref(config), kernel, parameters, None)
+
+
+@functools.cache
+def begins_early() -> bool:
+    """Whether the driver has such launches, in CUDA graphs too (from 12.3 on)."""
+    version = ctypes.c_int()
+    try:
+        driver_call("cuDriverGetVersion", ctypes.byref(version))
+    except (OSError, RuntimeError):
+        return False
+    return version.value >= 12030
 
 
 def driver_call(name: str, *arguments: Any) -> None:

@@ -131,7 +131,8 @@ class Candidate:
         compiles: whether its first call compiles a kernel of ours, which a thread may do. Libraries
             would keep a workspace for each thread.
         besides: microseconds that count against it beside those of ``run``: of work elsewhere
-            without which it cannot be had, or by which others are timed too slow.
+            without which it cannot be had, or by which others are timed too slow. Negative: in its
+            place it takes less than alone.
         generated: whether Inductor generates all of it, so that ``traced``, or ``run``, is compiled
             in any mode: what eager would call is not what is to be known.
         refuses: why it cannot do a problem, or None.

@@ -13,9 +13,9 @@ from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, in_tf32, rounded
 
 # Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, of
-# how few rows are timed, and of kernels that round to TF32: what was chosen among older ones, or
-# otherwise, is timed again.
-_MANY, _FEW, _ROUNDED = 10, 8, 9  # generations of our kernels: choices of older ones are left
+# how few rows are timed, of one row, and of kernels that round to TF32: what was chosen among older
+# ones, or otherwise, is timed again.
+_MANY, _FEW, _ONE, _ROUNDED = 10, 8, 9, 9  # generations of our kernels: of older ones none is taken
 _MOST_FEW = 128  # rows
 _FEWEST = 64  # up to these no kernel for many rows is timed
 
@@ -39,6 +39,7 @@ class RegionProblem(Problem):
         batch_strides: of x and of the weights, in elements, if there are batches.
         scaled: whether the products are scaled first, where Inductor has scaled x before.
         varies: whether the number of rows does; streams, which few rows have, have to know it.
+        overlaps: whether its launch may begin before the kernel in front of it ends.
     """
 
     epilogue: Epilogue = field(default=Epilogue(1, (), (), ()))
@@ -47,6 +48,7 @@ class RegionProblem(Problem):
     batch_strides: tuple[int, int] = (0, 0)
     scaled: bool = False
     varies: bool = False
+    overlaps: bool = False
 
     def key(self, mode: str) -> str:
         """The class of problems: like :meth:`Problem.key`, with the epilogue's digest."""
@@ -66,6 +68,8 @@ class RegionProblem(Problem):
         ]
         if self.varies and self.m <= _MOST_FEW:
             parts.append("rows vary")
+        if self.overlaps:
+            parts.append("overlaps")
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
@@ -73,6 +77,8 @@ class RegionProblem(Problem):
     def _generation(self) -> int:
         if self.dtype is torch.float32:
             return _ROUNDED
+        if self.m == 1 and self.after_reads:
+            return _ONE
         return _FEW if self.after_reads and self.m <= _FEWEST else _MANY
 
     @property

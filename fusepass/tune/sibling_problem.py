@@ -25,7 +25,7 @@ class SiblingProblem(Problem):
         generation: of our kernels and of what counts against them: choices of older ones are left.
     """
 
-    generation: ClassVar[int] = 1  # of half types; kernels in TF32 came to round later
+    generation: ClassVar[int] = 1  # of half types; in TF32, and of one row, there came others
     widths: tuple[int, ...] = ()
     epilogues: tuple[Epilogue, ...] = ()
 
@@ -38,7 +38,7 @@ class SiblingProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
-            f"kernels {self.generation + (self.dtype is torch.float32)}",
+            f"kernels {self.generation + (self.dtype is torch.float32) + 2 * (self.m == 1)}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")

@@ -55,6 +55,36 @@ def of_a_hopper(products: int, m: int) -> dict[str, Tile]:
     return {name: tile for name, tile in every.items() if tile.takes(m, weights, of)}
 
 
+def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one product the kernel that has nothing to do with other rows, beside plain loads."""
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    for products, form in ((1, "ring"), (2, "stream")):
+        named = of_a_hopper(products, 1)
+        assert [named[name].form for name in likely(named, products, 1, 4096)] == [form, "row"]
+        assert any(named[name].form == "ring" for name in every_likely(named, 1))
+        several = of_a_hopper(products, 2)
+        assert not any(tile.form == "ring" for tile in several.values())
+
+
+@pytest.mark.parametrize(
+    ("products", "k", "step"),
+    [
+        (1, 768, 1024),
+        (1, 1024, 512),
+        (1, 2040, 512),
+        (1, 2048, 1024),
+        (2, 2048, 256),
+        (2, 4096, 2048),
+    ],
+)
+def test_one_row_takes_several_steps(products: int, k: int, step: int) -> None:
+    """If there are tiles of which it does; of the first that is there."""
+    every = tiles(OF[products]).items()
+    named = {name: t for name, t in every if t.form == "row" and t.itemsize == 2}
+    (name, *_) = likely(named, products, 1, 4096, k)
+    assert named[name].k == step
+
+
 def without_hopper(products: int) -> dict[str, Tile]:
     return {name: t for name, t in tiles(OF[products]).items() if t.language == "triton"}
 

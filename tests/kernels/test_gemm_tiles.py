@@ -91,8 +91,8 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as (N, K) of a half type, results of one, on Hopper; Gluon need not be there."""
     every = [tile for tile in tiles(HALF, 227 << 10).values() if tile.language == "cuda"]
-    assert {tile.form for tile in every} == {"joint", "turns", "stream"}
-    some = [tile for tile in every if tile.form != "stream"]
+    assert {tile.form for tile in every} == {"joint", "turns", "stream", "ring"}
+    some = [tile for tile in every if not tile.few_rows]
     weight = torch.empty(64, 64, dtype=torch.bfloat16).t()
     assert not any(tile.takes(1000, [weight], HALF) for tile in some)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)

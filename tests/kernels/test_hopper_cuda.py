@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate, parse
-from fusepass.kernels import gemm_region, hopper_cuda_launch
+from fusepass.kernels import hopper_cuda_launch
 from fusepass.kernels.cuda_element import in_cuda
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.kernels.hopper_cuda import Shape, hopper_cuda
@@ -238,12 +238,16 @@ class Driver:
         self.launches: list[Any] = []
         self.maps: list[Any] = []
         self.compiled: list[Any] = []
+        self.begins_early = True
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         nvrtc = SimpleNamespace(
             give_shared_memory=lambda kernel, size: self.compiled.append(size),
             stream=lambda device: 7,
             launch_with=self._launched,
+            early=lambda *how: how,
+            begins_early=lambda: self.begins_early,
+            launch_early=self._launched_early,
         )
         monkeypatch.setattr(hopper_cuda_launch, "nvrtc", nvrtc)
         monkeypatch.setattr(hopper_cuda_launch.kept_cubins, "compiled", self._compiled)
@@ -265,6 +269,9 @@ class Driver:
 
     def _launched(self, *given: Any) -> None:
         self.launches.append(given)
+
+    def _launched_early(self, kernel: str, how: tuple[Any, ...], parameters: Any) -> None:
+        self.launches.append(("early", kernel, *how, parameters))
 
 
 @pytest.fixture
@@ -344,7 +351,7 @@ def test_what_generated_code_calls() -> None:
     shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
     operands = [fake(shapes[one.kind], getattr(torch, one.dtype)) for one in epilogue.operands]
     values = [fake((m, k), dtype), fake((n, k), dtype).t(), *operands]
-    call = gemm_region._host_call(values, 1, epilogue, Shape(128, 224, 4))
+    call = hopper_cuda_launch.host_call(values, 1, epilogue, Shape(128, 224, 4))
     assert isinstance(call, HostCall)
     assert eval(repr(call.arguments)) == call.arguments
     assert [kind for kind, *_ in call.outputs] == [dtype] * len(epilogue.outputs)

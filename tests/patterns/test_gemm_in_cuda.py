@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.kernels import gemm_tiles
+from fusepass.kernels.hopper_row import Row
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
 from fusepass.rewrite.after_autograd import rewrite_aten
@@ -72,14 +73,16 @@ def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any
 
 
 def test_of_few_rows_weights_are_streamed(tuner: Callable[..., Tuner], there: list[Any]) -> None:
-    """By the tile for just as many; of more than 128 by none."""
-    named = "stream8x32x128w5s8", "stream16x32x128w5s8", "stream96x48x128w5s5x4"
+    """By the tile for just as many; of more than 128 by none; of one by a kernel of its own."""
+    named = "ring1x1x1024w8s8", "stream16x32x128w5s8", "stream96x48x128w5s5x4"
     for rows, name in zip((1, 13, 65), named, strict=True):
         asked = tuner(f"cuda {name}")
         _, calls = rewritten(rows=rows)
         assert offered(asked) == {f"cuda {name}"}
         assert [call[-1] for call in calls] == [name]
-    assert [cut.rows for _, cut, *_ in there] == [8, 16, 96]
+    row, *cuts = (cut for _, cut, *_ in there)
+    assert isinstance(row, Row)
+    assert [cut.rows for cut in cuts] == [16, 96]
     for rows in (128, 129):
         asked = tuner("inductor")
         rewritten(rows=rows)
@@ -176,3 +179,40 @@ def test_one_that_cannot_be_compiled(
         decisions, calls = rewritten()
     assert not calls
     assert any("cannot be made" in one.reason for one in decisions)
+
+
+@pytest.mark.parametrize("first", [1, 16, 1024])
+def test_behind_a_product_of_few_rows_launches_overlap(
+    tuner: Callable[..., Tuner], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second product of an MLP may begin with the first's end: that counts when it is timed."""
+    monkeypatch.setattr(nvrtc, "begins_early", lambda: True)
+    few = {1: "triton row1x8x512w4s3", 16: "cuda stream16x32x128w5s8"}
+    asked = tuner(few.get(first, JOINT))
+    problems: list[Any] = []
+    offers: list[Any] = []
+
+    def taken(problem: Any, options: Any, candidates: Any) -> Any:
+        problems.append(problem)
+        offers.append(candidates)
+        return asked.region(problem, options, candidates)
+
+    monkeypatch.setattr(gemm_region, "choose", taken)
+    with FakeTensorMode():
+        x, w, v = (
+            torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+            for shape in ((first, 1024), (1024, 1024), (1024, 1024))
+        )
+
+        def layers(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+            return F.silu(F.silu(x @ w.t()) @ v.t())
+
+        graph = make_fx(layers, select_decomp_table())(x, w, v).graph
+    rewrite_aten(graph, Options(), linear_activation.RULES)
+    assert [problem.overlaps for problem in problems] == [False, first < 1024]
+    keys = [problem.key("default") for problem in problems]
+    assert ["overlaps" in key for key in keys] == [False, first < 1024]
+    for problem, candidates in zip(problems, offers, strict=True):
+        for one in candidates:
+            begins = problem.overlaps and ("stream" in one.name or "ring" in one.name)
+            assert one.besides == (-2.0 if begins else 0.0)

@@ -75,7 +75,14 @@ def test_rows_of_a_class() -> None:
 
 @pytest.mark.parametrize(
     ("changed", "kernels"),
-    [({"m": 1}, 8), ({"m": 64}, 8), ({"m": 128}, 10), ({"m": 129}, 10), ({"m": 129, "k": 520}, 10)],
+    [
+        ({"m": 1}, 9),
+        ({"m": 2}, 8),
+        ({"m": 64}, 8),
+        ({"m": 128}, 10),
+        ({"m": 129}, 10),
+        ({"m": 129, "k": 520}, 10),
+    ],
 )
 def test_where_kernels_are_newer(changed: dict[str, int], kernels: int) -> None:
     """Or timed otherwise: only there a choice that is known is made again."""

@@ -1,0 +1,244 @@
+"""The CUDA C++ text of a GEMM of one row with an epilogue for Hopper: rows of weights as a stream.
+
+Its time is that of reading the weights once, in long pieces of their rows (``cp.async.bulk``, PTX
+ISA), as many ahead as shared memory holds. One warp asks for them; each of the others multiplies
+the pieces of one column of the product and adds them up in fp32, always in the same order.
+
+A launch may begin before the kernel in front of it ends (``early_launches.py``): weights come
+meanwhile, and x and what is read beside the products behind ``griddepcontrol.wait``.
+
+Weights lie as (N, K).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusepass.graph.epilogue import Epilogue
+from fusepass.kernels.cuda_element import (
+    element_helpers,
+    element_parameters,
+    element_steps,
+)
+from fusepass.kernels.cuda_text import HEAD, TYPES
+from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, PRIMITIVES
+
+NAME = "fusepass_gemm_row"
+
+
+WIDEST = 32768  # numbers of x, for which there is room besides
+
+
+@dataclass(frozen=True)
+class Row:
+    """How the work is cut.
+
+    Attributes:
+        piece: numbers of a weight's row that one copy brings: a multiple of 256.
+        stages: pieces, of a pair of each weight, in flight to each warp.
+        warps: that multiply.
+        early: whether a launch may begin before the kernel in front of it ends.
+        leads: whether it lets such a launch behind it begin.
+    """
+
+    piece: int
+    stages: int
+    warps: int
+    early: bool = False
+    leads: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Of a block: the warps that multiply, and the one that loads."""
+        return 32 * self.warps + 32
+
+    def blocks(self, m: int, n: int, products: int, processors: int) -> int:
+        """Of a launch: one for each multiprocessor, if there is work for all."""
+        return min(n, processors)
+
+    def shared(self, epilogue: Epilogue, k: int = WIDEST) -> int:
+        """Bytes of shared memory that a block needs for so many numbers of x."""
+        slots = self.stages * self.warps
+        return 128 + slots * (epilogue.products * self.piece * 2 + 16) + -(-k // 8) * 16
+
+
+def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
+    """The source of ``fusepass_gemm_row``.
+
+    Its parameter is a structure of the addresses of x and the weights, how far the weights' rows
+    are apart, the operands' addresses and strides, of no use for one row, the outputs' addresses,
+    and M, which is 1, N and K.
+
+    Args:
+        epilogue: of one or two products, with nothing reduced.
+        shape: of its pieces.
+        dtype: of x and the weights, ``float16`` or ``bfloat16``.
+    """
+    products = range(epilogue.products)
+    outputs, operands = list(enumerate(epilogue.outputs)), list(enumerate(epilogue.operands))
+    replaced = {
+        "$fields": "u64 x; "
+        + "".join(f"u64 w{i}; " for i in products)
+        + "u64 apart; "
+        + "".join(f"u64 p{i}, s{i}; " for i, _ in operands)
+        + "".join(f"u64 o{i}; " for i, _ in outputs),
+        "$type": TYPES[dtype],
+        "$weights": "\n".join(_WEIGHT.format(i=i) for i in products),
+        "$given": element_parameters(epilogue),
+        "$steps": "\n".join(element_steps(epilogue)),
+        "$read": "\n".join(
+            f"      const {TYPES[one.dtype]} a{i} = "
+            f"((const {TYPES[one.dtype]}*)t.p{i})[{_INDEX[one.kind]}];"
+            for i, one in operands
+        ),
+        "$values": ", ".join(
+            [
+                *(f"sums[{i}]" for i in products),
+                *(f"get(a{i})" for i, _ in operands),
+                *(f"r[{i}]" for i, _ in outputs),
+            ]
+        ),
+        "$stored": "\n".join(
+            f"        put(({TYPES[one.dtype]}*)t.o{i} + n, r[{i}]);" for i, one in outputs
+        ),
+        "$leads": LEADS * shape.leads,
+        "$awaits": AWAITS * shape.early,
+        "$helpers": element_helpers(epilogue),
+        "$name": NAME,
+    }
+    text = PRIMITIVES + TEXT
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    defined = {
+        "PIECE": shape.piece,
+        "STAGES": shape.stages,
+        "WARPS": shape.warps,
+        "PRODUCTS": epilogue.products,
+        "OUTPUTS": len(outputs),
+    }
+    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
+
+
+_INDEX = {"scalar": "0", "row": "n", "column": "0", "full": "n"}
+_WEIGHT = """\
+            const u64 at{i} = t.w{i} + (n * t.apart + k) * 2;
+            fetch_once(to + {i} * PIECE * 2, at{i}, size, barrier, policy);"""
+
+TEXT = """
+__device__ __forceinline__ void fetch_once(u32 to, u64 from, u32 bytes, u32 barrier, u64 policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;"
+      :: "r"(to), "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+}
+__device__ __forceinline__ pack<u32, 4> words(u32 from) {
+  pack<u32, 4> read;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(read.of[0]), "=r"(read.of[1]), "=r"(read.of[2]), "=r"(read.of[3])
+               : "r"(from) : "memory");
+  return read;
+}
+$helpers
+__device__ __forceinline__ void element($given) {
+$steps
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32, 1)
+$name(const __grid_constant__ table_t t) {
+  extern __shared__ unsigned char memory[];
+  constexpr u32 STEP = PRODUCTS * PIECE * 2;  // bytes
+  const u32 base = (shared(memory) + 127) / 128 * 128;
+  const u32 x = base + WARPS * STAGES * STEP, full = x + (t.K + 7) / 8 * 16;
+  const u32 empty = full + 8 * WARPS * STAGES;
+  const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const u32 pieces = (t.K + PIECE - 1) / PIECE;
+$leads
+  if (thread == WARPS * 32) {
+    for (u32 i = 0; i < WARPS * STAGES; ++i) {
+      init(full + 8 * i, 1);
+      init(empty + 8 * i, 1);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  if (warp == WARPS) {
+    if (lane == 0) {
+      u64 policy;
+      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+      // A slot is one warp's: copies end in any order, and a barrier tells two phases apart only.
+      u32 slot = 0, phase = 1;
+      for (u64 first = blockIdx.x; first < t.N; first += WARPS * gridDim.x) {
+        for (u32 k = 0; k < t.K; k += PIECE) {
+          const u32 size = min(PIECE, t.K - k) * 2;
+          for (u32 of = 0; of < WARPS; ++of) {
+            const u64 n = first + of * gridDim.x;
+            if (n >= t.N) break;
+            const u32 place = of * STAGES + slot;
+            await(empty + 8 * place, phase);
+            const u32 barrier = full + 8 * place, to = base + place * STEP;
+            expect(barrier, PRODUCTS * size);
+$weights
+          }
+          if (++slot == STAGES) { slot = 0; phase ^= 1; }
+        }
+      }
+    }
+    return;
+  }
+  // The kernel in front may write x, what results need besides, and where results lie.
+$awaits
+  for (u32 i = thread * 8; i < t.K; i += WARPS * 256) {
+    const pack<u32, 4> read = *(const pack<u32, 4>*)(t.x + i * 2);
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(x + i * 2), "r"(read.of[0]), "r"(read.of[1]), "r"(read.of[2]),
+                    "r"(read.of[3]) : "memory");
+  }
+  asm volatile("bar.sync 1, %0;" :: "n"(WARPS * 32) : "memory");
+  u32 slot = 0, phase = 0;
+  for (u32 n = blockIdx.x + warp * gridDim.x; n < t.N; n += WARPS * gridDim.x) {
+$read
+    float d[PRODUCTS][8] = {};
+    for (u32 j = 0; j < pieces; ++j) {
+      const u32 place = warp * STAGES + slot, from = base + place * STEP;
+      const u32 size = min(PIECE, t.K - j * PIECE);
+      await(full + 8 * place, phase);
+#pragma unroll 4
+      for (u32 i = lane * 8; i < size; i += 256) {
+        const pack<u32, 4> of_x = words(x + (j * PIECE + i) * 2);
+        float factors[8];
+#pragma unroll
+        for (int w = 0; w < 4; ++w) widen(of_x.of[w], factors + w * 2, $type());
+#pragma unroll
+        for (int one = 0; one < PRODUCTS; ++one) {
+          const pack<u32, 4> read = words(from + (one * PIECE + i) * 2);
+#pragma unroll
+          for (int w = 0; w < 4; ++w) {
+            float two[2];
+            widen(read.of[w], two, $type());
+            d[one][w * 2] += factors[w * 2] * two[0];
+            d[one][w * 2 + 1] += factors[w * 2 + 1] * two[1];
+          }
+        }
+      }
+      __syncwarp();
+      if (lane == 0) release(empty + 8 * place);
+      if (++slot == STAGES) { slot = 0; phase ^= 1; }
+    }
+    float sums[PRODUCTS];
+#pragma unroll
+    for (int one = 0; one < PRODUCTS; ++one) {
+      float* of = d[one];
+      float sum = ((of[0] + of[1]) + (of[2] + of[3])) + ((of[4] + of[5]) + (of[6] + of[7]));
+#pragma unroll
+      for (int apart = 16; apart > 0; apart /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+      sums[one] = sum;
+    }
+    float r[OUTPUTS];
+    element($values);
+    if (lane == 0) {
+$stored
+    }
+  }
+}
+"""

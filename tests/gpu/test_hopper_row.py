@@ -1,0 +1,221 @@
+"""The GEMM of one row in CUDA C++ on a device, and launches that begin early."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
+
+from fusepass.error_rule import rms_error
+from fusepass.kernels import gemm_region as kernel
+from fusepass.kernels import hopper_cuda_launch
+from fusepass.kernels.gemm_tiles import Tile, is_hopper, tiles
+from fusepass.kernels.hopper_cuda import Shape
+from fusepass.kernels.hopper_row import WIDEST
+from fusepass.patterns import gemm_region as rule
+from fusepass.torch_private import nvrtc
+from fusepass.tune import Choice
+from tests.gpu.test_gemm_region import Mlp, agrees, applied, choices
+from tests.kernels.test_gemm_region import EPILOGUES
+from tests.kernels.test_hopper_cuda import operands_of
+from tests.kernels.test_hopper_stream import ALL_KINDS, STREAMED
+
+__all__ = ["choices"]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("tf32"),
+    pytest.mark.skipif(
+        not (torch.cuda.is_available() and is_hopper(torch.device("cuda"))),
+        reason="needs a Hopper device",
+    ),
+]
+
+
+def tile_of(form: str, rows: int, name: str = "plain") -> Tile:
+    every = tiles(EPILOGUES[name], 227 << 10).values()
+    return next(tile for tile in every if (tile.form, tile.m) == (form, rows))
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_against_torch(name: str) -> None:
+    """Of one column and of several for each warp; of a piece of K, of less and of many."""
+    tile = tile_of("ring", 1, name)
+    for n, k in ((8, 8), (520, 1032), (9000, 264), (1608, 2048), (72, WIDEST)):
+        for how in ("in order", "packed", "swapped")[: 1 if EPILOGUES[name].products == 1 else 3]:
+            agrees(name, tile, (1, n, k), how)
+
+
+def test_any_size() -> None:
+    draw = random.Random(0)
+    for _ in range(15):
+        size = 1, 8 * draw.randint(1, 50), 8 * draw.randint(1, 2000)
+        agrees(draw.choice(["gelu", "plain"]), tile_of("ring", 1), size, "in order")
+
+
+def test_operands_and_outputs_of_every_kind() -> None:
+    n, k, tile = 520, 1096, tile_of("ring", 1)
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.randn(1, k, device="cuda").to(dtype)
+        wide = torch.randn(n, k + 8, device="cuda").to(dtype) / 32
+        weight, operands = wide[:, :k].t(), operands_of(1, n, "cuda")
+        assert kernel.refuses(x, [weight], operands, ALL_KINDS) is None
+        *got, truth = kernel.launch(x, [weight], operands, ALL_KINDS.text(), tile)
+        *exact, wanted = kernel.reference(x, [weight], operands, ALL_KINDS)
+        assert torch.equal(truth, wanted)
+        assert [one.dtype for one in got] == [one.dtype for one in exact]
+        for mine, theirs in zip(got, exact, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite(value: float) -> None:
+    """Of x it is in every column, of a weight in one."""
+    tile, text = tile_of("ring", 1), EPILOGUES["plain"].text()
+    dtype = getattr(torch, EPILOGUES["plain"].outputs[0].dtype)
+    x = torch.rand(1, 2056, device="cuda").to(dtype) + 1
+    weight = torch.rand(1000, 2056, device="cuda").to(dtype)
+    weight[77, 2050] = value
+    (got,) = kernel.launch(x, [weight.t()], [], text, tile)
+    assert (~got.isfinite()).nonzero().tolist() == [[0, 77]]
+    x[0, 2055] = value
+    (got,) = kernel.launch(x, [weight.t()], [], text, tile)
+    assert not got.isfinite().any()
+
+
+@pytest.mark.parametrize("first", [(1, "row"), (1, "ring"), (8, "stream")], ids=str)
+@pytest.mark.parametrize("second", [(1, "ring"), (8, "stream")], ids=str)
+@pytest.mark.parametrize("graphed", [False, True])
+def test_it_waits_for_what_is_in_front(
+    first: tuple[int, str], second: tuple[int, str], graphed: bool
+) -> None:
+    """A pair, and a product of its result that may begin with it, hundreds of times.
+
+    A small product begins long before the end of a large pair; its results would tell. Between them
+    and before the next pair the memory of the pair's result is overwritten.
+    """
+    k, hidden, n = 4096, 14336, 256
+    dtype = torch.bfloat16
+    draw = torch.Generator("cuda").manual_seed(0)
+    gate, up, down = (
+        (torch.randn(shape, device="cuda", generator=draw) / shape[1] ** 0.5).to(dtype)
+        for shape in ((hidden, k), (hidden, k), (n, hidden))
+    )
+    pair, behind = tile_of(first[1], first[0], "swiglu"), tile_of(second[1], second[0])
+    swiglu, plain = EPILOGUES["swiglu"], EPILOGUES["plain"]
+    rows = 1
+    x = torch.randn(rows, k, device="cuda", generator=draw).to(dtype)
+    h = [x.new_empty(rows, hidden) for _ in swiglu.outputs]
+    y = x.new_empty(rows, n)
+    weights = [gate.t(), up.t()]
+
+    def runs(tile: Tile) -> Callable[[], None]:
+        """The pair, letting what is behind it begin."""
+        if tile.cuda is None:
+            made = kernel.kernel(swiglu.text(), tile, leads=True)
+            given = kernel.arguments(x, weights, [], h, swiglu, (x, *weights), tile, 0)
+            return lambda: made[(-(-hidden // tile.n),)](**given)
+        assert not isinstance(tile.cuda, Shape)
+        cut = hopper_cuda_launch.numbers_of(replace(tile.cuda, leads=True))
+        of = swiglu.text(), cut, "bfloat16", (hidden, k), (k, k), 0
+        fill = hopper_cuda_launch.filler(*of)
+        return lambda: fill(rows, x, gate, up, *h)
+
+    assert behind.cuda is not None
+    assert not isinstance(behind.cuda, Shape)
+    cut = hopper_cuda_launch.numbers_of(replace(behind.cuda, early=True))
+    fill = hopper_cuda_launch.filler(plain.text(), cut, "bfloat16", (n, hidden), (hidden,) * 2, 0)
+    one = runs(pair)
+
+    def both() -> None:
+        h[0].fill_(float("nan"))
+        one()
+        fill(rows, h[0], down, y)
+
+    assert nvrtc.begins_early()
+    both()
+    want = y.clone()
+    assert torch.equal(h[0].double(), h[0].double())  # not NaN
+    torch.testing.assert_close(
+        want.double(), h[0].double() @ down.double().t(), rtol=0.05, atol=0.05
+    )
+    graph = torch.cuda.CUDAGraph()
+    if graphed:
+        with torch.cuda.graph(graph):
+            both()
+    for _ in range(300):
+        y.zero_()
+        graph.replay() if graphed else both()
+        assert torch.equal(y, want)
+
+
+class TwoLayers(nn.Module):
+    """A layer of one token whose norm is part of its products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(1024)
+        self.layers = nn.ModuleList(Mlp(1024, 2048, packed=False) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(self.norm(x))
+        return x
+
+
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("rows", [1, 13])
+def test_through_inductor(
+    mode: str, rows: int, choices: None, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole MLP: the second product begins early; its weights may change between calls."""
+    form = ("ring", 1) if rows == 1 else ("stream", 16)
+    names = {1: tile_of(*form).candidate, 2: tile_of("row", 1, "swiglu").candidate}
+    if rows > 1:
+        names[2] = tile_of("stream", 16, "swiglu").candidate
+
+    def taken(problem: object, *given: object) -> Choice:
+        pair = getattr(problem, "op", "") == "gated_gemm"
+        return Choice(names[1 + pair], {}, "forced", "a test asks for it")
+
+    monkeypatch.setattr(rule, "choose", taken)
+    module = Mlp(1024, 2048, packed=False).cuda().bfloat16()
+    for _ in range(2):
+        torch.compiler.reset()
+        compiled = torch.compile(module, backend="fusepass", options={"mode": mode})
+        for _ in range(6):
+            with torch.no_grad():
+                module.down.weight.mul_(-1.25)  # by a kernel in front of the compiled code's
+                x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
+                got, code = run_and_get_code(compiled, x)
+                eager, exact = module(x), deepcopy(module).double()(x.double())
+            assert "gated_gemm" in applied(compiled)
+            assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
+            if code:
+                begins = "'row', 1024, 8, 8, True" if rows == 1 else ", 1, True, False)"
+                assert any(begins in text for text in code)
+                assert rows > 1 or any("gdc_launch_dependents" in text for text in code)
+
+
+@pytest.mark.gpu_alone
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_layers_in_a_row(mode: str, choices: None, cache_dir: Path) -> None:
+    """Nothing forced: whatever is chosen and overlaps, results are eager's, call for call."""
+    torch.compiler.reset()
+    module = TwoLayers().cuda().bfloat16()
+    compiled = torch.compile(module, backend="fusepass", options={"mode": mode})
+    for _ in range(20):
+        with torch.no_grad():
+            for layer in module.layers:
+                layer.down.weight.mul_(-1.02)
+            x = torch.randn(1, 1024, device="cuda", dtype=torch.bfloat16)
+            got, eager = compiled(x).clone(), module(x)
+            exact = deepcopy(module).double()(x.double())
+        assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
