@@ -37,6 +37,7 @@ from fusepass.patterns import grouped_cat, whole_reductions
 from fusepass.recipe_search import RECIPES, Recipe
 from fusepass.report.decision import Station
 from fusepass.rewrite.driver import rewrite
+from fusepass.torch_private import nvrtc
 from tests.kernels.pretended_device import believe_in_a_device, code_of, compiled_kernels, results
 
 RULE = whole_reductions.RULE.name
@@ -162,6 +163,42 @@ def call() -> None:
         program, given = _products(JOINT)
         code = code_of(program, given, varies=varies)
         sys.stdout.write(json.dumps([varies, code]) + "\n")
+
+
+def overlap() -> None:
+    """Write the code of two products of one row, of a norm or not, of which the second overlaps."""
+    believe_in_a_device()
+    importlib.import_module("torch._inductor.lowering")
+    vars(nvrtc)["begins_early"] = lambda: True
+    for module in (gemm_region, normed_gemms):
+        module.install_lowering()
+    ring = next(name for name, tile in gemm_region.tiles(PLAIN).items() if tile.form == "ring")
+    row = next(name for name, tile in gemm_region.tiles(GATED).items() if tile.form == "row")
+    norm = Norm(1e-6)
+    normed = normed_gemms.text_of(norm, [GATED])
+    name = normed_gemms.choices(norm, [GATED])[0].name
+
+    def second(hidden: Tensor, w: Tensor) -> list[Tensor]:
+        return gemm_region.OPERATOR(hidden, [w.t()], [], PLAIN.text(), ring)
+
+    def alone(x: Tensor, gain: Tensor, w: Tensor, v: Tensor, down: Tensor) -> list[Tensor]:
+        (hidden,) = gemm_region.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), row)
+        return second(hidden, down)
+
+    def behind_a_norm(x: Tensor, gain: Tensor, w: Tensor, v: Tensor, down: Tensor) -> list[Tensor]:
+        (hidden,) = normed_gemms.OPERATOR(x, [w.t(), v.t()], [gain], normed, name)
+        return second(hidden, down)
+
+    def written(x: Tensor, gain: Tensor, w: Tensor, v: Tensor, down: Tensor) -> list[Tensor]:
+        made = alone(x, gain, w, v, down)
+        down.mul_(2)
+        return made
+
+    for program in (alone, behind_a_norm, written):
+        given = [noise(1, 256), noise(256), noise(384, 256), noise(384, 256), noise(256, 384)]
+        code = code_of(program, given)
+        line = [program.__name__, code, compiled_kernels(code)]
+        sys.stdout.write(json.dumps(line) + "\n")
 
 
 def parted(x: Tensor) -> Tensor:
@@ -334,5 +371,5 @@ def interpret() -> None:
 
 
 if __name__ == "__main__":
-    ways = (generate, launch, interpret, call, recipes, reduce, concatenate, cut)
+    ways = (generate, launch, interpret, call, overlap, recipes, reduce, concatenate, cut)
     {way.__name__: way for way in ways}[sys.argv[1]]()

@@ -85,6 +85,22 @@ def test_a_kernel_in_cuda_is_called() -> None:
         assert [one.rstrip(")") for one in tensors[-2:]] == ["buf0", "buf1"]  # Inductor's memory
 
 
+def test_launches_that_overlap() -> None:
+    """The first kernel, in Triton, says so, and the second; not where the graph writes weights."""
+    made = _written("overlap")
+    assert [name for name, *_ in made] == ["alone", "behind_a_norm", "written"]
+    for name, code, kernels in made:
+        called = code.split("def call")[1].split("def get_args")[0]
+        assert "ops.fusepass" not in called, name
+        assert called.count("fusepass_") == 2, name
+        overlaps = name != "written"
+        assert ("gdc_launch_dependents()" in code) == overlaps, name
+        assert f"('row', 1024, 8, 8, {overlaps}, False)" in code, name
+        (lines,) = kernels.values()
+        assert lines > 100, name  # of PTX for sm_90
+        assert called.count("empty_strided_cuda(") == 2, name  # nothing is copied
+
+
 def test_concatenations_by_groups() -> None:
     """Kernels of 8, 9, 26 and 64 computed inputs, and of 12 of one tensor; then with the rule."""
     found = {count: counts for count, *counts in _written("concatenate")}
