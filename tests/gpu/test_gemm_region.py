@@ -285,7 +285,7 @@ def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
         for _ in range(3):
             got = compiled(x).clone()
         eager, exact = module(x), module.double()(x.double())
-    assert "gated_gemm" in applied(compiled)
+    assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
     bound = error_bound(half_ulp(got.dtype, rms(exact)), rms_error(eager, exact), None)
     assert passes(rms_error(got, exact), bound)
 
@@ -325,7 +325,7 @@ def test_gluon_through_inductor(
             (got, *_), code = run_and_get_code(
                 lambda one: [one(x).clone() for _ in range(3)], compiled
             )
-            assert "gated_gemm" in applied(compiled)
+            assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
             assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
             assert any("fusepass_gemm" in text and "warp_specialize" in text for text in code)
 
@@ -358,7 +358,7 @@ def test_experts_through_inductor(
         if dynamic:
             torch._dynamo.mark_dynamic(x, 1)
         got = compiled(x)
-        assert "gated_gemm" in applied(compiled)
+        assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
         eager, exact = module(x), deepcopy(module).double()(x.double())
         assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
         given = list(module.parameters())
@@ -380,7 +380,7 @@ def test_training_and_sizes_that_vary(choices: None) -> None:
             grads.append([loss.detach(), *torch.autograd.grad(loss, list(module.parameters()))])
         for mine, theirs in zip(*grads, strict=True):
             assert float((mine - theirs).float().norm()) <= 0.02 * float(theirs.float().norm())
-    assert "gated_gemm" in applied(compiled)
+    assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
 
 
 def test_a_sum_apart() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
+import fusepass
 from fusepass.error_rule import rms_error
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile, is_hopper, tiles
@@ -153,7 +154,7 @@ def test_through_inductor(
             with torch.no_grad():
                 eager, exact = module(x), deepcopy(module).double()(x.double())
                 got, code = run_and_get_code(compiled, x)
-            assert "gated_gemm" in applied(compiled)
+            assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
             assert rms_error(got, exact) <= 1.5 * rms_error(eager, exact)
             if code:
                 assert any("'stream', 16" in text for text in code)
