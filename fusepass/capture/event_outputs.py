@@ -30,6 +30,7 @@ from fusepass.capture.sink import SINK, Sink, is_sink
 from fusepass.capture.sink_legality import input_owners, left_out, may_fail
 from fusepass.capture.sink_message import Plan, is_input, nodes_of, operands_of, plans
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.lasting_copy import lasting_copy
 from fusepass.graph.memory import memories
 
 
@@ -227,7 +228,9 @@ class _Lowering:
             return self._given(node) if is_input(node) else hand_out(node)
         if (node, written) not in self.saved:
             with self.graph.inserting_before(event):
-                self.saved[node, written] = self._call(torch.clone, (self._detached(node),))
+                self.saved[node, written] = lasting_copy(
+                    self._detached(node), lambda _, target, *given: self._call(target, given)
+                )
         return hand_out(self.saved[node, written])
 
     def _next_write(self, keys: list[int], event: fx.Node) -> int | None:

@@ -11,6 +11,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
+from fusepass.graph.lasting_copy import lasting_copy
 from fusepass.graph.number_range import SIZE, Range, exactly
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
@@ -92,7 +93,7 @@ class Held:
         if self.mixed:
             raise Unfit(Reason.PYTHON_VALUE, MIXED)
         tensor = self.on(self.device, DTYPES[self.kind])
-        return self.recorder.after(tensor, "clone", tensor)
+        return lasting_copy(tensor, self.recorder.after)
 
     def _on(self, device: torch.device, dtype: torch.dtype) -> fx.Node:
         for number in self._without_home(device):
