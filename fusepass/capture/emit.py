@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
-import pprint
 import sys
-import warnings
 from typing import Any
+from warnings import warn_explicit
 
 
-def printed(*values: Any, stream: str | None = None, **options: Any) -> None:
-    """``print(*values, file=sys.<stream>, **options)``, the stream looked up now."""
+def printed(function: Any, *values: Any, stream: str | None = None, **options: Any) -> None:
+    """``print(*values, file=sys.<stream>, **options)``, the stream looked up now.
+
+    Args:
+        function: Python's ``print``: there may be another one under that name now.
+        values: to write.
+        stream: ``"stdout"`` or ``"stderr"`` if the program named it.
+        options: others of ``print``.
+    """
     if stream is not None:
         options["file"] = getattr(sys, stream)
-    print(*values, **options)  # noqa: T201 - the program prints
+    function(*values, **options)
 
 
-def pretty_printed(name: str, value: Any, **options: Any) -> None:
-    """``pprint.pprint`` or ``pprint.pp``, by name."""
-    getattr(pprint, name)(value, **options)
+def pretty_printed(function: Any, value: Any, **options: Any) -> None:
+    """``pprint.pprint`` or ``pprint.pp``, which is the function."""
+    function(value, **options)
 
 
 def logged(
@@ -33,7 +39,7 @@ def logged(
     Like the functions of ``logging``, those of the root logger configure it if nobody has.
     """
     if logger is None:
-        logger = logging.getLogger()
+        logger = logging.root
         if not logger.handlers:
             logging.basicConfig()
     if logger.isEnabledFor(level):
@@ -58,7 +64,7 @@ def warned(
     """
     if isinstance(message, Warning):
         category = type(message)
-    warnings.warn_explicit(
+    warn_explicit(
         message,
         category or UserWarning,
         *place,

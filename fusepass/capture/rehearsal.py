@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import operator
-import pprint
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -84,7 +83,7 @@ def _without_effects(recipe: Recipe) -> Recipe:
     if recipe.function is emit.printed:
         return Made(_print, args, tuple(item for item in kwargs if item[0] != "stream"))
     if recipe.function is emit.pretty_printed:
-        return Made(_pprint, args[1:], kwargs)
+        return Made(_pprint, args, kwargs)
     if recipe.function is emit.logged:
         return Made(_message, args[3:])
     if recipe.function is emit.warned:
@@ -94,12 +93,12 @@ def _without_effects(recipe: Recipe) -> Recipe:
     return Made(recipe.function, args, kwargs)
 
 
-def _print(*values: Any, **options: Any) -> None:
-    print(*values, **options, file=io.StringIO())
+def _print(function: Any, *values: Any, **options: Any) -> None:
+    function(*values, **options, file=io.StringIO())
 
 
-def _pprint(value: Any, **options: Any) -> None:
-    pprint.pprint(value, **options, stream=io.StringIO())
+def _pprint(function: Any, value: Any, **options: Any) -> None:
+    function(value, **options, stream=io.StringIO())
 
 
 def _message(message: Any, *values: Any) -> str:

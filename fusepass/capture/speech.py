@@ -85,7 +85,7 @@ def _about_logger(translator: Any, frame: Frame, speaker: Any, args: list[Any]) 
     if not known or not options.defer_prints or not options.rule_on("print"):
         return None
     if speaker.kind == "logger":
-        logger = logging.getLogger(*(value for _, value in given))
+        logger = speaker.function(*(value for _, value in given))
         return torch_private.known_logger(translator, logger)
     plain = type(speaker.logger) in (logging.Logger, logging.RootLogger)
     changed = torch_private.changed_settings(translator) is not None

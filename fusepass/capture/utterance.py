@@ -55,7 +55,7 @@ def utterance(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, 
     return kind(translator, speaker, args, kwargs)
 
 
-def _print(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
+def _print(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
     stream = kwargs.pop("file", None)
     name: str | None = None
     if stream is not None:
@@ -67,7 +67,8 @@ def _print(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> 
 
     def recipe(writer: Writer) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in given.items())
-        return Made(emit.printed, tuple(map(writer.value, args)), named)
+        parts = (Known(speaker.function), *map(writer.value, args))
+        return Made(emit.printed, parts, named)
 
     return Utterance(recipe, listeners.of_stream(name or "stdout"))
 
@@ -78,8 +79,8 @@ def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Ut
 
     def recipe(writer: Writer) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in kwargs.items())
-        name = Known(speaker.method)
-        return Made(emit.pretty_printed, (name, writer.value(args[0])), named)
+        parts = (Known(speaker.function), writer.value(args[0]))
+        return Made(emit.pretty_printed, parts, named)
 
     return Utterance(recipe, listeners.of_stream("stdout"))
 
@@ -87,7 +88,7 @@ def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Ut
 def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
     logger, method = speaker.logger, speaker.method
     root = logger is None
-    logger = logging.getLogger() if root else logger
+    logger = logging.root if root else logger
     if type(logger) not in (logging.Logger, logging.RootLogger) or method in vars(logger):
         raise Refusal(Reason.SIDE_EFFECT, "the logger is of a class of its own")
     if not root and not torch_private.pin_logger(speaker.source):
@@ -122,7 +123,7 @@ def _is_of_logging(code: Any) -> bool:
 def _is_logged(logger: logging.Logger | None, level: int) -> bool:
     if logger is not None:
         return logger.isEnabledFor(level)
-    root = logging.getLogger()
+    root = logging.root
     return not root.handlers or root.isEnabledFor(level)
 
 

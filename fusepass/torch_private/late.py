@@ -23,6 +23,7 @@ from torch import fx
 from fusepass.torch_private.calls import is_assert
 from fusepass.torch_private.containers import container_items
 from fusepass.torch_private.message_hooks import only_own_generators, replace, unsupported
+from fusepass.torch_private.own_functions import PRINT
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 _NUMBERS = (int, float, bool, complex)
@@ -342,7 +343,7 @@ def _builtin(theirs: Any, builtin: Any, translator: Any, args: Any, kwargs: Any)
     function = getattr(builtin, "fn", None)
     if isinstance(function, type) and issubclass(function, BaseException):
         return _construct(theirs, function, translator, args, kwargs)
-    if function is print:  # a line of its own
+    if function is PRINT:  # a line of its own
         return theirs(builtin, translator, args, kwargs)
     if function in _OF_CONTAINERS and args and _items(realized(args[0])):
         return theirs(builtin, translator, args, kwargs)

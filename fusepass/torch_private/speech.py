@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import pprint
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fusepass.torch_private.dynamo import is_internal_file
 from fusepass.torch_private.iterators import hook_rows
+from fusepass.torch_private.own_functions import FUNCTIONS, METHODS, OWN, is_own_method
 from fusepass.torch_private.raising import frames_outwards
 from fusepass.torch_private.source_lines import line_of
 from fusepass.torch_private.stack import realized
@@ -22,7 +20,6 @@ from fusepass.torch_private.stack import realized
 SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
 SpeakerHandler = Callable[[Any, int], None]
 
-METHODS = frozenset("debug info warning error critical fatal log".split())
 LOADS = (
     "LOAD_ATTR",
     "LOAD_DEREF",
@@ -32,7 +29,6 @@ LOADS = (
     "LOAD_NAME",
     "PUSH_NULL",
 )
-_FUNCTIONS = {getattr(logging, name): name for name in sorted(METHODS)}
 _STREAM = ("write", "writelines")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
 
@@ -49,12 +45,14 @@ class Speaker:
         logger: of the method; None for the functions of the module ``logging``.
         method: for ``log``, ``pprint`` and ``stream``, the name of the method or function.
         source: where the program got the logger from, None if Dynamo does not know.
+        function: what is called, where it is a function.
     """
 
     kind: str
     logger: logging.Logger | None = None
     method: str = ""
     source: Any = None
+    function: Any = None
 
 
 def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
@@ -111,20 +109,12 @@ def _of_function(called: Any) -> Speaker | None:
 
 
 def _of_object(function: Any) -> Speaker | None:
-    if function is print:
-        return Speaker("print")
-    if function is pprint.pprint or function is pprint.pp:
-        return Speaker("pprint", method=function.__name__)
-    if function is str or function is repr or function is ascii:
-        return Speaker("text")
-    if function is warnings.warn:
-        return Speaker("warn")
-    if function is logging.getLogger:
-        return Speaker("logger")
-    with contextlib.suppress(TypeError):  # not hashable
-        if function in _FUNCTIONS:
-            return Speaker("log", None, _FUNCTIONS[function])
-    return None
+    # Others may be compared and hashed by code of the program.
+    found = OWN.get(function) if type(function) in (*FUNCTIONS, type) else None
+    if found is None:
+        return None
+    kind, name = found
+    return Speaker(kind, method=name if kind in ("pprint", "log") else "", function=function)
 
 
 def _of_bound(called: Any) -> Speaker | None:
@@ -146,7 +136,9 @@ def _of_stream(called: Any, name: str) -> Speaker | None:
 def _of_method(called: Any, name: str) -> Speaker | None:
     if name == "isEnabledFor":
         return Speaker("enabled", called.value, name, called.source)
-    return Speaker("log", called.value, name, called.source) if name in METHODS else None
+    if name not in METHODS or not is_own_method(name):
+        return None
+    return Speaker("log", called.value, name, called.source)
 
 
 def speaker_on_top(translator: Any) -> int | None:
