@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from torch import fx
 
 from fusepass import torch_private
+from fusepass.capture.hearing import Hearing
 from fusepass.capture.select import ARM, BRANCH, Branch
 from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
@@ -87,6 +88,7 @@ class Frame:
         in_message: whether what is traced is only a message: of an exception, or of a line.
         due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
         lines: calls that write a line, recorded in this graph: place, and sites they are inside.
+        hearing: what the frame asks before each call about who hears these lines, if any.
         speakers: where print and the like were loaded, by translator and height of the stack.
         round_trips: what was decided about host round trips other than branches, by position.
         next_id: the last number given to a site.
@@ -109,6 +111,7 @@ class Frame:
     in_message: bool = False
     due: Any = None
     lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
+    hearing: Hearing | None = None
     speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     next_id: int = 0

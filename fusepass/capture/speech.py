@@ -17,6 +17,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.grad_names import look_in
+from fusepass.capture.hearing import ask
 from fusepass.capture.line import LINE, Line, line
 from fusepass.capture.message import autocast_now
 from fusepass.capture.position import location, position
@@ -224,6 +225,7 @@ def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: 
         listener=said.listener,
         wanted=said.wanted,
     )
+    ask(translator, frame, said.questions)
     frame.lines.append((place, frozenset(site for site, _ in frame.arms)))
     text = "the line is written after the graph" + (
         ", at one read-back per call" if operands or only_if is not None else ""

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from fusepass import torch_private
 from fusepass.capture import emit, listeners
+from fusepass.capture.hearing import Question
 from fusepass.capture.line import always
 from fusepass.capture.recipe import Known, Made, Recipe, Writer
 from fusepass.capture.refusal import Refusal
@@ -29,12 +30,14 @@ class Utterance:
     Attributes:
         recipe: writes down the recipe of the line.
         listener: code of the program that hears the line and could look around, or None.
+        questions: whether somebody hears it, or it may not wait, asked again in later calls.
         wanted: whether the line is written at all (asked once per call).
         frame: the frame of the program that makes the call, where it is not the innermost.
     """
 
     recipe: Callable[[Writer], Recipe]
     listener: str | None
+    questions: tuple[Question, ...]
     wanted: Callable[[], bool] = always
     frame: Any = None
 
@@ -70,7 +73,8 @@ def _print(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any
         parts = (Known(speaker.function), *map(writer.value, args))
         return Made(emit.printed, parts, named)
 
-    return Utterance(recipe, listeners.of_stream(name or "stdout"))
+    listener = functools.partial(listeners.of_stream, name or "stdout")
+    return Utterance(recipe, listener(), (listener,))
 
 
 def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
@@ -82,7 +86,8 @@ def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Ut
         parts = (Known(speaker.function), writer.value(args[0]))
         return Made(emit.pretty_printed, parts, named)
 
-    return Utterance(recipe, listeners.of_stream("stdout"))
+    listener = functools.partial(listeners.of_stream, "stdout")
+    return Utterance(recipe, listener(), (listener,))
 
 
 def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Utterance:
@@ -113,7 +118,8 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
         return Made(emit.logged, (*known_parts, *map(writer.value, args)))
 
     wanted = functools.partial(_is_logged, None if root else logger, level)
-    return Utterance(recipe, listeners.of_logger(logger), wanted, frame)
+    listener = functools.partial(listeners.of_logger, logger)
+    return Utterance(recipe, listener(), (listener,), wanted, frame)
 
 
 def _is_of_logging(code: Any) -> bool:
@@ -139,10 +145,25 @@ def warning(translator: Any, text: str) -> Utterance:
     """
     frame, line = _at_level(translator, 1)
     file, module = frame.f_code.co_filename, frame.f_globals
-    if listeners.would_raise(UserWarning, text, module.get("__name__") or "<string>", line):
-        raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
+    questions = _about_warning(UserWarning, text, module, line)
     parts = (Known(text), Known(UserWarning), Known((file, line)), Known(module))
-    return Utterance(lambda _: Made(emit.warned, parts), listeners.of_warnings())
+    return Utterance(lambda _: Made(emit.warned, parts), listeners.of_warnings(), questions)
+
+
+def _about_warning(
+    kind: type[Warning], text: Any, module: dict[str, Any], line: int
+) -> tuple[Question, ...]:
+    """What must stay as it is for a warning to be shown, and after the graph.
+
+    Raises:
+        Refusal: it is not shown but raised.
+    """
+    name = module.get("__name__") or "<string>"
+    known = text if isinstance(text, str) else None
+    raises = functools.partial(listeners.would_raise, kind, known, name, line)
+    if raises():
+        raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
+    return raises, listeners.of_warnings
 
 
 _OF_WARN = ("message", "category", "stacklevel", "source")
@@ -166,14 +187,13 @@ def _warn(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> U
     frame, line = _at_level(translator, level)
     text = _constant(message)[1] if parts is None else None
     file, module = frame.f_code.co_filename, frame.f_globals
-    if listeners.would_raise(kind, text, module.get("__name__") or "<string>", line):
-        raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
+    questions = _about_warning(kind, text, module, line)
 
     def recipe(writer: Writer) -> Recipe:
         said = writer.exception(message) if parts is not None else writer.value(message)
         return Made(emit.warned, (said, Known(category), Known((file, line)), Known(module)))
 
-    return Utterance(recipe, listeners.of_warnings())
+    return Utterance(recipe, listeners.of_warnings(), questions)
 
 
 def _at_level(translator: Any, level: object) -> tuple[Any, int]:

@@ -4,9 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch._dynamo.guards
+
+
+class Holds(Protocol):
+    """Something that a compiled frame is only good for as long as it holds."""
+
+    def holds(self) -> bool:
+        """Whether it does; asked before each call, and in no more than a microsecond."""
+
+
+def guard_on(translator: Any, name: str, thing: Holds) -> None:
+    """Trace the frame being traced anew where ``thing`` does not hold any more.
+
+    Args:
+        translator: Dynamo's.
+        name: of the thing, in the reason of a recompilation.
+        thing: asked before each call. If it does not even hold when the frame is compiled, it is
+            not asked: Dynamo takes a guard that fails at once for a fault of its own.
+    """
+    from torch._dynamo.guards import install_guard
+    from torch._dynamo.source import GlobalSource
+
+    source = GlobalSource(translator.output.install_global_by_id(name, thing))
+    install_guard(source.make_guard(_fusepass_holds))
+
+
+def _fusepass_holds(builder: Any, guard: Any) -> None:
+    if builder.get(guard).holds():
+        manager = builder.get_guard_manager(guard)
+        manager.add_lambda_guard(_holds, [f"{guard.name}.holds()"], None)
+
+
+def _holds(thing: Holds) -> bool:
+    return thing.holds()
 
 
 @contextlib.contextmanager
