@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable
 
 from torch import fx
 
+from fusepass.torch_private.graphs import lend_inputs
+
 
 def copied(graph: fx.Graph) -> fx.Graph:
     """A copy with all that others have hung on the graph and its nodes, as Dynamo does."""
     duplicate = copy.deepcopy(graph)
     for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
         vars(new).update({k: v for k, v in vars(old).items() if k not in vars(new)})
+    lend_inputs(duplicate)
     return duplicate
 
 

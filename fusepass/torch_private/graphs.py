@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,22 @@ def is_backward_graph(graph: fx.Graph) -> bool:
 
 def real_input(node: fx.Node) -> Any:
     """What the caller handed over for an input that Dynamo recorded; None if that is not known."""
-    return getattr(node.meta.get("grapharg"), "example", None)
+    try:
+        return getattr(node.meta.get("grapharg"), "example", None)
+    except ReferenceError:  # a copy, of a graph that Dynamo is done with
+        return None
+
+
+def lend_inputs(copied: fx.Graph) -> None:
+    """Have a copy of Dynamo's graph know what the caller handed over only while the original does.
+
+    Dynamo lets go of it when the frame is compiled. A copy is in a cycle with its nodes, so it
+    would hold on to it, and to weak references to parameters, until garbage is collected.
+    """
+    for node in copied.nodes:
+        held = node.meta.get("grapharg")
+        if held is not None and type(held) is not weakref.ProxyType:
+            node.meta["grapharg"] = weakref.proxy(held)
 
 
 def requires_grad_outside(node: fx.Node) -> bool | None:
