@@ -27,6 +27,7 @@ from fusepass.rewrite import gate_folding, proof, scaled_sums
 from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
 from fusepass.rewrite.driver import Admit, rewrite
 from fusepass.rewrite.graph_rule import GraphRule
+from fusepass.rewrite.kept_outputs import keep_outputs
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.rule import Rule
@@ -51,6 +52,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
         artifact.note(rewrite_aten(graph, options, rules))
+        keep_outputs(graph)
 
     def before_inductor(graph: fx.Graph) -> None:
         gate_folding.fold_gates(graph)
