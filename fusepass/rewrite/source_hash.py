@@ -1,29 +1,57 @@
 """What a rule's functions are made of, as a hash: part of the keys of Inductor's caches.
 
-Code is hashed as bytecode with its constants, default values, closures and the helpers it names,
-as far as they are not torch's own. A value that has no stable text (a tensor in a closure, an
-object) makes the rule unhashable: caching is then bypassed rather than trusted.
+Code is hashed as bytecode with its constants, default values, closures and all that it can get at
+by a name: globals, imports it makes itself, attributes of modules and classes, helpers and theirs,
+as far as they are not torch's own. Which module an attribute is read from is not followed; of a
+module that is reachable every attribute counts that any reachable code names, of a class all.
+
+What has no stable text (a tensor in a closure, an object), and what reads by names that are made
+when it runs (``getattr``, ``eval``), makes the rule unhashable: caching is then bypassed rather
+than trusted.
 """
 
 from __future__ import annotations
 
+import builtins
+import enum
 import functools
 import hashlib
 import inspect
 import sys
 import types
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import torch
 
 from fusepass import torch_private
 from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.source_names import DYNAMIC, imports_of, is_dynamic, names_of
 
 _PLAIN = (
     *(int, float, complex, bool, str, bytes, type(None), type(...)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-_OWN_VERSIONED = ("torch", "numpy", "triton", "math", "operator", "functools", "builtins")
+_OWN_VERSIONED = frozenset(
+    (
+        *("torch", "numpy", "triton", "fusepass", "math", "operator", "functools", "builtins"),
+        *("abc", "_abc", "collections", "enum", "itertools", "types", "typing"),
+    )
+)
+_C_FUNCTIONS = (
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
+    *(types.MemberDescriptorType, types.GetSetDescriptorType),
+)
+# Of a class: what Python and torch make themselves; some of it differs from process to process.
+_MADE_BY_PYTHON = frozenset(
+    (
+        *("__dict__", "__weakref__", "__firstlineno__", "_abc_impl", "__dataclass_fields__"),
+        *("__dataclass_params__", "__static_attributes__", "__annotate_func__", "__annotate__"),
+        *("__annotations__", "__annotations_cache__", "__orig_bases__", "__parameters__"),
+        *("__type_params__", "_backward_cls", "_autograd_function_id"),
+    )
+)
+_MOST = 20_000  # values looked at: what reaches this far is a library, not a rule
 
 
 class Unhashable(TypeError):
@@ -36,14 +64,16 @@ def rule_hash(rule: Rule) -> str:
     Raises:
         Unhashable: a function of it cannot be hashed.
     """
-    seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
     parts = [rule.name, rule.place, repr((rule.priority, rule.devices))]
+    reach = _Reach()
     try:
-        parts += [
-            _text(function, seen) for function in (rule.pattern, rule.replacement, rule.check)
-        ]
+        parts += [reach.text(f) for f in (rule.pattern, rule.replacement, rule.check)]
+        parts += reach.attributes_of_modules()
     except Unhashable as error:
         raise Unhashable(f"rule {rule.name!r} ({rule.location}) refers to {error}") from None
+    except RecursionError:
+        problem = "values nested too deeply to be told"
+        raise Unhashable(f"rule {rule.name!r} ({rule.location}) refers to {problem}") from None
     for value in rule.inputs():
         if isinstance(value, torch.Tensor):
             parts.append(f"{value.dtype} {tuple(value.shape)}")
@@ -52,44 +82,191 @@ def rule_hash(rule: Rule) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _text(value: Any, seen: dict[int, Any]) -> str:
-    """A text that differs when the behaviour of ``value`` may."""
-    if isinstance(value, _PLAIN):
-        return repr(value)
-    if id(value) in seen:
-        return f"again {list(seen).index(id(value))}"
-    seen[id(value)] = value
-    if isinstance(value, (tuple, list, set, frozenset)):
-        texts = [_text(part, seen) for part in value]
-        return repr(sorted(texts) if isinstance(value, (set, frozenset)) else texts)
-    if isinstance(value, dict):
-        return repr([(_text(k, seen), _text(v, seen)) for k, v in value.items()])
-    if isinstance(value, types.ModuleType):
-        if value.__name__.startswith("fusepass."):
-            return _module_source(value.__name__)
-        return f"module {value.__name__} {getattr(value, '__version__', '')}"
-    if _is_versioned(value):
-        return f"{value.__module__}.{getattr(value, '__qualname__', value)}"
-    if isinstance(value, types.CodeType):
-        return _code(value, seen)
-    if isinstance(value, types.FunctionType):
-        return _function(value, seen)
-    if torch_private.operator_name(value) is not None:
-        return str(value)
-    inner = _inner(value)
-    if inner is not None:
-        return _text(inner, seen)
-    if isinstance(value, type):
-        return repr([(k, _text(v, seen)) for k, v in sorted(vars(value).items()) if callable(v)])
-    raise Unhashable(f"{type(value).__name__} {value!r:.60}")
+class _Reach:
+    """What some functions can get at, each value once."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}  # id of a value to how many came before it
+        self.alive: list[Any] = []  # so that no id comes twice
+        self.names: set[str] = set()  # of globals and attributes in all code so far
+        self.modules: list[types.ModuleType] = []  # those of the user's
+
+    def attributes_of_modules(self) -> list[str]:
+        """Texts of what the names in the code may mean in the modules it reaches.
+
+        Each may bring further names and further modules.
+        """
+        texts: dict[tuple[str, str], str] = {}
+        while True:
+            new = [
+                (module, name)
+                for module in self.modules
+                for name in sorted(self.names & vars(module).keys())
+                if (module.__name__, name) not in texts
+            ]
+            if not new:
+                return [f"{module}.{name}={text}" for (module, name), text in texts.items()]
+            for module, name in new:
+                texts[module.__name__, name] = self.text(vars(module)[name])
+
+    def text(self, value: Any) -> str:
+        """A text that differs when the behaviour of ``value`` may."""
+        if type(value) in _PLAIN:
+            return repr(value)
+        if is_dynamic(value):
+            raise Unhashable(f"{value!r:.60}, which may read anything")
+        if id(value) in self.seen:
+            return f"again {self.seen[id(value)]}"
+        self.seen[id(value)] = len(self.seen)
+        self.alive.append(value)
+        if len(self.seen) > _MOST:
+            raise Unhashable(f"more than {_MOST} values")
+        if isinstance(value, types.ModuleType):
+            return self._module(value)
+        if _is_versioned(value):
+            return f"{value.__module__}.{getattr(value, '__qualname__', value)}"
+        if isinstance(value, types.CodeType):
+            return self._code(value)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, enum.Enum):
+            return f"{self.text(type(value))} {value.name} {self._all(vars(value))}"
+        if torch_private.operator_name(value) is not None:
+            return str(value)
+        inner = _inner(value)
+        if inner is not None:
+            return self.text(inner)
+        if isinstance(value, type):
+            return self._class(value)
+        return self._contents(value)
+
+    def _all(self, mapping: Any) -> str:
+        return repr([(self.text(k), self.text(v)) for k, v in mapping.items()])
+
+    def _contents(self, value: Any) -> str:
+        """Of a container or a function in C."""
+        kind = type(value)
+        if isinstance(value, (tuple, list, set, frozenset)):
+            texts = [self.text(part) for part in value]
+            told = repr(sorted(texts) if isinstance(value, (set, frozenset)) else texts)
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            told = self._all(value)
+            if isinstance(value, defaultdict):
+                told += self.text(value.default_factory)
+        elif isinstance(value, _C_FUNCTIONS):
+            return f"{value.__objclass__.__qualname__}.{value.__name__}"
+        elif _is_bound_to_value(value):
+            return f"{value.__name__} of {self.text(value.__self__)}"
+        elif kind.__name__ == "_tuplegetter":  # a field of a named tuple: ``(index, doc)``
+            return repr(value.__reduce__()[1])
+        else:
+            raise Unhashable(f"{kind.__name__} {value!r:.60}")
+        if kind not in (tuple, list, set, frozenset, dict, types.MappingProxyType, OrderedDict):
+            told += self.text(kind) + self._all(getattr(value, "__dict__", {}))
+        return told
+
+    def _module(self, module: types.ModuleType) -> str:
+        name = module.__name__
+        if name.startswith("fusepass."):
+            return _module_source(name)
+        if name.split(".")[0] not in _OWN_VERSIONED:
+            if type(module) is not types.ModuleType:
+                raise Unhashable(f"module {name}, of a class of its own")
+            if "__getattr__" in vars(module):
+                raise Unhashable(f"module {name}, whose attributes a function of it makes")
+            self.modules.append(module)
+        return f"module {name} {vars(module).get('__version__', '')}"
+
+    def _class(self, kind: type) -> str:
+        """All that a class and those it is derived from hold, and the class that made it."""
+        if kind.__module__.startswith("fusepass."):
+            return f"{kind.__qualname__} {_module_source(kind.__module__)}"
+        held = {n: v for n, v in sorted(vars(kind).items()) if n not in _MADE_BY_PYTHON}
+        if isinstance(kind, enum.EnumType):
+            # Members are kept under several names, in tables that Python makes.
+            held = {n: v for n, v in held.items() if isinstance(v, _OF_A_CLASS)}
+            members: dict[str, Any] = dict(kind.__members__)
+            held |= {n: member.value for n, member in members.items()}
+        for made in ("__repr__", "__eq__") if "__dataclass_params__" in vars(kind) else ():
+            held.pop(made, None)
+        above = [self.text(base) for base in (*kind.__bases__, type(kind))]
+        return f"class {kind.__qualname__} {self._all(held)} {above}"
+
+    def _function(self, function: types.FunctionType) -> str:
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                cells.append(self.text(cell.cell_contents))
+            except ValueError:
+                cells.append("empty")
+        more = self._all(function.__dict__)
+        defaults = self.text((function.__defaults__, function.__kwdefaults__))
+        if (function.__module__ or "").startswith("fusepass."):
+            own = f"{function.__qualname__} {_module_source(function.__module__)}"
+            return "\n".join([own, repr(cells), defaults, more])
+        names, scope = names_of(function.__code__), function.__globals__
+        self.names |= names
+        for name in sorted(names):
+            if name in DYNAMIC or (name not in scope and is_dynamic(_of_builtins(name))):
+                where = f"{function.__qualname__} (line {function.__code__.co_firstlineno})"
+                raise Unhashable(f"{where}, which uses {name!r} and so may read anything")
+        helpers = [f"{n}={self.text(scope[n])}" for n in sorted(names) if n in scope]
+        helpers += [self.text(module) for module in self._imported(function)]
+        return "\n".join([self._code(function.__code__), repr(cells), defaults, more, *helpers])
+
+    def _imported(self, function: types.FunctionType) -> list[types.ModuleType]:
+        """The modules that a function's own import statements give, and the packages above."""
+        found: list[types.ModuleType] = []
+        for name, wanted in imports_of(function.__code__, function.__globals__):
+            if name.split(".")[0] in _OWN_VERSIONED and not name.startswith("fusepass."):
+                continue
+            parts = name.split(".")
+            found += [_loaded(".".join(parts[: i + 1])) for i in range(len(parts))]
+            held = vars(found[-1])
+            found += [_loaded(f"{name}.{one}") for one in wanted if one not in held]
+        return found
+
+    def _code(self, code: types.CodeType) -> str:
+        constants = [self.text(constant) for constant in code.co_consts]
+        own = (code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars)
+        return repr(own)
+
+
+_OF_A_CLASS = (types.FunctionType, staticmethod, classmethod, property)
+
+
+def _is_bound_to_value(value: Any) -> bool:
+    """A method in C, whose object decides; what a function of ``time`` or ``os`` gives varies."""
+    if not isinstance(value, types.BuiltinFunctionType):
+        return False
+    return value.__self__ is not None and not isinstance(value.__self__, types.ModuleType)
+
+
+def _of_builtins(name: str) -> Any:
+    return getattr(builtins, name, None)
+
+
+def _loaded(name: str) -> types.ModuleType:
+    module = sys.modules.get(name)
+    if module is None:
+        raise Unhashable(f"module {name}, which is not imported yet")
+    return module
 
 
 def _is_versioned(value: Any) -> bool:
-    """Something of torch or Python, which the versions in the key stand for."""
-    module = getattr(value, "__module__", None) or ""
-    if not callable(value) or not isinstance(module, str) or _inner(value) is not None:
+    """Something of torch or Python, which the versions in the key stand for.
+
+    Objects that only happen to be callable (``operator.attrgetter("a")``) are told by no version,
+    except torch's operators and NumPy's functions.
+    """
+    home = getattr(value, "__module__", None) or ""
+    if not callable(value) or not isinstance(home, str) or _inner(value) is not None:
         return False
-    return module.split(".")[0] in _OWN_VERSIONED and not isinstance(value, torch.nn.Module)
+    root = home.split(".")[0]
+    if root == "fusepass" or root not in _OWN_VERSIONED or isinstance(value, torch.nn.Module):
+        return False
+    code = (type, types.FunctionType, types.BuiltinFunctionType)
+    return isinstance(value, code) or root in ("torch", "numpy", "triton")
 
 
 @functools.cache
@@ -99,39 +276,28 @@ def _module_source(name: str) -> str:
 
 
 def _inner(value: Any) -> Any:
-    """The function inside a partial, a bound method, a custom operator or a Triton kernel."""
+    """What a method, property, partial, custom operator or Triton kernel is made of, or None."""
     if isinstance(value, types.MethodType):
-        return (value.__func__, getattr(value.__self__, "__dict__", ()))
+        return (value.__func__, _owner(value.__self__))
+    if isinstance(value, property):
+        return (value.fget, value.fset, value.fdel)
+    if isinstance(value, functools.cached_property):
+        return value.func
     if hasattr(value, "func") and hasattr(value, "keywords"):
         return (value.func, tuple(value.args), dict(value.keywords))
-    for inner in (torch_private.function_of_operator(value), torch_private.source_of_kernel(value)):
-        if inner is not None:
-            return inner
+    function = torch_private.function_of_operator(value)
+    if function is not None:
+        return function
+    source = torch_private.source_of_kernel(value)
+    if source is not None:
+        return (source, value.fn)  # with the constants and kernels that it names
     return getattr(value, "__wrapped__", None)
 
 
-def _function(function: types.FunctionType, seen: dict[int, Any]) -> str:
-    cells = [_text(c.cell_contents, seen) for c in function.__closure__ or ()]
-    defaults = _text((function.__defaults__, function.__kwdefaults__), seen)
-    if (function.__module__ or "").startswith("fusepass."):
-        own = f"{function.__qualname__} {_module_source(function.__module__)}"
-        return "\n".join([own, repr(cells), defaults])
-    names = _names(function.__code__)
-    used = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for module in [v for v in used.values() if isinstance(v, types.ModuleType)]:
-        if module.__name__.split(".")[0] not in _OWN_VERSIONED:
-            used |= {
-                f"{module.__name__}.{n}": getattr(module, n) for n in names if hasattr(module, n)
-            }
-    helpers = [f"{name}={_text(value, seen)}" for name, value in sorted(used.items())]
-    return "\n".join([_code(function.__code__, seen), repr(cells), defaults, *helpers])
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
-
-
-def _code(code: types.CodeType, seen: dict[int, Any]) -> str:
-    constants = [_text(constant, seen) for constant in code.co_consts]
-    return repr((code.co_code.hex(), constants, code.co_names, code.co_varnames, code.co_freevars))
+def _owner(held: Any) -> Any:
+    """What a bound method may read of the object it is bound to."""
+    if isinstance(held, (type, types.ModuleType, *_PLAIN)):
+        return held
+    if any("__slots__" in vars(kind) for kind in type(held).__mro__):
+        return held  # its values are nowhere to be listed
+    return (type(held), getattr(held, "__dict__", ()))
