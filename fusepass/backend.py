@@ -27,8 +27,10 @@ from fusepass.rewrite.driver import innermost_first, rewrite
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
 from fusepass.second_try import compiled_or_without_rules
+from fusepass.torch_private.registration import allow_registering_twice
 from fusepass.waits.graph import waits_in_graph
 
+allow_registering_twice()  # threads that compile first at once are all still to register it
 hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
 
 

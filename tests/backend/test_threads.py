@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +144,50 @@ def test_explain_from_threads() -> None:
         return run
 
     assert at_once([explain(n) for n in range(3)]) == [1, 2, 3]
+
+
+FIRST_USE = """
+import threading
+import torch
+
+start, errors = threading.Barrier(4), []
+
+def run(number):
+    def program(x):
+        return x.sin() * number if x.sum() > number else x - 1
+    x = torch.ones(8)
+    start.wait()
+    try:
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        torch.testing.assert_close(compiled(x), program(x))
+    except BaseException as error:
+        errors.append(repr(error))
+
+threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not errors, errors
+from torch._dynamo.backends.registry import register_backend
+try:
+    register_backend(lambda gm, inputs: gm, name="fusepass")
+except AssertionError as error:
+    assert "duplicate" in str(error)
+else:
+    raise SystemExit("another backend took the name")
+"""
+
+
+def test_first_use_in_several_threads(tmp_path: Path) -> None:
+    """Nobody has imported fusepass yet: each thread finds it by name, and loads it."""
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_USE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
