@@ -17,7 +17,7 @@ def import_choices(path: str | Path, device: torch.device | None = None) -> int:
 
     Args:
         path: a file that fusepass wrote, for a device of the same name.
-        device: a CUDA device; None for the current one.
+        device: None for the current CUDA device, or the CPU where there is none.
 
     Returns:
         How many choices were taken.
@@ -26,7 +26,7 @@ def import_choices(path: str | Path, device: torch.device | None = None) -> int:
         OSError: the file cannot be read.
         ValueError: it holds no choices, or choices for another device.
     """
-    table = table_for(device or torch.device("cuda"))
+    table = table_for(device or _current())
     _, entries = parse(Path(path).read_text(encoding="utf-8"), table.device)
     taken = {key: dataclasses.replace(entry, how="imported") for key, entry in entries.items()}
     table.change(taken, new_epoch=True)
@@ -41,12 +41,16 @@ def prune(
 
     Args:
         unwanted: given a choice's key and entry, whether to remove it.
-        device: a CUDA device; None for the current one.
+        device: None for the current CUDA device, or the CPU where there is none.
 
     Returns:
         How many choices were removed.
     """
-    table = table_for(device or torch.device("cuda"))
+    table = table_for(device or _current())
     before = len(table.entries)
     table.change({}, unwanted, new_epoch=True)
     return before - len(table.entries)
+
+
+def _current() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
