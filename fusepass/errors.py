@@ -1,7 +1,8 @@
 """Every error and warning a user of fusepass can meet, in one place.
 
 A message names what is wrong, where it was given, and what to do next. No other module defines an
-exception that leaves the package, so this file is also the list to read when one appears.
+exception that leaves the package, so this file is also the list to read when one appears; those of
+``prefetch`` are written in ``fusepass.feed.errors``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from fusepass.error_bases import FusepassError as FusepassError
+from fusepass.error_bases import FusepassWarning as FusepassWarning
+from fusepass.feed.errors import NotIterable as NotIterable
+from fusepass.feed.errors import PinnedMemoryFull as PinnedMemoryFull
+from fusepass.feed.errors import PrefetchDepth as PrefetchDepth
+from fusepass.feed.errors import PrefetchDevice as PrefetchDevice
+from fusepass.feed.errors import PrefetchDied as PrefetchDied
+from fusepass.feed.errors import PrefetchNotStopped as PrefetchNotStopped
+from fusepass.feed.errors import UnmovableBatch as UnmovableBatch
 
-class FusepassError(Exception):
-    """Base of every error raised by fusepass."""
+_WRITABLE = (
+    "; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep {} between "
+    "processes"
+)
 
 
 class UnknownOption(FusepassError, ValueError):
@@ -75,10 +87,6 @@ class NoReport(FusepassError, LookupError):
 
 class BenchError(FusepassError, ValueError):
     """A benchmark target, suite or mode that cannot be run."""
-
-
-class FusepassWarning(UserWarning):
-    """Base of every warning issued by fusepass."""
 
 
 class UnsupportedVersion(FusepassWarning):
@@ -180,25 +188,23 @@ class UnknownActivation(FusepassError, ValueError):
 
 
 class ChoicesUnusable(FusepassWarning):
-    """The file of measured choices cannot be read or written; choices are kept in memory."""
+    """The file of measured choices cannot be read or written, or was damaged."""
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, advice: str = "") -> None:
         super().__init__(
             f"fusepass: choices file {path}: {problem}. This process goes on with what it measures "
-            "itself; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep "
-            "choices between processes."
+            f"itself{advice or _WRITABLE.format('choices')}."
         )
 
 
 class PeaksUnusable(FusepassWarning):
     """What a device reaches could not be measured, or not be kept in a file."""
 
-    def __init__(self, where: str, problem: str) -> None:
+    def __init__(self, where: str, problem: str, advice: str = "") -> None:
         super().__init__(
             f"fusepass: device peaks, {where}: {problem}. They only weigh the arms of a branch "
-            "against a graph break; results are not affected. Make the folder writable or point "
-            "FUSEPASS_CACHE_DIR at another to keep them; FUSEPASS_DEVICE_PEAKS=shipped measures "
-            "nothing."
+            "against a graph break; results are not affected"
+            f"{advice or _WRITABLE.format('them')}. FUSEPASS_DEVICE_PEAKS=shipped measures nothing."
         )
 
 
@@ -308,26 +314,6 @@ class UnknownProfile(FusepassError, ValueError):
         )
 
 
-class NotIterable(FusepassError, TypeError):
-    """:func:`fusepass.prefetch` was given something that has no items."""
-
-    def __init__(self, loader: object) -> None:
-        super().__init__(
-            f"fusepass: prefetch(loader, device) needs an iterable of batches, got {loader!r} of "
-            f"type {type(loader).__name__}. Pass the loader first, then the device."
-        )
-
-
-class PrefetchDepth(FusepassError, ValueError):
-    """:func:`fusepass.prefetch` was given a depth that is no number of batches."""
-
-    def __init__(self, depth: object) -> None:
-        super().__init__(
-            f"fusepass: prefetch(depth=…) must be a whole number of batches, at least 1, got "
-            f"{depth!r} of type {type(depth).__name__}."
-        )
-
-
 class FrozenChanged(FusepassError, RuntimeError):
     """A weight was written after it had become a constant of compiled code."""
 
@@ -336,64 +322,4 @@ class FrozenChanged(FusepassError, RuntimeError):
             f"fusepass: {name} was changed after it had been compiled as a constant "
             "(options={'frozen': True}). Call torch.compiler.reset() to compile again with what it "
             "is now, or leave the option out."
-        )
-
-
-class PrefetchDevice(FusepassError, ValueError):
-    """:func:`fusepass.prefetch` was given something that is no device, or one that is not there."""
-
-    def __init__(self, device: object, problem: str) -> None:
-        first = problem.strip().split("\n")[0].rstrip(". ")
-        if "invalid combination" in first:  # torch lists all its signatures
-            first = f"a {type(device).__name__} is no device"
-        shown = repr(str(device) if type(device).__name__ == "device" else device)
-        super().__init__(
-            f"fusepass: prefetch(loader, device={shown[:200]}): {first}. Pass the loader first, "
-            "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of one of "
-            "this machine's devices."
-        )
-
-
-class PrefetchDied(FusepassError, RuntimeError):
-    """The thread that reads ahead ended without handing over an item or an exception."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "fusepass: the thread of prefetch ended without a word: the process was forked while "
-            "it ran, or something killed it. Batches it had taken are lost; start a new loop in "
-            "the process that uses them."
-        )
-
-
-class PrefetchNotStopped(FusepassWarning):
-    """A loop was left while its loader was busy, and the loader did not return in time."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(
-            f"fusepass: a loop over prefetch(…) was left, and its loader has not returned from "
-            f"making a batch within {seconds:g} s. Its thread ends when it does; until then do "
-            "not use the loader, or anything it reads from."
-        )
-
-
-class PinnedMemoryFull(FusepassWarning):
-    """No pinned memory to stage a batch in; it is copied without."""
-
-    def __init__(self, size: int, problem: str) -> None:
-        first = problem.strip().split("\n")[0].rstrip(". ")
-        super().__init__(
-            f"fusepass: prefetch found no pinned memory for a tensor of {size} bytes: {first}. It "
-            "is copied from ordinary memory, which is slower; results are not affected. A smaller "
-            "depth, or smaller batches, need less."
-        )
-
-
-class UnmovableBatch(FusepassError, TypeError):
-    """A container in a batch holds tensors and cannot be made anew with copies of them."""
-
-    def __init__(self, kind: type, problem: str) -> None:
-        super().__init__(
-            f"fusepass: prefetch cannot make a {kind.__module__}.{kind.__qualname__} with its "
-            f"tensors on another device: {problem.rstrip('. ')}. Register the class with "
-            "torch.utils._pytree.register_pytree_node, or give it a method to(device)."
         )

@@ -24,10 +24,11 @@ class KeptFile:
 
     Args:
         path: where it is, or will be.
-        warning: made from the path and what is wrong with it.
+        warning: made from the path, what is wrong with it, and, where making the folder writable
+            is not it, what to do.
     """
 
-    def __init__(self, path: Path, warning: Callable[[str, str], Warning]) -> None:
+    def __init__(self, path: Path, warning: Callable[..., Warning]) -> None:
         self.path, self._warning, self._usable = path, warning, True
 
     def read(self, parse: Callable[[str], T]) -> T | None:
@@ -37,15 +38,16 @@ class KeptFile:
             parse: raises ValueError for a text that was not written by :meth:`write`.
         """
         try:
-            text = self.path.read_text(encoding="utf-8")
+            content = self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            self._give_up(f"cannot be read ({error})")
+        except OSError as error:
+            advice = "; make the file readable, or remove it"
+            self._give_up(f"cannot be read ({error})", advice)
             return None
         try:
-            return parse(text)
-        except ValueError as error:
+            return parse(content.decode("utf-8"))
+        except ValueError as error:  # also of bytes that are no text
             beside = self.path.with_name(f"{self.path.name}.damaged")
             try:
                 self.path.replace(beside)
@@ -53,7 +55,8 @@ class KeptFile:
                 self._give_up(f"is damaged ({error}) and cannot be renamed")
             else:
                 what = f"was damaged ({error}) and is now {beside.name}"
-                warnings.warn(self._warning(str(self.path), what), stacklevel=2)
+                advice = " and writes the file anew; nothing is to be done"
+                warnings.warn(self._warning(str(self.path), what, advice), stacklevel=2)
             return None
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -70,7 +73,7 @@ class KeptFile:
                 beside.unlink(missing_ok=True)
             self._give_up(f"cannot be written ({error})")
 
-    def _give_up(self, problem: str) -> None:
+    def _give_up(self, problem: str, advice: str = "") -> None:
         if self._usable:
             self._usable = False
-            warnings.warn(self._warning(str(self.path), problem), stacklevel=2)
+            warnings.warn(self._warning(str(self.path), problem, advice), stacklevel=2)

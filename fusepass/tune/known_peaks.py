@@ -104,7 +104,8 @@ def _kept_or_measured(device: torch.device, key: tuple[str, str]) -> Peaks | Non
         found = measure(device)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         problem = f"measuring failed ({in_short(error).rstrip('.')})"
-        warnings.warn(PeaksUnusable(name, problem), stacklevel=2)
+        advice = "; another process tries again"
+        warnings.warn(PeaksUnusable(name, problem, advice), stacklevel=2)
         return None
     logger.info("fusepass: measured %s: %s", name, found)
     figures = {which: asdict(peaks) for which, peaks in {**kept, precision: found}.items()}

@@ -11,7 +11,7 @@ from fusepass import errors
 EVERY = [
     value
     for value in vars(errors).values()
-    if inspect.isclass(value) and value.__module__ == errors.__name__
+    if inspect.isclass(value) and issubclass(value, Exception)
 ]
 MADE = [
     (errors.UnknownOption("mod", ["mode"]), ["'mod'", "'mode'", "options"]),

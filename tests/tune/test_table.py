@@ -98,6 +98,7 @@ def test_a_damaged_file_is_set_aside_with_one_warning(tmp_path: Path, text: str)
     with pytest.warns(ChoicesUnusable, match="damaged") as caught:
         table = open_table(DEVICE, tmp_path)
     assert len(caught) == 1
+    assert "writable" not in str(caught[0].message)
     assert path.with_name(f"{path.name}.damaged").read_text() == text
     table.add("a", LEARNT)
     assert open_table(DEVICE, tmp_path).find("a") == LEARNT
@@ -106,12 +107,24 @@ def test_a_damaged_file_is_set_aside_with_one_warning(tmp_path: Path, text: str)
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = open_table(DEVICE, tmp_path).path
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.warns(ChoicesUnusable):
+    with pytest.warns(ChoicesUnusable, match="damaged") as caught:
         table = open_table(DEVICE, tmp_path)
+    assert "writable" not in str(caught[0].message)
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == b"\xff\xfe\x00"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # one warning, also when it is written to later
+        warnings.simplefilter("error")  # the next process finds a file that is whole
         table.add("a", LEARNT)
-    assert table.find("a") == LEARNT
+        assert open_table(DEVICE, tmp_path).find("a") == LEARNT
+
+
+def test_a_file_that_cannot_be_read_is_left_alone(tmp_path: Path) -> None:
+    path = open_table(DEVICE, tmp_path).path
+    path.mkdir()
+    with pytest.warns(ChoicesUnusable, match="make the file readable") as caught:
+        table = open_table(DEVICE, tmp_path)
+    table.add("a", LEARNT)
+    assert len(caught) == 1
+    assert path.is_dir()
 
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path: Path) -> None:
