@@ -132,6 +132,18 @@ class RewriteFault(FusepassWarning):
         )
 
 
+class RuleCheckFault(RewriteFault):
+    """The ``check`` of a user's rule failed; the rule is left out of that graph."""
+
+    def __init__(self, rule: str, location: str, problem: str) -> None:
+        FusepassWarning.__init__(
+            self,
+            f"fusepass: rule {rule!r} ({location}): its {problem}. The rule is left out of this "
+            "graph; the result is not affected. Mend the check: it returns None to go on, a "
+            "fusepass.Reject or a fusepass.Accept.",
+        )
+
+
 class InductorFault(FusepassWarning):
     """Inductor could not compile a rewritten graph; it was compiled without the rules."""
 

@@ -6,6 +6,7 @@ own ``check`` says, and whether the replacement, run on fake tensors, fits.
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,10 @@ from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record, s
 from fusepass.rewrite.rule import Match, Place, Rule
 from fusepass.rewrite.splice import MADE_BY
 from fusepass.rewrite.trace import TraceError
+
+
+class CheckFailed(Exception):
+    """A rule's own ``check`` raised, or returned something that is no answer."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def admitted(within: Search, pattern: Pattern, state: State) -> Site | Reject:
     """Where the rule of a match may act, or why it may not.
 
     Raises:
-        Exception: what the rule's ``check`` raises.
+        CheckFailed: the rule's ``check`` did.
     """
     rule = pattern.rule
     terms = [state.parts[id(root)] for root in pattern.roots]
@@ -130,13 +135,9 @@ def _tested(
         training,
         within.place,
     )
-    verdict = rule.check(match) if rule.check is not None else None
+    verdict = _said(rule, match)
     if isinstance(verdict, Reject):
         return verdict
-    if not isinstance(verdict, Accept | None):
-        raise TypeError(
-            f"check returned {verdict!r}, not None, a fusepass.Reject or a fusepass.Accept"
-        )
     autocasts = autocasts_at(outputs[0]) if within.place == "before" else []
     try:
         graph = record(
@@ -160,3 +161,19 @@ def _tested(
         text = f"the replacement computes with {min(unheld)}, a size that the graph does not hold"
         return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
     return Site(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)
+
+
+def _said(rule: Rule, match: Match) -> Reject | Accept | None:
+    if rule.check is None:
+        return None
+    try:
+        verdict = rule.check(match)
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"check raised {type(error).__name__}: {error} ({at.filename}:{at.lineno})"
+        raise CheckFailed(problem) from error
+    if not isinstance(verdict, Reject | Accept | None):
+        raise CheckFailed(
+            f"check returned {verdict!r}, not None, a fusepass.Reject or a fusepass.Accept"
+        )
+    return verdict

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.errors import RewriteFault, RuleError
+from fusepass.errors import RewriteFault, RuleCheckFault, RuleError
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.normal_form import plain_name, root_names
 from fusepass.graph.rowwise import is_pointwise
@@ -19,7 +19,7 @@ from fusepass.graph.terms import Term, operands
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.rewrite import near_miss
-from fusepass.rewrite.admit import Search, admitted, is_training
+from fusepass.rewrite.admit import CheckFailed, Search, admitted, is_training
 from fusepass.rewrite.legality import Surroundings
 from fusepass.rewrite.match import Attempt
 from fusepass.rewrite.pattern import FLOATS, Pattern
@@ -163,8 +163,7 @@ def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
             site = admitted(within, pattern, state)
         except Exception as fault:  # noqa: BLE001 - rules are anybody's code
             within.faulty.add(rule.name)
-            problem = f"{type(fault).__name__}: {fault}"
-            warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
+            problem = _warned(rule, fault)
             found.rejected.append(
                 (rule, root.owner, Reject(Reason.INTERNAL, f"it failed: {problem}", root.owner))
             )
@@ -177,6 +176,22 @@ def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
         found.rejected.append((rule, root.owner, first))
     elif attempt.miss is not None and rule.name not in root.owner.meta.get(MADE_BY, ()):
         near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
+
+
+def _warned(rule: Rule, fault: Exception) -> str:
+    """Warn of a fault at a match, at the rule's own line if it is in its ``check``; what it was."""
+    users = not (getattr(rule.check, "__module__", None) or "").startswith("fusepass.")
+    if isinstance(fault, CheckFailed) and users:
+        warning = RuleCheckFault(rule.name, rule.location, str(fault))
+        file, _, line = rule.location.rpartition(":")
+        if line.isdigit():
+            warnings.warn_explicit(warning, None, file, int(line))
+        else:
+            warnings.warn(warning, stacklevel=3)
+        return str(fault)
+    problem = str(fault) if isinstance(fault, CheckFailed) else f"{type(fault).__name__}: {fault}"
+    warnings.warn(RewriteFault(rule.name, problem), stacklevel=3)
+    return problem
 
 
 def fake_mode_of(graph: fx.Graph) -> Any:

@@ -25,6 +25,7 @@ MADE = [
     (errors.CacheUnusable("/cache", "no"), ["/cache", "TORCHINDUCTOR_CACHE_DIR"]),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
+    (errors.RuleCheckFault("r", "f.py:3", "check raised"), ["f.py:3", "check raised", "Mend"]),
     (errors.OptionsChanged(), ["reset"]),
     (errors.NotIterable(3), ["3", "int", "loader first"]),
     (errors.PrefetchDepth(0), ["depth", "0", "at least 1"]),

@@ -117,7 +117,10 @@ def test_check_that_fails(name: str, codegen: str) -> None:
     with pytest.warns(errors.RewriteFault, match=re.escape(words)) as caught:
         found = decisions(rule(check=check), codegen=codegen)
     (warned,) = (w.message for w in caught if isinstance(w.message, errors.RewriteFault))
-    assert "'tried'" in str(warned)
+    assert f"'tried' ({rule().location.rpartition(':')[0]}:" in str(warned)
+    assert "report this" not in str(warned)
+    assert "Mend the check" in str(warned)
+    assert Path(caught[0].filename) == Path(__file__)  # the rule's line, not one of fusepass
     assert {(d.outcome, d.reason_code) for d in found} == {("rejected", "internal")}
     assert words in found[0].reason
 
