@@ -1,8 +1,10 @@
 """Puts back what one call of a program changed, so that looking at it leaves no trace.
 
 What can be reached from the callable and its arguments is noted before the call: tensors with
-their gradients, attributes of modules and other objects, lists, dicts and sets, closure variables
-and the globals a function names. Files, printed text and objects of the standard library are not.
+their gradients, attributes of modules and other objects and of their classes, lists, dicts, sets
+and byte arrays, closure variables, and the globals that functions of the program name, also in code
+nested in them. Followed is code of the program, not that of libraries. Files, printed text and
+objects of the standard library are not put back.
 """
 
 from __future__ import annotations
@@ -13,10 +15,22 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from types import CellType, FunctionType, MethodType, SimpleNamespace
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+
+from fusepass.report.users_code import (
+    functions_of,
+    globals_stored,
+    is_users_class,
+    is_users_function,
+    is_users_module,
+    names_in,
+    slots_of,
+)
+
+_MOST_CODE = 5_000  # functions and classes looked into: a program, not all that it is built on
 
 
 @contextlib.contextmanager
@@ -47,15 +61,22 @@ class _Snapshot:
         self.tensors: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
         self.dicts: list[tuple[dict[Any, Any], list[tuple[Any, Any]]]] = []
         self.sequences: list[tuple[Any, list[Any]]] = []
-        self.bindings: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.bindings: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = []
+        self.attributes: list[tuple[Any, dict[str, Any]]] = []
         self.cells: list[tuple[CellType, Any]] = []
-        todo = list(roots)
+        self.names: set[str] = set()  # that code of the program reads by, so far
+        self.modules: list[ModuleType] = []  # of the program
+        self.done: set[tuple[ModuleType, str]] = set()
+        self.code = 0
+        todo = [*roots, *(r.forward for r in roots if isinstance(r, torch.nn.Module))]
         seen: dict[int, Any] = {}  # holds what it has seen, so that no id is used twice
         while todo:
             value = todo.pop()
             if id(value) not in seen:
                 seen[id(value)] = value
                 todo.extend(self._note(value))
+            if not todo:
+                todo += self._in_modules()
 
     def _note(self, value: Any) -> Iterable[Any]:
         """Copy one object; what hangs below it is returned."""
@@ -63,13 +84,13 @@ class _Snapshot:
             grad = value.grad if value.is_leaf else None
             if value.device.type != "meta":
                 self.tensors.append((value, value.detach().clone(), grad))
-            below = [] if grad is None else [grad]
+            below: list[Any] = [] if grad is None else [grad]
         elif isinstance(value, dict):
             self.dicts.append((value, list(value.items())))
             below = list(value.values())
-        elif isinstance(value, (list, deque, set)):
+        elif isinstance(value, (list, deque, set, bytearray)):
             self.sequences.append((value, list(value)))
-            below = list(value)
+            below = [] if isinstance(value, bytearray) else list(value)
         elif isinstance(value, (tuple, frozenset)):
             below = list(value)
         elif isinstance(value, FunctionType):
@@ -78,10 +99,19 @@ class _Snapshot:
             return [value.__self__, value.__func__]
         elif isinstance(value, partial):
             return [value.func, value.args, value.keywords]
+        elif isinstance(value, type):
+            return self._note_class(value)
+        elif isinstance(value, ModuleType):
+            if is_users_module(value):
+                self.modules.append(value)
+            return []
         else:
-            return [vars(value)] if _is_users(value) else []
+            below = [vars(value)] if _is_users(value) else []
+            if slots := _slots_of_users(value):
+                self.attributes.append((value, slots))
+            return [*below, *slots.values(), type(value)]
         if type(value).__module__ != "builtins" and hasattr(value, "__dict__"):
-            below.append(vars(value))  # subclasses of tensor and container types
+            below += [vars(value), type(value)]  # subclasses of tensor and container types
         return below
 
     def _note_function(self, function: FunctionType) -> list[Any]:
@@ -90,14 +120,46 @@ class _Snapshot:
             with contextlib.suppress(ValueError):  # an empty cell
                 self.cells.append((cell, cell.cell_contents))
                 below.append(cell.cell_contents)
-        scope = function.__globals__
-        named = {n: scope[n] for n in function.__code__.co_names if n in scope}
-        self.bindings.append((scope, named))
-        # Helpers beside the function are part of the program, imported libraries are not.
-        below += [
-            v for v in named.values() if not isinstance(v, FunctionType) or v.__globals__ is scope
-        ]
+        users = is_users_function(function)
+        if users:
+            below.append(function.__dict__)
+        else:  # a wrapper of a library, around what is the program's
+            held = function.__dict__
+            below += [held.get(name) for name in ("__wrapped__", "_torchdynamo_orig_callable")]
+        self.code += 1
+        if self.code > _MOST_CODE:
+            return below
+        scope, code = function.__globals__, function.__code__
+        names = names_in(code)
+        named = {n: scope[n] for n in names if n in scope}
+        self.bindings.append((scope, named, globals_stored(code) - named.keys()))
+        if users:
+            self.names |= names
+        # Helpers of the program are part of it, imported libraries are not.
+        below += [v for v in named.values() if _belongs(v, scope)]
         return below
+
+    def _note_class(self, kind: type) -> list[Any]:
+        """What a class of the program holds, and those it is derived from."""
+        if not is_users_class(kind) or self.code > _MOST_CODE:
+            return []
+        self.code += 1
+        held = {n: v for n, v in vars(kind).items() if not (n[:2] == n[-2:] == "__")}
+        self.attributes.append((kind, held))
+        data = [v for v in held.values() if _belongs(v, None)]
+        return [*kind.__bases__, type(kind), *functions_of(kind), *data]
+
+    def _in_modules(self) -> list[Any]:
+        """Note in the program's modules what its code may name there; what is new of it."""
+        found: list[Any] = []
+        for module in self.modules:
+            scope = vars(module)
+            named = {n: scope[n] for n in self.names & scope.keys() if (module, n) not in self.done}
+            if named:
+                self.done |= {(module, name) for name in named}
+                self.bindings.append((scope, named, set()))
+                found += [v for v in named.values() if _belongs(v, scope)]
+        return found
 
     def restore(self) -> None:
         """Undo every change since the snapshot; what did not change is not touched."""
@@ -110,8 +172,12 @@ class _Snapshot:
             if not _same(enumerate(sequence), enumerate(items)):
                 sequence.clear()
                 (sequence.update if isinstance(sequence, set) else sequence.extend)(items)
-        for scope, named in self.bindings:
+        for scope, named, absent in self.bindings:
             scope.update({n: v for n, v in named.items() if scope.get(n) is not v})
+            for name in absent & scope.keys():
+                del scope[name]
+        for owner, held in self.attributes:
+            _put_back(owner, held)
         for cell, content in self.cells:
             cell.cell_contents = content
         for tensor, copy, grad in self.tensors:
@@ -122,6 +188,27 @@ class _Snapshot:
                     _once(tensor, tensor).copy_(_once(copy, tensor))
             if tensor.is_leaf and tensor.grad is not grad:
                 tensor.grad = grad
+
+
+def _belongs(value: Any, scope: dict[str, Any] | None) -> bool:
+    """Whether to look into what a function of the program, with these globals, names."""
+    if isinstance(value, FunctionType):
+        return value.__globals__ is scope or is_users_function(value)
+    return True
+
+
+def _put_back(owner: Any, held: dict[str, Any]) -> None:
+    """Attributes of a class or in slots, as they were; what cannot be set never changed."""
+    if isinstance(owner, type):
+        now = {n: v for n, v in vars(owner).items() if not (n[:2] == n[-2:] == "__")}
+    else:
+        now = slots_of(owner)
+    with contextlib.suppress(AttributeError, TypeError):
+        for name, value in held.items():
+            if now.get(name) is not value or name not in now:
+                setattr(owner, name, value)
+        for name in now.keys() - held.keys():
+            delattr(owner, name)
 
 
 def _same(found: Iterable[tuple[Any, Any]], expected: Iterable[tuple[Any, Any]]) -> bool:
@@ -158,3 +245,8 @@ def _is_users(value: Any) -> bool:
     ours = home[0] in sys.stdlib_module_names or home[0] == "fusepass"
     inner = home[0] == "torch" and len(home) > 1 and home[1].startswith("_")
     return hasattr(value, "__dict__") and not (isinstance(value, type) or ours or inner)
+
+
+def _slots_of_users(value: Any) -> dict[str, Any]:
+    """What an object of a class of the program holds in slots."""
+    return slots_of(value) if is_users_class(type(value)) else {}
