@@ -61,6 +61,28 @@ class OptionValue(FusepassError, ValueError):
         )
 
 
+class ArgumentType(FusepassError, TypeError):
+    """An argument of a function of fusepass that is of the wrong type."""
+
+    def __init__(self, argument: str, value: object, expected: str) -> None:
+        super().__init__(
+            f"fusepass: {argument} must be {expected}, got {repr(value)[:100]} of type "
+            f"{type(value).__name__}."
+        )
+
+
+class UnknownRule(FusepassError, ValueError):
+    """An assertion names a rule that is not in force."""
+
+    def __init__(self, name: str, known: Iterable[str], where: str) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(
+            f"fusepass: unknown rule {name!r} in {where}.{hint} In force: {', '.join(names)}."
+        )
+
+
 class RuleError(FusepassError, ValueError):
     """A rule that is malformed, or whose rewrite changed what it must not change."""
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from fusepass import torch_private
-from fusepass.errors import NoReport, RewriteMismatch
+from fusepass.errors import ArgumentType, NoReport, NotAProgram, RewriteMismatch, UnknownRule
+from fusepass.options import resolve
 from fusepass.report.decision import Outcome, Station
 from fusepass.report.explain import last_report
 from fusepass.report.restore import everything_restored
+from fusepass.rewrite.registry import rule_names
 from fusepass.testing import oracle
 from fusepass.testing.observe import Observation, at_precision, observe
 from fusepass.testing.program_text import Text
@@ -50,7 +52,11 @@ def assert_rewrites(
 
     Raises:
         RewriteMismatch: (an AssertionError) with the report, near misses included.
+        ArgumentType, UnknownRule: ``rules`` are no counts, or of rules that are not in force.
+        UnknownOption, OptionType, OptionValue: bad options.
     """
+    _check_counts(rules)
+    _check_names(rules, "rules of assert_rewrites")
     applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
         f"rule {name!r} applied {applied[name]} times, expected {count}"
@@ -84,7 +90,12 @@ def assert_untouched(
 
     Raises:
         RewriteMismatch: (an AssertionError) with the report.
+        ArgumentType, UnknownRule: ``rules`` are no names, or of rules that are not in force.
+        UnknownOption, OptionType, OptionValue: bad options.
     """
+    if rules is not None:
+        _check_collection(rules)
+        _check_names(rules, "rules of assert_untouched")
     applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
         f"rule {name!r} applied {count} times, expected none"
@@ -117,7 +128,10 @@ def assert_error(
 
     Raises:
         RewriteMismatch: (an AssertionError) with the report.
+        ArgumentType: ``error`` is no type of exception.
+        UnknownOption, OptionType, OptionValue: bad options.
     """
+    _check_exception(error)
     eager, compiled, _, report = _observed(fn, args, kwargs, codegen, dynamic, options)
     if not isinstance(eager.error, error):
         found = "nothing" if eager.error is None else repr(eager.error)
@@ -126,6 +140,36 @@ def assert_error(
     difference = oracle.compare(eager, compiled)
     if isinstance(difference, oracle.Difference):
         raise RewriteMismatch(_name(fn), str(difference), report)
+
+
+# The checks below take what callers give, whatever the annotations say.
+
+
+def _check_counts(given: Any) -> None:
+    if not isinstance(given, Mapping) or not all(
+        isinstance(name, str) and type(count) is int for name, count in given.items()
+    ):
+        expected = "a dict of rule name to how often it must act, as {'silu': 1}"
+        raise ArgumentType("assert_rewrites(rules=…)", given, expected)
+
+
+def _check_collection(given: Any) -> None:
+    names = isinstance(given, Collection) and not isinstance(given, str)
+    if not names or not all(isinstance(name, str) for name in given):
+        raise ArgumentType("assert_untouched(rules=…)", given, "a list of rule names, or None")
+
+
+def _check_exception(given: Any) -> None:
+    if not isinstance(given, type) or not issubclass(given, BaseException):
+        expected = "a type of exception, as IndexError"
+        raise ArgumentType("assert_error(error=…)", given, expected)
+
+
+def _check_names(names: Collection[str], where: str) -> None:
+    known = rule_names()
+    for name in names:
+        if name not in known:
+            raise UnknownRule(name, known, where)
 
 
 def _settle(fn: Any, wrong: list[str], difference: oracle.Difference | None, report: str) -> None:
@@ -164,6 +208,9 @@ def _observed(
     dynamic: bool | None,
     options: Mapping[str, Any] | None,
 ) -> tuple[Observation, Observation, Counter[str], str]:
+    if not callable(fn):
+        raise NotAProgram(fn)
+    resolve(given={"codegen": codegen, **(options or {})})  # else it is what the program raised
     target = torch_private.original_callable(fn)
     text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
     try:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from fusepass.errors import MissingHypothesis, RuleCheckFailed
+from fusepass.errors import ArgumentType, MissingHypothesis, RuleCheckFailed
+from fusepass.options import resolve
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import strategies
 from fusepass.testing.case import Case, changes, plain_case, simpler, smaller
@@ -59,7 +60,10 @@ def check_rule(
             or because the rule was applied too seldom, with the reasons.
         RuleError: the rule is malformed.
         MissingHypothesis, UnknownProfile: the check cannot be run.
+        ArgumentType: it was given no rule.
+        UnknownOption, OptionType, OptionValue: bad options.
     """
+    _check_types(rule, options)
     chosen = profile_of(profile)
     if find_spec("hypothesis") is None:
         raise MissingHypothesis
@@ -69,7 +73,15 @@ def check_rule(
     with in_force(rule):
         result = RuleCheck(rule.name, profile, seed)
         given = {"candidate": "reference", **(options or {})}
+        resolve(given=given)  # here: a program that raises is taken for one that is no good
         return _Check(rule, space, chosen, result, given, training).run(fires_in)
+
+
+def _check_types(rule: Any, options: Any) -> None:
+    if not isinstance(rule, Rule):
+        raise ArgumentType("the first argument of check_rule", rule, "a fusepass.Rule")
+    if options is not None and not isinstance(options, Mapping):
+        raise ArgumentType("check_rule(options=…)", options, "a dict of options for torch.compile")
 
 
 class _Check:
