@@ -25,7 +25,8 @@ def parameter_names(rule: Rule) -> tuple[str, ...]:
     """Names of the pattern's parameters.
 
     Raises:
-        RuleError: the pattern takes ``*args`` or ``**kwargs``, or has no readable signature.
+        RuleError: the pattern takes ``*args``, ``**kwargs`` or keyword-only parameters, or has no
+            readable signature.
     """
     try:
         parameters = list(inspect.signature(rule.pattern).parameters.values())
@@ -33,6 +34,10 @@ def parameter_names(rule: Rule) -> tuple[str, ...]:
         raise RuleError(rule.name, rule.location, f"its pattern cannot be read: {error}") from None
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise RuleError(rule.name, rule.location, "its pattern takes * or **; name the parameters")
+    keyword = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if keyword:
+        problem = f"its pattern takes {', '.join(keyword)} by keyword only; examples go by place"
+        raise RuleError(rule.name, rule.location, f"{problem}, so leave out the * in front")
     return tuple(p.name for p in parameters)
 
 

@@ -22,8 +22,11 @@ def validate(candidate: object) -> None:
         RuleError: with the file and line of the rule and what is wrong.
     """
     if not isinstance(candidate, Rule):
-        kind = type(candidate).__name__
-        raise RuleError(str(candidate), "register", f"{kind} is no fusepass.Rule")
+        if isinstance(candidate, (list, tuple, set, frozenset)):
+            problem = "rules are passed one by one, as fusepass.rules(*these)"
+        else:
+            problem = "that is no fusepass.Rule"
+        raise RuleError(repr(candidate)[:60], f"a {type(candidate).__name__}", problem)
     rule: Any = candidate  # whatever the annotations say, its fields hold what they were given
     if not isinstance(rule.name, str) or not rule.name.strip():
         raise _wrong(rule, f"its name must be a text, not {rule.name!r}")
@@ -33,6 +36,9 @@ def validate(candidate: object) -> None:
         raise _wrong(rule, f"its priority must be an int, not {rule.priority!r}")
     if not isinstance(rule.devices, tuple) or not all(isinstance(d, str) for d in rule.devices):
         raise _wrong(rule, f"its devices must be a tuple of device types, not {rule.devices!r}")
+    for device in rule.devices:
+        if not _is_device_type(device):
+            raise _wrong(rule, f"its devices name {device!r}, which is no device type as 'cuda'")
     for part in ("pattern", "replacement", *(("check",) if rule.check is not None else ())):
         if not callable(getattr(rule, part)):
             raise _wrong(rule, f"its {part} is no function but {getattr(rule, part)!r}")
@@ -45,6 +51,13 @@ def validate(candidate: object) -> None:
     floats = [v.dtype for v in tensors if v.dtype in FLOATS]
     pattern = pattern_of(rule, floats[0] if floats else torch.float32)
     _check_sides(rule, inputs, len(pattern.roots))
+
+
+def _is_device_type(name: str) -> bool:
+    try:
+        return torch.device(name).type == name
+    except RuntimeError:
+        return False
 
 
 def _wrong(rule: Rule, problem: str) -> RuleError:
