@@ -56,11 +56,6 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         UnknownOption,
         "'verify'",
     ),
-    "assert_untouched: misspelled rule": (
-        lambda: assert_untouched(program, X, rules=["my_sin"]),
-        UnknownRule,
-        "Did you mean 'my_sine'?",
-    ),
     "assert_untouched: a text": (
         lambda: assert_untouched(program, X, rules="sine"),
         TypeError,
