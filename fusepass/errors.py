@@ -29,14 +29,16 @@ _WRITABLE = (
 class UnknownOption(FusepassError, ValueError):
     """An option key that fusepass (or, behind ``inductor.``, Inductor) does not have."""
 
-    def __init__(self, key: str, known: Iterable[str], where: str = "options") -> None:
+    def __init__(
+        self, key: str, known: Iterable[str], where: str = "options", hint: str = ""
+    ) -> None:
         names = sorted(known)
         near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        hint = hint or (f"Did you mean {near[0]!r}?" if near else "")
         shown = ", ".join(names) if len(names) <= 40 else ", ".join(names[:40]) + ", …"
-        super().__init__(
-            f"fusepass: unknown option {key!r} in {where}. {hint}Known options: {shown}."
-        )
+        listed = f"Known options: {shown}." if len(names) <= 40 or not hint else ""
+        told = " ".join(part for part in (hint, listed) if part)
+        super().__init__(f"fusepass: unknown option {key!r} in {where}. {told}".rstrip())
 
 
 class OptionType(FusepassError, TypeError):

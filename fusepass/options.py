@@ -141,7 +141,12 @@ def _build(given: Mapping[str, Any]) -> Options:
             name = key[len(_INDUCTOR) :].replace("-", "_")
             inductor[name] = torch_private.checked_inductor_option(name, value, key)
         elif key not in _FIELDS:
-            raise UnknownOption(key, [*_FIELDS, "inductor.<key of torch._inductor.config>"])
+            from fusepass.torch_private.trial_compile import is_inductor_option
+
+            known = [*_FIELDS, "inductor.<key of torch._inductor.config>"]
+            theirs = is_inductor_option(key.replace("-", "_"))
+            hint = f"Inductor's own go in with a prefix: {_INDUCTOR + key!r}." if theirs else ""
+            raise UnknownOption(key, known, hint=hint)
         else:
             plain[key] = _checked(key, value)
     return Options(**plain, inductor=MappingProxyType(inductor))

@@ -29,6 +29,7 @@ from fusepass.bench.variants import (
 )
 from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
+from fusepass.output_file import check_output
 
 _Programs = list[tuple[Program, Source]]
 COMPILE_TIMES = ("both", "cold", "none")
@@ -126,8 +127,9 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
         )
     if arguments.twin is not None and arguments.target is None:
         raise BenchError("fusepass bench: --twin goes with a target.")
-    if arguments.json is not None and not arguments.json.resolve().parent.is_dir():
-        raise BenchError(f"fusepass bench: no folder {str(arguments.json.parent)!r} for --json.")
+    if arguments.round_seconds is not None and not arguments.round_seconds > 0:
+        raise BenchError("fusepass bench: --round-seconds must be more than 0.")
+    check_output(arguments.json, "fusepass bench", "--json")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():
         raise BenchError("fusepass bench: --device cuda, but torch finds no CUDA device.")

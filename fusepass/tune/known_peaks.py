@@ -10,6 +10,8 @@ measures nothing, ``measured`` measures the CPU too.
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
 import logging
 import math
@@ -32,6 +34,7 @@ logger = logging.getLogger("fusepass")
 
 SCHEMA = 1
 VARIABLE = "FUSEPASS_DEVICE_PEAKS"
+SETTINGS = ("auto", "shipped", "measured", "")
 CPU = Peaks(flops16=1e11, flops32=1e11, bandwidth=1e10, launch=2e-6, read_back=1e-5)
 # For a device that cannot be measured: slow, so that little is run that was not needed.
 UNKNOWN = Peaks(flops16=6e13, flops32=1e13, bandwidth=4e11, launch=4e-6, read_back=1e-5)
@@ -51,6 +54,8 @@ def peaks_of(device: torch.device) -> Peaks:
         device: any; one that is neither the CPU nor a CUDA device in use gets conservative figures.
     """
     wanted = os.environ.get(VARIABLE, "auto")
+    if wanted not in SETTINGS:
+        _warn_of_setting(wanted)
     if device.type == "cpu":
         if wanted != "measured":
             return CPU
@@ -68,6 +73,14 @@ def peaks_of(device: torch.device) -> Peaks:
             return shipped  # and asks again the next time
         _known[key] = _kept_or_measured(device, key) or shipped
         return _known[key]
+
+
+@functools.cache
+def _warn_of_setting(value: str) -> None:
+    near = difflib.get_close_matches(value, SETTINGS, n=1, cutoff=0.5)
+    meant = f", did you mean {near[0]!r}?" if near else ""
+    problem = f"there is no value {value!r}{meant} (allowed: {', '.join(filter(None, SETTINGS))})"
+    warnings.warn(PeaksUnusable(VARIABLE, problem, "; it is taken for 'auto'"), stacklevel=3)
 
 
 def memory_of_device(device: torch.device) -> int:

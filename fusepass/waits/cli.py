@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from fusepass.errors import BenchError
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``syncs``; docs/syncs.md explains them."""
@@ -18,15 +20,21 @@ def run(arguments: argparse.Namespace) -> int:
     """List the host synchronisations of one call of a target; returns 1 if any remain.
 
     Raises:
-        BenchError: the target cannot be loaded.
+        BenchError: the target cannot be loaded, or the file of ``--json`` not be written.
     """
     import torch
 
     from fusepass.bench.programs import check_built, load_function
+    from fusepass.output_file import check_output
     from fusepass.waits.listing import syncs
 
-    make: Callable[[], object] = load_function(arguments.target)
-    built = check_built(make(), arguments.target)
+    check_output(arguments.json, "fusepass syncs", "--json")
+    try:
+        make: Callable[[], object] = load_function(arguments.target)
+        built = check_built(make(), arguments.target)
+    except BenchError as error:  # targets are those of bench, and so are its words
+        said = str(error).replace("fusepass bench:", "fusepass syncs:", 1)
+        raise BenchError(said) from error
     with torch.set_grad_enabled(arguments.grad):
         found = syncs(built.model, *built.args, **built.kwargs)
     if arguments.json is not None:

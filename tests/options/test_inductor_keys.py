@@ -120,3 +120,15 @@ def test_name_and_keywords_of_later_versions_are_accepted(handed: Patches) -> No
     assert handed.name == "region"
     (result,) = (compiled(torch.ones(2)),)
     assert result.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("key", ["max_fusion_size", "triton.cudagraphs", "max-autotune"])
+def test_inductors_own_without_the_prefix(key: str) -> None:
+    with pytest.raises(errors.UnknownOption, match=f"prefix: 'inductor.{key}'"):
+        resolve(given={key: 32})
+
+
+def test_a_misspelled_key_names_the_nearest_one() -> None:
+    with pytest.raises(errors.UnknownOption, match=r"mean .inductor\.max_fusion_size") as caught:
+        resolve(given={"inductor.max_fusion_sise": 32})
+    assert len(str(caught.value)) < 150

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,13 +178,15 @@ def test_threads_wait_for_one_measurement(meter: Meter) -> None:
     assert meter.asked == 1
 
 
+@pytest.mark.parametrize(("word", "hint"), [("mesured", "did you mean 'measured'"), ("9", "'9'")])
 def test_a_word_that_means_nothing_is_the_default(
-    meter: Meter, monkeypatch: pytest.MonkeyPatch
+    word: str, hint: str, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FUSEPASS_DEVICE_PEAKS", "fast")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert peaks_of(DEVICE) == CPU
+    known_peaks._warn_of_setting.cache_clear()
+    monkeypatch.setenv("FUSEPASS_DEVICE_PEAKS", word)
+    with pytest.warns(PeaksUnusable, match=hint) as caught:
+        assert peaks_of(DEVICE) == peaks_of(DEVICE) == CPU
+    assert len(caught) == 1
 
 
 ONCE = """

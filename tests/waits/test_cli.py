@@ -53,4 +53,17 @@ def test_nothing_left(target: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_unknown_function(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["syncs", f"{target}:missing"]) == 2
-    assert "missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "missing" in said
+    assert said.startswith("fusepass syncs: ")
+
+
+@pytest.mark.parametrize("out", ["no/such/folder/out.json", "."])
+def test_file_that_cannot_be_written(
+    out: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["syncs", f"{target}:make", "--json", out]) == 2
+    seen = capsys.readouterr()
+    assert not seen.out  # said before the work is done
+    assert seen.err.startswith("fusepass syncs: ")
+    assert seen.err.count("\n") == 1

@@ -8,6 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from fusepass.errors import BenchError
+from fusepass.output_file import check_output
 from fusepass.testing.fuzz.campaign import Summary, campaign, quiet, run_chunk
 from fusepass.testing.fuzz.generate import seeded
 from fusepass.testing.fuzz.shrink import shortest
@@ -29,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--shrink", type=int, metavar="N", help="print the shortest program that fails as N does"
     )
     given = parser.parse_args(arguments)
+    _check(parser, given)
     if given.shrink is not None:
         return _shrink(given.seed, given.shrink, given.codegen, given.device)
     if given.show is not None:
@@ -53,6 +58,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.out.write_text(json.dumps(summary.to_dict(), indent=1))
     print(table(summary))
     return 1 if summary.failures or summary.broken else 0
+
+
+def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """End with exit status 2 and one line where a campaign could not be run, or not be kept."""
+    for option in ("programs", "jobs"):
+        if getattr(given, option) < 1:
+            parser.error(f"--{option} must be at least 1")
+    for option in ("seed", "first", "show", "shrink"):
+        if (getattr(given, option) or 0) < 0:
+            parser.error(f"--{option} must not be negative")
+    if given.seconds is not None and not given.seconds > 0:
+        parser.error("--seconds must be more than 0")
+    try:
+        check_output(given.out, "--out", "--out")
+        device = torch.device(given.device)
+    except BenchError as error:
+        parser.error(str(error).rstrip("."))
+    except RuntimeError:
+        parser.error(f"--device {given.device}: torch knows no such device")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device {given.device}: torch finds no CUDA device")
 
 
 def _shrink(seed: int, index: int, codegen: str, device: str) -> int:

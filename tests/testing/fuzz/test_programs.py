@@ -192,3 +192,31 @@ def test_the_command_line_shows_one_program(capsys: pytest.CaptureFixture[str]) 
     shown = capsys.readouterr().out
     assert seeded(3, 1).source in shown
     assert '"sites"' in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--programs", "-3"], "--programs must be at least 1"),
+        (["--seconds", "-1"], "--seconds must be more than 0"),
+        (["--show", "-1"], "--show must not be negative"),
+        (["--out", "/nonexistent/x.json"], "no folder '/nonexistent'"),
+        (["--out", "."], "is a folder"),
+        (["--device", "gpu"], "no such device"),
+    ],
+)
+def test_command_that_cannot_be_run(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_command_without_a_cuda_device(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--device", "cuda"])
+    assert "finds no CUDA device" in capsys.readouterr().err
