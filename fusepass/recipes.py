@@ -68,13 +68,25 @@ def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any]
         problem = f"{type(error).__name__}: {error}"
         warnings.warn(CandidateFailed(LAYOUT, problem), stacklevel=2)
         return {}, []
-    text = f"its convolutions take {as_they_lie:.1f} ms as they lie, {last:.1f} ms channels last"
+    if not as_they_lie and not last:
+        text = "its convolutions are too large to be timed both ways"
+        left = Outcome.LEFT_TO_INDUCTOR
+        return {}, [Decision(Station.HAND_OFF, LAYOUT, left, Reason.NO_RULE, text)]
+    text = (
+        f"its convolutions take {_shown(as_they_lie)} as they lie, {_shown(last)} channels last, "
+        "copies of weights included"
+    )
     faster = as_they_lie * _SMALLEST_GAIN < last
-    outcome = Outcome.APPLIED if faster else Outcome.REJECTED
+    outcome = Outcome.APPLIED if faster else Outcome.SLOWER
     code = Reason.MEASURED if faster else Reason.SLOWER
-    return {SETTING: False} if faster else {}, [
-        Decision(Station.HAND_OFF, LAYOUT, outcome, code, f"{text}, copies of weights included")
-    ]
+    times = {"layout_as_it_is": 1e3 * as_they_lie, "channels_last": 1e3 * last}
+    decision = Decision(Station.HAND_OFF, LAYOUT, outcome, code, text, candidates=times)
+    return {SETTING: False} if faster else {}, [decision]
+
+
+def _shown(milliseconds: float) -> str:
+    small = milliseconds < 0.1
+    return f"{1e3 * milliseconds:.1f} µs" if small else f"{milliseconds:.1f} ms"
 
 
 def _described(node: fx.Node) -> _Conv | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -43,7 +44,17 @@ def test_the_faster_way_is_taken(times: list[float]) -> None:
     times[:] = 2.0, 1.0
     torch.compiler.reset()
     (one,) = decided(convolution(), x)
-    assert (one.outcome, one.reason_code) == ("rejected", "slower")
+    assert (one.outcome, one.reason_code) == ("slower", "slower")
+    assert one.candidates == {"layout_as_it_is": 2000.0, "channels_last": 1000.0}
+    times[:] = 0.0312, 0.05
+    torch.compiler.reset()
+    (one,) = decided(convolution(), x)
+    assert "31.2 µs as they lie, 50.0 µs channels last" in one.reason
+    times[:] = 0.0, 0.0  # no time, or no memory, to try either way
+    torch.compiler.reset()
+    (one,) = decided(convolution(), x)
+    assert (one.outcome, one.reason_code) == ("left_to_inductor", "no_rule")
+    assert one.candidates == {}
 
 
 def test_it_changes_what_inductor_does(times: list[float]) -> None:
@@ -110,7 +121,9 @@ def test_both_ways_are_really_timed() -> None:
     assert as_they_lie > 0
     assert last > 0
     (one,) = decided(convolution(padding="same"), torch.randn(1, 8, 9, 9))
-    assert "ms as they lie" in one.reason
+    assert re.search(r"[1-9]\S* [mµ]s as they lie", one.reason)
+    assert all(took > 0 for took in one.candidates.values())
+    assert set(one.candidates) == {"layout_as_it_is", "channels_last"}
 
 
 def test_a_failure_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
