@@ -124,7 +124,8 @@ class _Reach:
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if _is_versioned(value):
-            return f"{value.__module__}.{getattr(value, '__qualname__', value)}"
+            name = f"{value.__module__}.{getattr(value, '__qualname__', value)}"
+            return f"{name} {self._cells(value)}"
         if isinstance(value, types.CodeType):
             return self._code(value)
         if isinstance(value, types.FunctionType):
@@ -192,13 +193,18 @@ class _Reach:
         above = [self.text(base) for base in (*kind.__bases__, type(kind))]
         return f"class {kind.__qualname__} {self._all(held)} {above}"
 
-    def _function(self, function: types.FunctionType) -> str:
-        cells = []
-        for cell in function.__closure__ or ():
+    def _cells(self, function: Any) -> list[str]:
+        """What a function closes over; also one of torch's may close over one of the user's."""
+        texts = []
+        for cell in getattr(function, "__closure__", None) or ():
             try:
-                cells.append(self.text(cell.cell_contents))
+                texts.append(self.text(cell.cell_contents))
             except ValueError:
-                cells.append("empty")
+                texts.append("empty")
+        return texts
+
+    def _function(self, function: types.FunctionType) -> str:
+        cells = self._cells(function)
         more = self._all(function.__dict__)
         defaults = self.text((function.__defaults__, function.__kwdefaults__))
         if (function.__module__ or "").startswith("fusepass."):
@@ -257,7 +263,7 @@ def _is_versioned(value: Any) -> bool:
     """Something of torch or Python, which the versions in the key stand for.
 
     Objects that only happen to be callable (``operator.attrgetter("a")``) are told by no version,
-    except torch's operators and NumPy's functions.
+    except torch's operators, NumPy's functions and what Triton's language is made of.
     """
     home = getattr(value, "__module__", None) or ""
     if not callable(value) or not isinstance(home, str) or _inner(value) is not None:
@@ -266,7 +272,11 @@ def _is_versioned(value: Any) -> bool:
     if root == "fusepass" or root not in _OWN_VERSIONED or isinstance(value, torch.nn.Module):
         return False
     code = (type, types.FunctionType, types.BuiltinFunctionType)
-    return isinstance(value, code) or root in ("torch", "numpy", "triton")
+    if isinstance(value, code) or torch_private.operator_name(value) is not None:
+        return True
+    kind = type(value)
+    of_numpy = kind.__name__ in ("ufunc", "_ArrayFunctionDispatcher")
+    return of_numpy or kind.__module__.startswith("triton.language.")
 
 
 @functools.cache

@@ -140,6 +140,10 @@ FOLLOWED = {
         ),
         "P.q = property(lambda self: 7.0)",
     ),
+    "function that torch closes over": (
+        "import torch\nk = 1.0\ndef f(x):\n    return x * k\nr = torch.func.grad(f)",
+        "k = 5.0",
+    ),
     "method in C of a dict": (
         "D = {'k': 1.0}\nget = D.get\ndef r(x):\n    return x * get('k')",
         "D['k'] = 5.0",
@@ -160,6 +164,10 @@ REFUSED = {
     "environment": "import os\ndef r(x):\n    return x * float(os.environ['K'])",
     "getenv": "import os\ndef r(x):\n    return x * float(os.getenv('K'))",
     "time": "import time\ndef r(x):\n    return x * time.time()",
+    "function that NumPy holds": "import numpy\nk = 1.0\ndef f(x):\n    return x * k\n"
+    "g = numpy.vectorize(f)\ndef r(x):\n    return g(x)",
+    "function that torch has compiled": "import torch\ndef f(x):\n    return x * 2\n"
+    "g = torch.jit.trace(f, torch.ones(2))\ndef r(x):\n    return g(x)",
     "file": "def r(x):\n    return x * float(open('k').read())",
     "method of an object with slots": "class S:\n    __slots__ = ('k',)\n    def f(self, x):\n"
     "        return x * self.k\ns = S()\ns.k = 1.0\nr = s.f",
