@@ -2,7 +2,7 @@
 
 A message names what is wrong, where it was given, and what to do next. No other module defines an
 exception that leaves the package, so this file is also the list to read when one appears; those of
-``prefetch`` are written in ``fusepass.feed.errors``.
+``prefetch`` are written in ``fusepass.prefetch_errors``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 
 from fusepass.error_bases import FusepassError as FusepassError
 from fusepass.error_bases import FusepassWarning as FusepassWarning
-from fusepass.feed.errors import NotIterable as NotIterable
-from fusepass.feed.errors import PinnedMemoryFull as PinnedMemoryFull
-from fusepass.feed.errors import PrefetchDepth as PrefetchDepth
-from fusepass.feed.errors import PrefetchDevice as PrefetchDevice
-from fusepass.feed.errors import PrefetchDied as PrefetchDied
-from fusepass.feed.errors import PrefetchNotStopped as PrefetchNotStopped
-from fusepass.feed.errors import UnmovableBatch as UnmovableBatch
+from fusepass.prefetch_errors import NotIterable as NotIterable
+from fusepass.prefetch_errors import PinnedMemoryFull as PinnedMemoryFull
+from fusepass.prefetch_errors import PrefetchDepth as PrefetchDepth
+from fusepass.prefetch_errors import PrefetchDevice as PrefetchDevice
+from fusepass.prefetch_errors import PrefetchDied as PrefetchDied
+from fusepass.prefetch_errors import PrefetchNotStopped as PrefetchNotStopped
+from fusepass.prefetch_errors import UnmovableBatch as UnmovableBatch
 
 _WRITABLE = (
     "; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep {} between "

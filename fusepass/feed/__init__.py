@@ -5,6 +5,5 @@ lookahead      a thread that takes items from an iterator ahead of their user; k
 cuda           copies to a CUDA device, staged in pinned memory, on a stream of their own
 tree           a batch with its tensors replaced, whatever containers they are in
 surroundings   what torch keeps for each thread, carried over to another one
-errors         what can go wrong
 turns          shorter turns at the interpreter while such a thread works
 """
