@@ -18,6 +18,7 @@ from fusepass.graph.effects import written_nodes
 from fusepass.graph.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason
+from fusepass.report.users_code import is_users_file
 from fusepass.rewrite.bind import Binding, bind
 from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import State
@@ -169,7 +170,9 @@ def _said(rule: Rule, match: Match) -> Reject | Accept | None:
     try:
         verdict = rule.check(match)
     except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if is_users_file(frame.filename)]  # not `match[...]`'s
+        at = (own or frames)[-1]
         problem = f"check raised {type(error).__name__}: {error} ({at.filename}:{at.lineno})"
         raise CheckFailed(problem) from error
     if not isinstance(verdict, Reject | Accept | None):

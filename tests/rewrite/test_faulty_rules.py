@@ -119,6 +119,7 @@ def test_check_that_fails(name: str, codegen: str) -> None:
     (warned,) = (w.message for w in caught if isinstance(w.message, errors.RewriteFault))
     assert f"'tried' ({rule().location.rpartition(':')[0]}:" in str(warned)
     assert "report this" not in str(warned)
+    assert "rule.py" not in str(warned)  # of fusepass, where `match[…]` is looked up
     assert "Mend the check" in str(warned)
     assert Path(caught[0].filename) == Path(__file__)  # the rule's line, not one of fusepass
     assert {(d.outcome, d.reason_code) for d in found} == {("rejected", "internal")}
