@@ -36,7 +36,8 @@ class UnknownOption(FusepassError, ValueError):
         near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
         hint = hint or (f"Did you mean {near[0]!r}?" if near else "")
         shown = ", ".join(names) if len(names) <= 40 else ", ".join(names[:40]) + ", …"
-        listed = f"Known options: {shown}." if len(names) <= 40 or not hint else ""
+        enough = hint and key.startswith("inductor.")  # which has hundreds
+        listed = "" if enough else f"Known options: {shown}."
         told = " ".join(part for part in (hint, listed) if part)
         super().__init__(f"fusepass: unknown option {key!r} in {where}. {told}".rstrip())
 
