@@ -8,7 +8,9 @@ the rest. It may do so where
 - no node of the graph writes its weights, which are inputs or constants of the graph: only what was
   launched in this call may still be running, since the first launch of a call waits for all before;
 - x is the result of a kernel of ours in the same graph, which is therefore in front, and lets it
-  begin. Kernels that are launched as usual, whoever's they are, wait for the end of all in front.
+  begin. Kernels that are launched as usual, whoever's they are, wait for the end of all in front;
+- no kernel of others in the graph may be launched otherwise: neither of Inductor, which does not
+  wait where it sees no need (``triton.enable_pdl``), nor of the user's in Triton.
 
 Asked for the node that Inductor compiles at the moment.
 """
@@ -16,7 +18,7 @@ Asked for the node that Inductor compiles at the moment.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch import fx
@@ -26,7 +28,7 @@ from fusepass.kernels.gemm_tiles import Tile, tiles
 from fusepass.kernels.hopper_cuda import Shape
 from fusepass.kernels.hopper_cuda_launch import Cut
 from fusepass.torch_private import nvrtc
-from fusepass.torch_private.lowering import lowered_node
+from fusepass.torch_private.lowering import lowered_node, others_overlap
 
 
 def overlapping(cut: Cut, node: fx.Node | None = None) -> Cut:
@@ -58,7 +60,7 @@ def begins_early(node: fx.Node) -> bool:
     return may_begin_early(x, weights)
 
 
-def may_begin_early(x: object, weights: Iterable[object]) -> bool:
+def may_begin_early(x: object, weights: Sequence[object]) -> bool:
     """Whether a launch of x times some weights might begin early, if its kernel can.
 
     Args:
@@ -67,16 +69,33 @@ def may_begin_early(x: object, weights: Iterable[object]) -> bool:
     """
     if not _may_lead(_origin(x)) or not all(map(_only_read, weights)):
         return False
+    if _has_kernels_of_users(x) or others_overlap():
+        return False
     return nvrtc.begins_early()
 
 
-def saved(tile: Tile) -> float:
+def saved(tile: Tile, size: int) -> float:
     """Microseconds that a kernel takes less where its launch may begin early.
 
-    As much as it gained on others in MLPs on an H100, over what it gains alone: of one row 2.0 to
-    2.7 (4096 to 14336) and 1.4 (1024 to 3072), of 16 rows 2.7 (docs/kernels.md).
+    At most half the time of reading the weights, and 2: alone such a kernel took up to 1.4 longer
+    than plain loads (4096 to 14336, on an H100), in an MLP 1.2 to 1.3 less (docs/kernels.md).
+
+    Args:
+        tile: of the kernel.
+        size: of the weights, in bytes.
     """
-    return 0.0 if tile.cuda is None or isinstance(tile.cuda, Shape) else 2.0
+    if tile.cuda is None or isinstance(tile.cuda, Shape):
+        return 0.0
+    return min(size / _READ / 2, 2.0)
+
+
+_READ = 3e6  # bytes in a microsecond
+
+
+def _has_kernels_of_users(node: object) -> bool:
+    """Whether there are kernels in Triton of the user's in a node's graph."""
+    nodes = node.graph.nodes if isinstance(node, fx.Node) else ()
+    return any("triton_kernel_wrapper" in str(one.target) for one in nodes)
 
 
 def _tile(node: fx.Node) -> Tile | None:
@@ -97,7 +116,7 @@ def _may_lead(node: object) -> bool:
     if not isinstance(node, fx.Node):
         return False
     if _calls(node, "normed_gemms"):
-        return True
+        return str(node.args[3]).count(" ") == 1  # a norm and one epilogue of all products
     tile = _tile(node)
     if tile is None:
         return False
@@ -121,8 +140,12 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _only_read(value: object) -> bool:
-    """Whether a tensor is an input or a constant of the graph that nothing in it writes."""
-    value = _origin(value)
+    """Whether a tensor is memory of an input or a constant of the graph that nothing in it writes.
+
+    Views that Inductor may have to copy, to reshape them, are none.
+    """
+    while isinstance(value, fx.Node) and _is_part(value):
+        value = value.args[0]
     if not isinstance(value, fx.Node) or value.op not in ("placeholder", "get_attr"):
         return False
     views = [value]
@@ -130,12 +153,25 @@ def _only_read(value: object) -> bool:
         for user in views.pop().users:
             if user.op == "output":
                 continue
+            if user.target is operator.getitem or _is_view(user):
+                views.append(user)
+                continue
             schema = getattr(user.target, "_schema", None)
             if schema is None or schema.is_mutable:
                 return False
-            if _is_view(user):
-                views.append(user)
     return True
+
+
+_PARTS = frozenset(
+    """permute t transpose slice select split split_with_sizes unbind unsqueeze squeeze alias
+    detach""".split()
+)
+
+
+def _is_part(node: fx.Node) -> bool:
+    """Whether a node is a view that is one of its input's memory whatever its strides are."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return node.target is operator.getitem or getattr(packet, "__name__", "") in _PARTS
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -26,7 +26,7 @@ from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, PRIMITIVES
 NAME = "fusepass_gemm_row"
 
 
-WIDEST = 32768  # numbers of x, for which there is room besides
+WIDEST = 32768  # numbers of the longest x that fits into shared memory beside the rings
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Row:
 
     Attributes:
         piece: numbers of a weight's row that one copy brings: a multiple of 256.
-        stages: pieces, of a pair of each weight, in flight to each warp.
+        stages: pieces in flight to each warp; of a pair, one of each weight.
         warps: that multiply.
         early: whether a launch may begin before the kernel in front of it ends.
         leads: whether it lets such a launch behind it begin.

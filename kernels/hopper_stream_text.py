@@ -89,7 +89,7 @@ $ready
         for (u32 pass = 0; pass < 2; ++pass) {
           u32 tile = first, k = begin;
           asked = 0;
-          for (; asked < STAGES && tile < tiles; ++asked) {
+          for (; asked < STAGES && tile < tiles && begin < end; ++asked) {
             const u32 barrier = full + 8 * asked, w = ws + asked * WS, x = xs + asked * XS;
             if (pass == 0) expect(barrier, WS + XS);
 #pragma unroll

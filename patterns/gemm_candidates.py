@@ -59,6 +59,7 @@ def candidates(
     matrices = any(one.kind == "full" for one in epilogue.operands)
     few = partial(likely, named, epilogue.products, m, n, k, processors, matrices=matrices)
     names = every_likely(named, m) if every else few()
+    weights = 2 * epilogue.products * k * n  # bytes
     best = (known or "").rpartition(" ")[2]
     if best in named and best not in names:
         names.append(best)
@@ -70,7 +71,7 @@ def candidates(
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,
-                besides=-saved(named[name]) if overlaps else 0.0,
+                besides=-saved(named[name], weights) if overlaps else 0.0,
             )
             for name in names
         ),

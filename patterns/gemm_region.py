@@ -39,7 +39,7 @@ from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
 from fusepass.graph.generated_code import any_feeds_generated_code
 from fusepass.graph.region_growth import viewed
 from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.early_launches import may_begin_early
+from fusepass.kernels.early_launches import may_begin_early, saved
 from fusepass.kernels.gemm_tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
 from fusepass.kernels.hopper_cuda_launch import prepare
 from fusepass.options import Options
@@ -117,6 +117,8 @@ def _asked(
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
     apart = library is None and sum_apart.was_apart(node) and sum_apart.is_sum(region.epilogue)
     more = "_or_library" * (library is not None) + "_or_apart" * apart  # other candidates
+    named = usable(x, weights, operands, region.epilogue, rows)
+    begins = few and any(saved(tile, tile.k * n) for tile in named.values())
     problem = RegionProblem(
         op=("gated_gemm" if len(weights) == 2 else "gemm") + more,
         activation=digest(region.epilogue),
@@ -135,9 +137,8 @@ def _asked(
         batch_strides=_batch_strides(x, weights[0]),
         scaled=region.scaled,
         varies=not isinstance(rows, int),
-        overlaps=few and may_begin_early(region.x, [part.node for part in region.weights]),
+        overlaps=begins and may_begin_early(region.x, [one.node for one in region.weights]),
     )
-    named = usable(x, weights, operands, region.epilogue, rows)
     between = FEW_ROWS < m < _MANY_ROWS and not forced
     if between and not any(tile.few_rows for tile in named.values()):
         return Reject(Reason.COST, f"its rows are {m}: no kernel for few reads the weights", node)

@@ -92,6 +92,13 @@ def lowered_node() -> fx.Node | None:
     return node if isinstance(node, fx.Node) else None
 
 
+def others_overlap() -> bool:
+    """Whether Inductor's own kernels may begin before those in front of them end."""
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "enable_pdl", False))
+
+
 @contextlib.contextmanager
 def real_tensors() -> Iterator[None]:
     """Compute for real inside a compile: no fake tensors, no tracing, no autograd."""

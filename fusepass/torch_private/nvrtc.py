@@ -204,6 +204,8 @@ def launch_early(
 @functools.cache
 def begins_early() -> bool:
     """Whether the driver has such launches, in CUDA graphs too (from 12.3 on)."""
+    if torch.version.cuda is None:
+        return False
     version = ctypes.c_int()
     try:
         driver_call("cuDriverGetVersion", ctypes.byref(version))

@@ -89,6 +89,30 @@ def test_what_is_not_finite(value: float) -> None:
     assert not got.isfinite().any()
 
 
+OVERLAPPING = [
+    tile
+    for tile in tiles(EPILOGUES["plain"], 227 << 10).values()
+    if tile.form == "ring" or (tile.form == "stream" and tile.m in (8, 16, 128) and tile.n != 48)
+]
+
+
+@pytest.mark.parametrize("tile", OVERLAPPING, ids=lambda tile: tile.name)
+def test_one_that_begins_early_computes_the_same(tile: Tile) -> None:
+    """Behind nothing: of fewer steps of K than blocks share, of more tiles than there are blocks."""
+    cut = tile.cuda
+    assert cut is not None
+    assert not isinstance(cut, Shape)
+    text = EPILOGUES["plain"].text()
+    for n, k in ((72, 64), (8, 256), (520, 384), (9000, 512), (20000, 136), (4096, 4104)):
+        x = torch.randn(tile.m, k, device="cuda", dtype=torch.bfloat16)
+        weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
+        want = hopper_cuda_launch.launch(x, [weight], [], text, cut)
+        for _ in range(3):
+            early = replace(cut, early=True, leads=True)
+            got = hopper_cuda_launch.launch(x, [weight], [], text, early)
+            assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
 @pytest.mark.parametrize("first", [(1, "row"), (1, "ring"), (8, "stream")], ids=str)
 @pytest.mark.parametrize("second", [(1, "ring"), (8, "stream")], ids=str)
 @pytest.mark.parametrize("graphed", [False, True])

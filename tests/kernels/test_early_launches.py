@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import fx
+from torch._inductor import config as inductor_config
 
 from fusepass.kernels import early_launches, normed_gemms
-from fusepass.kernels.early_launches import begins_early, leads, overlapping
+from fusepass.kernels.early_launches import begins_early, leads, overlapping, saved
 from fusepass.kernels.gemm_tiles import tiles
 from fusepass.kernels.hopper_cuda import Shape
 from fusepass.kernels.hopper_row import Row
@@ -87,9 +88,10 @@ def test_a_product_behind_one_of_few_rows(first: str, second: str) -> None:
 
 def test_behind_a_norm_with_its_products() -> None:
     made = Graph()
-    made.pair = made.call(NORMED, made.x, [made.gate], [made.up], "text", ROW)
-    assert begins_early(made.behind())
-    assert leads(made.pair)
+    for text, several in (("norm epilogue", False), ("norm epilogue epilogue", True)):
+        made.pair = made.call(NORMED, made.x, [made.gate], [made.up], text, ROW)
+        assert begins_early(made.behind()) != several  # whose kernel is another
+        assert leads(made.pair) != several
 
 
 def test_a_chain() -> None:
@@ -148,7 +150,14 @@ def is_read_by_a_kernel_of_the_users(made: Graph) -> None:
     made.graph.call_function(of, (), {"kwargs": {"p": made.down}})
 
 
-@pytest.mark.parametrize("how", [writes, writes_a_view, is_read_by_a_kernel_of_the_users])
+def writes_a_part(made: Graph) -> None:
+    parts = made.call(torch.ops.aten.split.Tensor, made.down, 8)
+    made.call(COPY, made.call(operator.getitem, parts, 1), made.x)
+
+
+@pytest.mark.parametrize(
+    "how", [writes, writes_a_view, writes_a_part, is_read_by_a_kernel_of_the_users]
+)
 def test_weights_that_the_graph_may_write(how: Callable[[Graph], None]) -> None:
     made = Graph()
     last = made.behind()
@@ -159,9 +168,48 @@ def test_weights_that_the_graph_may_write(how: Callable[[Graph], None]) -> None:
 
 
 def test_weights_that_the_graph_makes() -> None:
+    """Or may make: Inductor copies what it cannot reshape."""
+    for how in (torch.ops.aten.mul.Tensor, torch.ops.aten.reshape.default):
+        made = Graph()
+        other = made.call(how, made.down, made.x)
+        assert not begins_early(made.behind(weight=made.transposed(other)))
+
+
+def test_parts_of_a_packed_weight() -> None:
     made = Graph()
-    rounded = made.call(torch.ops.aten.mul.Tensor, made.down, made.x)
-    assert not begins_early(made.behind(weight=made.transposed(rounded)))
+    parts = made.call(torch.ops.aten.split.Tensor, made.down, 8)
+    first, second = (made.call(operator.getitem, parts, i) for i in range(2))
+    last = made.behind(weight=made.transposed(first))
+    made.call(torch.ops.aten.mm.default, made.x, second)
+    assert begins_early(last)
+
+
+def test_beside_kernels_of_the_users() -> None:
+    """They may begin before ours in front of them end, and need not wait for all in front."""
+    made = Graph()
+    last = made.behind()
+    of = torch.ops.higher_order.triton_kernel_wrapper_mutation
+    made.graph.call_function(of, (), {"kwargs": {"p": made.x}})
+    assert not begins_early(last)
+    assert not leads(made.pair)
+
+
+def test_where_inductors_own_kernels_overlap() -> None:
+    made = Graph()
+    last = made.behind()
+    with inductor_config.patch({"triton.enable_pdl": True}):
+        assert not begins_early(last)
+        assert not leads(made.pair)
+    assert begins_early(last)
+
+
+def test_what_is_saved() -> None:
+    """By kernels that can begin early: less of small weights, which take no longer to be read."""
+    row, ring, stream = (tiles(PLAIN)[name] for name in (ROW, RING, STREAM))
+    for one in (ring, stream):
+        assert saved(one, 120 << 20) == 2.0
+        assert 0 < saved(one, 3 << 20) < (3 << 20) / 5e6  # the time of reading them
+    assert saved(row, 120 << 20) == saved(tiles(PLAIN)[MANY], 120 << 20) == 0.0
 
 
 def test_weights_that_others_read() -> None:

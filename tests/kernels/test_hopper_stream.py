@@ -35,9 +35,10 @@ def streams(epilogue: Epilogue) -> list[Stream]:
 
 
 CASES = [
-    pytest.param(epilogue, cut, id=f"{name}-{cut}")
+    pytest.param(epilogue, one, id=f"{name}-{one}")
     for name, epilogue in {**STREAMED, "all kinds": ALL_KINDS}.items()
     for cut in streams(epilogue)
+    for one in (cut, replace(cut, early=True, leads=True))
 ]
 
 
@@ -121,6 +122,19 @@ def test_operands_are_read_where_results_lie() -> None:
             m, number = i // 2 * 8 + i % 2, i // 2 * 4 + part * 2 + i % 2
             assert at(1, "m", i) == m
             assert (at(2, "m", number), at(2, "n", number)) == (m, part * 8)
+
+
+def test_only_one_that_overlaps_waits_or_leads() -> None:
+    """And of what is read in front of the wait nothing but weights."""
+    for early in (False, True):
+        for leads in (False, True):
+            cut = Stream(16, 64, 2, 4, 2, early=early, leads=leads)
+            text = hopper_stream(ALL_KINDS, cut, "float16")
+            assert text.count("griddepcontrol.wait") == 2 * early  # loads, and what multiplies
+            assert text.count("griddepcontrol.launch_dependents") == leads
+    ring = TEXT[TEXT.index("if (EARLY)") : TEXT.index("$awaits")]
+    assert ring.index("if (pass == 1) {") < ring.index("&x_map") < ring.index("continue;")
+    assert "begin < end" in ring  # or a block that has no part of K would load for nobody
 
 
 def test_a_launch(driver: Driver) -> None:
