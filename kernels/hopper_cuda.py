@@ -21,8 +21,8 @@ from fusepass.kernels.cuda_element import (
     element_steps,
     number_type,
 )
-from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import PRIMITIVES, REGISTERS, SENT, TEXT, descriptors
+from fusepass.kernels.cuda_text import TYPES
+from fusepass.kernels.hopper_cuda_text import REGISTERS, SENT, TEXT, descriptors, filled
 
 NAME = "fusepass_gemm_cuda"
 _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of banks
@@ -148,9 +148,6 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
-    text = PRIMITIVES + TEXT
-    for key, value in replaced.items():
-        text = text.replace(key, value)
     defined = {
         "ROWS": shape.rows,
         "COLUMNS": shape.columns,
@@ -165,7 +162,7 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "PLACES": _PLACES,
         "OUTPUTS": count,
     }
-    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
+    return filled(TEXT, replaced, defined)
 
 
 def _weight(i: int, width: int) -> str:

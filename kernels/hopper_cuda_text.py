@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from fusepass.kernels.cuda_text import HEAD
 
 
 def descriptors(names: Sequence[str]) -> dict[str, str]:
@@ -12,6 +14,20 @@ def descriptors(names: Sequence[str]) -> dict[str, str]:
         "$ready": "\n".join(f"    {fetched.format(one)}" for one in names),
         "$maps": " ".join(f"const __grid_constant__ map_t {one}," for one in names),
     }
+
+
+def filled(text: str, replaced: Mapping[str, str], defined: Mapping[str, int]) -> str:
+    """A kernel's whole source.
+
+    Args:
+        text: of the kernel, with places that begin with ``$``.
+        replaced: what goes there, also in what all share.
+        defined: names of the preprocessor.
+    """
+    text = PRIMITIVES + text
+    for key, value in replaced.items():
+        text = text.replace(key, value)
+    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
 
 
 # What kernels of this kind share: barriers, copies by TMA, and tiles as tensor cores are told them.

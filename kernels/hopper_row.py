@@ -20,8 +20,8 @@ from fusepass.kernels.cuda_element import (
     element_parameters,
     element_steps,
 )
-from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, PRIMITIVES
+from fusepass.kernels.cuda_text import TYPES
+from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, filled
 
 NAME = "fusepass_gemm_row"
 
@@ -106,9 +106,6 @@ def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
         "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
-    text = PRIMITIVES + TEXT
-    for key, value in replaced.items():
-        text = text.replace(key, value)
     defined = {
         "PIECE": shape.piece,
         "STAGES": shape.stages,
@@ -116,7 +113,7 @@ def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
         "PRODUCTS": epilogue.products,
         "OUTPUTS": len(outputs),
     }
-    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
+    return filled(TEXT, replaced, defined)
 
 
 _INDEX = {"scalar": "0", "row": "n", "column": "0", "full": "n"}

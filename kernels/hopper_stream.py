@@ -22,8 +22,8 @@ from fusepass.kernels.cuda_element import (
     element_parameters,
     element_steps,
 )
-from fusepass.kernels.cuda_text import HEAD, TYPES
-from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, PRIMITIVES, descriptors
+from fusepass.kernels.cuda_text import TYPES
+from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, descriptors, filled
 from fusepass.kernels.hopper_stream_text import TEXT
 
 NAME = "fusepass_gemm_stream"
@@ -124,9 +124,6 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
         "$helpers": element_helpers(epilogue),
         "$name": NAME,
     }
-    text = PRIMITIVES + TEXT
-    for key, value in replaced.items():
-        text = text.replace(key, value)
     defined = {
         "ROWS": shape.rows,
         "WIDTH": shape.columns,
@@ -138,7 +135,7 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
         "PRODUCTS": epilogue.products,
         "OUTPUTS": len(outputs),
     }
-    return "".join(f"#define {k} {v}\n" for k, v in defined.items()) + HEAD + text
+    return filled(TEXT, replaced, defined)
 
 
 def _weight(i: int) -> str:
