@@ -60,7 +60,8 @@ def likely(
         others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
         least = min((tile.m for tile in others.values()), default=0)
         fitting = [name for name, tile in others.items() if tile.m == least]
-        fitting.sort(key=lambda name: least == 1 and 2 * others[name].k > k)  # one step of K is few
+        if least == 1:  # of a K that is no two steps the shortest step comes first
+            fitting.sort(key=lambda name: others[name].k if 2 * others[name].k > k else 0)
         found += fitting[: 2 - len(found)]
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 import timeit
@@ -20,6 +19,7 @@ import fusepass
 from fusepass.capture.hearing import Hearing
 from fusepass.testing.compare import assert_same
 
+from .test_listeners import Looks
 from .written import assert_late
 
 logger = logging.getLogger("fusepass_tests.hearing")
@@ -105,18 +105,6 @@ class Counts(nn.Module):
         print("call", x.sum())
         logger.warning("call %s", x.sum())
         return x * 2
-
-
-class Looks(io.StringIO):
-    """A stream that looks around when it is written to."""
-
-    def __init__(self, at: Callable[[], Any]) -> None:
-        super().__init__()
-        self.at, self.seen = at, []  # type: ignore[var-annotated]
-
-    def write(self, text: str) -> int:
-        self.seen.append((text, self.at()))
-        return len(text)
 
 
 class Notes(logging.Handler):

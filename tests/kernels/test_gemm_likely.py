@@ -69,7 +69,7 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("products", "k", "step"),
     [
-        (1, 768, 1024),
+        (1, 768, 512),
         (1, 1024, 512),
         (1, 2040, 512),
         (1, 2048, 1024),
@@ -78,7 +78,7 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_one_row_takes_several_steps(products: int, k: int, step: int) -> None:
-    """If there are tiles of which it does; of the first that is there."""
+    """Of the first tile of which it does, else short ones."""
     every = tiles(OF[products]).items()
     named = {name: t for name, t in every if t.form == "row" and t.itemsize == 2}
     (name, *_) = likely(named, products, 1, 4096, k)
