@@ -19,15 +19,20 @@ def check_output(path: Path | None, command: str, option: str) -> None:
     Raises:
         BenchError: what stands in the way.
     """
+    problem = problem_with(path, option)
+    if problem is not None:
+        raise BenchError(f"{command}: {problem}.")
+
+
+def problem_with(path: Path | None, option: str) -> str | None:
+    """What stands in the way of writing a file there, in words; None if nothing does."""
     if path is None:
-        return
+        return None
     whole = path.resolve()
     if whole.is_dir():
-        problem = f"{str(path)!r} is a folder; {option} takes the name of a file"
-    elif not whole.parent.is_dir():
-        problem = f"no folder {str(path.parent)!r} for {option}"
-    elif not os.access(whole if whole.exists() else whole.parent, os.W_OK):
-        problem = f"{str(path)!r} of {option} cannot be written"
-    else:
-        return
-    raise BenchError(f"{command}: {problem}.")
+        return f"{str(path)!r} is a folder; {option} takes the name of a file"
+    if not whole.parent.is_dir():
+        return f"no folder {str(path.parent)!r} for {option}"
+    if not os.access(whole if whole.exists() else whole.parent, os.W_OK):
+        return f"{str(path)!r} of {option} cannot be written"
+    return None

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fusepass.errors import BenchError
-from fusepass.output_file import check_output
+from fusepass.output_file import problem_with
 from fusepass.testing.fuzz.campaign import Summary, campaign, quiet, run_chunk
 from fusepass.testing.fuzz.generate import seeded
 from fusepass.testing.fuzz.shrink import shortest
@@ -70,11 +69,11 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
             parser.error(f"--{option} must not be negative")
     if given.seconds is not None and not given.seconds > 0:
         parser.error("--seconds must be more than 0")
+    problem = problem_with(given.out, "--out")
+    if problem is not None:
+        parser.error(problem)
     try:
-        check_output(given.out, "--out", "--out")
         device = torch.device(given.device)
-    except BenchError as error:
-        parser.error(str(error).rstrip("."))
     except RuntimeError:
         parser.error(f"--device {given.device}: torch knows no such device")
     if device.type == "cuda" and not torch.cuda.is_available():
