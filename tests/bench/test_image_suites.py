@@ -63,3 +63,13 @@ def test_the_command_runs_them(program: str, tmp_path: Path) -> None:
     (found,) = json.loads(out.read_text())["programs"]
     variants = {one["variant"]: one for one in found["variants"]}
     assert variants["fusepass/default"]["error"]["passed"]
+
+
+def test_what_begins_with_zeros_gives_numbers() -> None:
+    zeros = nn.Linear(8, 4)
+    nn.init.zeros_(zeros.weight)
+    nn.init.zeros_(zeros.bias)
+    assert conv.as_if_trained(zeros)(torch.randn(3, 8)).std() > 0
+    given = nn.Linear(8, 4)
+    kept = given.weight.clone()
+    assert torch.equal(conv.as_if_trained(given).weight, kept)

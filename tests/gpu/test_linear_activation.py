@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +141,8 @@ def test_random_state_and_memory_are_left_as_they_were(choices: None) -> None:
 
 @pytest.mark.gpu_alone
 def test_a_full_device_is_no_error(choices: None) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()  # what other tests left in torch's cache is no free memory, but usable
     free, _ = torch.cuda.mem_get_info()
     hog = torch.empty(free - (400 << 20), dtype=torch.uint8, device="cuda")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import pytest
 
 from fusepass import torch_private
 from tests.kernels.cuda_code import cases
+from tests.kernels.interpreter import needs_triton
 
 # The checkout comes last, since what it holds of fusepass is not the package that is tested.
 SCRIPT = f"""
@@ -22,9 +22,7 @@ import runpy, sys
 sys.path.append({str(Path(__file__).parents[2])!r})
 runpy.run_module("tests.kernels.cuda_code", run_name="__main__", alter_sys=True)
 """
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which this torch came without"
-)
+pytestmark = needs_triton
 
 
 def _written(what: str, given: str = "", **environment: str) -> list[list[Any]]:

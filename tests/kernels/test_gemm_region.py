@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +18,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate, p
 from fusepass.kernels import gemm_region as kernel
 from fusepass.kernels.gemm_tiles import Tile
 from fusepass.kernels.gemm_unfused import complete
-
-no_triton = importlib.util.find_spec("triton") is None
-needs_triton = pytest.mark.skipif(no_triton, reason="needs Triton, which this torch came without")
+from tests.kernels.interpreter import interpret, needs_triton
 
 SILU = (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%2")), Step("mul", ("%3", "%1")))
 SWIGLU = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "bfloat16")))
@@ -382,17 +377,7 @@ def interpreted(everything: bool) -> None:
     "which", ["one after the other", pytest.param("everything", marks=pytest.mark.slow)]
 )
 def test_its_numbers_through_the_interpreter(which: str, tmp_path: Path) -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
-    done = subprocess.run(
-        [sys.executable, __file__, which],
-        cwd=tmp_path,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "interpreted\n"
+    interpret(__file__, tmp_path, which)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,10 +16,7 @@ from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.norm import Norm, normalised, parse
 from fusepass.kernels import normed_gemms as kernel
 from fusepass.kernels.norm_unfused import normalise
-
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="needs Triton, which this torch came without"
-)
+from tests.kernels.interpreter import interpret, needs_triton
 
 
 def epilogues(dtype: str) -> list[Epilogue]:
@@ -145,17 +139,7 @@ def interpreted() -> None:
 
 @needs_triton
 def test_its_numbers_through_the_interpreter(tmp_path: Path) -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
-    done = subprocess.run(
-        [sys.executable, __file__],
-        cwd=tmp_path,
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "interpreted\n"
+    interpret(__file__, tmp_path)
 
 
 @needs_triton

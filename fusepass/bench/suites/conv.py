@@ -57,16 +57,21 @@ def normed(inputs: int, outputs: int, size: int, stride: int) -> nn.Module:
 
 
 def as_if_trained(model: nn.Module) -> nn.Module:
-    """The same model, of whose batch norms none is the identity any more."""
-    for norm in model.modules():
-        if not isinstance(norm, nn.BatchNorm2d):
+    """The same model, of whose batch norms none is the identity, and no weight all zeros, any more.
+
+    timm begins the classes of some models with zeros: their results would say nothing.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d) and not part.weight.any():
+            nn.init.normal_(part.weight, 0.0, 0.02)
+        if not isinstance(part, nn.BatchNorm2d):
             continue
-        if norm.running_mean is not None and norm.running_var is not None:
-            nn.init.normal_(norm.running_mean, 0.0, 0.1)
-            nn.init.uniform_(norm.running_var, 0.5, 2.0)
-        if norm.affine:
-            nn.init.uniform_(norm.weight, 0.5, 1.5)
-            nn.init.normal_(norm.bias, 0.0, 0.1)
+        if part.running_mean is not None and part.running_var is not None:
+            nn.init.normal_(part.running_mean, 0.0, 0.1)
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+        if part.affine:
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.normal_(part.bias, 0.0, 0.1)
     return model
 
 
