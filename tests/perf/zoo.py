@@ -2,29 +2,33 @@
 
     python tests/perf/zoo.py --json zoo.json            # goes on where the file ends
     python tests/perf/zoo.py --json zoo.json --only bert gpt2 --mode reduce-overhead
+    python tests/perf/zoo.py --json zoo-training.json --train  # forward and backward of a loss
 
 Each model is compiled by Inductor and by fusepass in one mode and called in interleaved rounds: by
 the wall around synchronised calls, and as a replay of one CUDA graph where the call can be recorded.
 Errors are against fp64. (``python -m fusepass bench --suite models`` takes a process for each.)
+In training no number is dropped, and errors are those of all gradients together.
 Bars: no model below 0.98 of Inductor's speed; the geometric mean is stated.
 
 Prediction, written before the first run: convolution networks 1.05 to 1.4, transformers with GELU
-or SwiGLU 1.02 to 1.1, the rest 1.00 ± 0.01.
+or SwiGLU 1.02 to 1.1, the rest 1.00 ± 0.01. In training, before its first run: 0.99 to 1.05.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import fusepass
 from fusepass.bench.hardware import heading
@@ -64,40 +68,90 @@ def figures(times: Mapping[str, list[float]]) -> dict[str, Any]:
     return {**found, "ratio": round(statistics.median(a / b for a, b in pairs), 3)}
 
 
-def compared(program: Program, mode: str) -> dict[str, Any]:
+class Loss(nn.Module):
+    """A model, and a loss of its results that needs no labels."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Of results of any shape, a number."""
+        loss: Tensor = self.model(*inputs).float().square().mean()
+        return loss
+
+
+def undropped(model: nn.Module) -> nn.Module:
+    """The model in training, of which no number is dropped: results can be compared."""
+    for part in model.train().modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and ("drop" in name or isinstance(part, nn.Dropout)):
+                setattr(part, name, 0.0)
+    return Loss(model)
+
+
+def step(call: Callable[..., Tensor], parameters: Sequence[nn.Parameter]) -> None:
+    """Forward and backward of a loss, whose gradients are new."""
+    for one in parameters:
+        one.grad = None
+    call().backward()
+
+
+def gradients(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Of all parameters, in one row."""
+    return torch.cat([one.grad.flatten().double() for one in parameters if one.grad is not None])
+
+
+def compared(program: Program, mode: str, train: bool) -> dict[str, Any]:
     """Times, ratios, errors and decisions of one model."""
     torch.manual_seed(0)
     model, inputs = program.build()
+    model = undropped(model) if train else model
+    parameters = list(model.parameters())
     torch._dynamo.reset()
     calls: dict[str, Callable[[], Any]] = {}
+    row: dict[str, Any] = {"model": program.name, "mode": mode}
     seconds: dict[str, float] = {}
+    peaks: dict[str, int] = {}
+    results: dict[str, Tensor] = {}
     how: dict[str, dict[str, Any]] = {
         "inductor": {} if mode == "default" else {"mode": mode},
         "fusepass": {"backend": "fusepass", "options": {"mode": mode}},
     }
-    with torch.no_grad():
+
+    def called(whole: Callable[..., Tensor]) -> Callable[[], Any]:
+        forward = functools.partial(whole, *inputs)
+        return functools.partial(step, forward, parameters) if train else forward
+
+    def result(call: Callable[[], Any]) -> Tensor:
+        made = call()
+        return gradients(parameters) if train else made.clone()
+
+    with torch.set_grad_enabled(train):
         for way, given in how.items():
             compiled = torch.compile(model, **given)
+            calls[way] = called(compiled)
             began = time.perf_counter()
-            compiled(*inputs)
+            calls[way]()
             seconds[way] = round(time.perf_counter() - began, 1)
-            calls[way] = lambda call=compiled: call(*inputs)  # type: ignore[misc]
             for _ in range(3):
                 calls[way]()
+            torch.cuda.reset_peak_memory_stats()
+            calls[way]()
+            peaks[way] = torch.cuda.max_memory_allocated() >> 20
         decisions = fusepass.last_report(compiled).decisions
-        row: dict[str, Any] = {"model": program.name, "mode": mode}
         row["wall"] = figures(in_turns(calls, wall))
-        results = {way: call().clone() for way, call in calls.items()}
-        results["eager"] = model(*inputs)
+        results = {way: result(call) for way, call in calls.items()}
+        results["eager"] = result(called(model))
         try:
             graphs = {way: record(call).replay for way, call in calls.items()}
             row["replay"] = figures(in_turns(graphs, wall))
         except RuntimeError as error:
             row["replay"] = str(error)[:80]
-        wide = [one.double() if one.is_floating_point() else one for one in inputs]
-        exact = model.double()(*wide)
+        inputs = tuple(one.double() if one.is_floating_point() else one for one in inputs)
+        exact = result(called(model.double()))
     row["error"] = {way: f"{rms_error(one, exact):.2e}" for way, one in results.items()}
-    row["compile_seconds"] = seconds
+    row["compile_seconds"], row["peak_MiB"] = seconds, peaks
     applied = Counter(one.rule for one in decisions if one.outcome == "applied")
     return {**row, "applied": dict(applied)}
 
@@ -109,6 +163,7 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="MODEL")
     parser.add_argument("--mode", default="default")
+    parser.add_argument("--train", action="store_true", help="forward and backward")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     kept: dict[str, Any] = {
@@ -121,7 +176,7 @@ def main() -> None:
     for program in select(models.programs("cuda"), given.only):
         if (program.name, given.mode) in have:
             continue
-        row = compared(program, given.mode)
+        row = compared(program, given.mode, given.train)
         kept["rows"].append(row)
         sys.stdout.write(f"{json.dumps(row)}\n")
         sys.stdout.flush()
