@@ -28,6 +28,7 @@ from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
 from fusepass.second_try import compiled_or_without_rules
 from fusepass.torch_private.registration import allow_registering_twice
+from fusepass.torch_private.saved_tensors import saving_unhooked
 from fusepass.waits.graph import waits_in_graph
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
@@ -80,7 +81,10 @@ def fusepass(
         runs = compiled_with_recipes(gm, record, options, settings, handed)
         return watched(runs, gm, options)
 
-    return log.counting(compiled_or_without_rules(gm, record, resolved, compiled), record)
+    # Dynamo's frames are traced so, too; but the backend is also called by itself.
+    with saving_unhooked():
+        runs = compiled_or_without_rules(gm, record, resolved, compiled)
+    return log.counting(runs, record)
 
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:

@@ -205,17 +205,28 @@ def is_frozen(output_graph: Any) -> bool:
     return frame is not None and frame.options.frozen
 
 
+def is_ours(output_graph: Any) -> bool:
+    """Whether a frame is compiled for fusepass, whatever its options."""
+    return _leads_here(list(torch_private.compiler_chain(output_graph.compiler_fn)))
+
+
 def restart_plain(translator: Any, reason: str) -> NoReturn:
     """Start a frame again without capture."""
     torch_private.kept_between_restarts(translator, _PLAIN, list).append(reason)
     torch_private.restart_frame(f"fusepass: {reason}", translator)
 
 
-def _new_frame(compiler: Any) -> Frame | None:
+def _leads_here(chain: list[Any]) -> bool:
     from fusepass.backend import fusepass  # here, because the backend installs capture
 
+    return any(link is fusepass for link in chain)
+
+
+def _new_frame(compiler: Any) -> Frame | None:
+    from fusepass.backend import fusepass  # as in _leads_here
+
     chain = list(torch_private.compiler_chain(compiler))
-    if not any(link is fusepass for link in chain):
+    if not _leads_here(chain):
         return None
     mode: str | None = None
     given: dict[str, Any] = {}

@@ -32,7 +32,7 @@ from fusepass.capture import (
 )
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours
 from fusepass.capture.position import location, position
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.region import region_of
@@ -90,6 +90,7 @@ def _handlers() -> torch_private.Handlers:
         numbers=read_back.NUMBERS,
         identity=identity.IDENTITY,
         is_frozen=is_frozen,
+        is_ours=is_ours,
     )
 
 

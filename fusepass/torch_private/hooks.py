@@ -26,6 +26,7 @@ from fusepass.torch_private.error_hooks import (
 )
 from fusepass.torch_private.freezing import hook_freezing
 from fusepass.torch_private.identity import IdentityHandlers, hook_identity
+from fusepass.torch_private.saved_tensors import hook_saving
 from fusepass.torch_private.speech import (
     LOADS,
     SpeakerHandler,
@@ -103,6 +104,7 @@ class Handlers:
         on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
         numbers: see :class:`~fusepass.torch_private.unknown_numbers.NumberHandlers`.
         identity: see :class:`~fusepass.torch_private.identity.IdentityHandlers`.
+        is_frozen, is_ours: called as ``(output_graph,)``, of the frame.
     """
 
     on_item: ItemHandler
@@ -127,6 +129,7 @@ class Handlers:
     numbers: NumberHandlers
     identity: IdentityHandlers
     is_frozen: Callable[[Any], bool]
+    is_ours: Callable[[Any], bool]
 
 
 def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], None]:
@@ -159,6 +162,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
         lambda: hook_observed(handlers.on_observed),
         lambda: hook_failing_calls(handlers.on_failing_call),
+        lambda: hook_saving(handlers.is_ours),
     ]
     of_weights = [lambda: hook_freezing(handlers.is_frozen)]
     every = [*before, *of_reports, *behind, *of_weights]  # one may stand in front of another's

@@ -1,0 +1,46 @@
+"""Saved-tensors hooks of the caller: for the run, not for the trace. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def saving_unhooked() -> Iterator[None]:
+    """Inside, the caller's hooks do not see what autograd saves; they are where they were.
+
+    Dynamo and AOTAutograd do this around each of their own computations on fake tensors. Hooks that
+    count tensors, as checkpointing does, or look into them, must not meet a fake one.
+    """
+    from torch._dynamo import utils
+
+    with utils._disable_saved_tensors_hooks_during_tracing():
+        yield
+
+
+def hook_saving(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+    """Trace frames with the caller's saved-tensors hooks at rest; the result takes that back.
+
+    Hooks that the program itself sets break the graph, or are part of it: either way they are not
+    called while it is traced.
+
+    Args:
+        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    own = vars(InstructionTranslator).get("run")
+    run = InstructionTranslator.run
+
+    @functools.wraps(run)
+    def unhooked(self: Any) -> None:
+        with saving_unhooked() if is_ours(self.output) else contextlib.nullcontext():
+            run(self)
+
+    InstructionTranslator.run = unhooked  # type: ignore[method-assign]
+    if own is None:
+        return lambda: delattr(InstructionTranslator, "run")
+    return lambda: setattr(InstructionTranslator, "run", own)
