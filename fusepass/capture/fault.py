@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 from fusepass.capture import items, masked
 from fusepass.capture.frame import Frame, any_frame_of, frame_of, restart_plain
@@ -17,6 +17,7 @@ from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.torch_private.error_hooks import cannot_resume
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -37,7 +38,7 @@ def on_error(translator: Any, error: Exception) -> None:
     take_back(translator, frame, lost)
     _give_unknown_back(translator, frame, error)
     if _decisions(frame):  # else it is the program's own
-        _go_on_plain(translator, frame, Reason.UNTRACEABLE, error)
+        _go_on_plain(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
 def on_fault(translator: Any, error: Exception) -> None:
@@ -46,10 +47,13 @@ def on_fault(translator: Any, error: Exception) -> None:
     if frame is None or _is_ours(error):
         return
     _give_unknown_back(translator, frame, error)
+    if cannot_resume(translator, error):  # captured or not: no fault of ours
+        text = "torch cannot go on behind a graph break in a coroutine or generator"
+        _go_on_plain(translator, frame, Reason.GENERATOR, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    _go_on_plain(translator, frame, Reason.INTERNAL, error)
+    _go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:
@@ -86,9 +90,12 @@ def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
     items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
 
 
-def _go_on_plain(translator: Any, frame: Frame, code: Reason, error: Exception) -> None:
+def _cannot_be_traced(error: Exception) -> str:
+    return f"the frame cannot be traced with what is captured ({type(error).__name__})"
+
+
+def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
     """Start the frame again without capture."""
-    text = f"the frame cannot be traced with what is captured ({type(error).__name__})"
     kept: dict[str, Any] = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
     for site in frame.sites:
         log.kept(

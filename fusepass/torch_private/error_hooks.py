@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -43,6 +44,26 @@ def hook_errors(
     if own is None:
         return lambda: delattr(InstructionTranslator, "run")
     return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def cannot_resume(translator: Any, error: BaseException) -> bool:
+    """Whether a frame fails because its graph breaks, and it is a coroutine or generator.
+
+    Dynamo has no code that goes on behind a graph break there, and says so by an AssertionError.
+    """
+    from torch._dynamo import resume_execution
+
+    suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    suspends |= inspect.CO_ITERABLE_COROUTINE
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        bool(translator.f_code.co_flags & suspends)
+        and isinstance(error, AssertionError)
+        and trace is not None
+        and trace.tb_frame.f_code.co_filename == resume_execution.__file__
+    )
 
 
 def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[], None]:

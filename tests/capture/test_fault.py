@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fusepass
 import fusepass.capture.complete
 from fusepass.errors import CaptureFault, RuleError
 from fusepass.torch_private import raising
@@ -171,3 +175,30 @@ def test_dynamos_stand_ins_do_not_raise_for_the_program() -> None:
     numbers = [torch.tensor(value) for value in (True, False, 1, 0.5, 3)]
     side_by_side(bounded, *[(x, number) for number in numbers])
     side_by_side(behind_a_branch, *[(x, f, number) for number in numbers for f in (no, yes)])
+
+
+async def waits_behind_a_branch(x: Tensor) -> Tensor:
+    y = x.sin()
+    if y.sum() > 0:
+        y = y * 2
+    await asyncio.sleep(0)
+    return y + 1
+
+
+async def waits_behind_a_line(x: Tensor) -> Tensor:
+    y = x.sin()
+    print("sum", y.sum())  # noqa: T201
+    await asyncio.sleep(0)
+    return y + 1
+
+
+@pytest.mark.parametrize("program", [waits_behind_a_branch, waits_behind_a_line])
+def test_a_coroutine_that_torch_cannot_resume_is_no_fault_of_ours(program: Any) -> None:
+    compiled = torch.compile(program, backend="fusepass")
+    with warnings.catch_warnings(), contextlib.suppress(AssertionError):  # of torch, any backend's
+        warnings.simplefilter("error", CaptureFault)
+        asyncio.run(compiled(X))
+    decisions = fusepass.last_report(compiled).decisions
+    found = {(d.treatment, d.reason_code) for d in decisions if d.station == "capture"}
+    assert ("keep", "generator") in found
+    assert ("keep", "internal") not in found
