@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fusepass.errors import OptionsChanged, OptionType, OptionValue, UnknownOption
+from fusepass.errors import ArgumentType, OptionsChanged, OptionType, OptionValue, UnknownOption
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 TREATMENTS = ("auto", "where", "cond", "keep")
@@ -119,7 +119,10 @@ def resolve(mode: str | None = None, given: Mapping[str, Any] | None = None) -> 
         UnknownOption: a key that does not exist.
         OptionType: a value of the wrong type.
         OptionValue: a value that is not one of those allowed.
+        ArgumentType: what torch.compile was given is no mapping.
     """
+    if given is not None and not isinstance(given, Mapping):
+        raise ArgumentType("torch.compile(options=…)", given, "a dict of options")
     merged: dict[str, Any] = {}
     for layer in (*_scopes.get(), {} if mode is None else {"mode": mode}, given or {}):
         rules = [source.get("rules") for source in (merged, layer)]
@@ -186,19 +189,27 @@ def _rule_names() -> list[str]:
 
 
 @contextlib.contextmanager
-def options(**given: Any) -> Iterator[Options]:
+def options(*misplaced: object, **given: Any) -> Iterator[Options]:
     """Scope of options for everything compiled inside it.
 
     Keys are those of :class:`Options`; Inductor's own go in as ``**{"inductor.key": value}``.
+
+    Args:
+        misplaced: nothing; is here to tell who gives a dict what to do.
+        given: keys and values.
 
     Yields:
         The options as they would apply to a callable compiled here without its own.
 
     Raises:
         UnknownOption, OptionType, OptionValue: as :func:`resolve`, on entry.
+        ArgumentType: an argument without a keyword, on entry.
     """
     from fusepass.report import log  # here, because report imports options
 
+    for value in misplaced:
+        expected = "keywords, as in fusepass.options(verify=False) or fusepass.options(**given)"
+        raise ArgumentType("the arguments of fusepass.options", value, expected)
     _build(given)
     outside = resolve()
     token = _scopes.set((*_scopes.get(), given))

@@ -88,10 +88,13 @@ def original_callable(compiled: Any) -> Any:
     return getattr(compiled, "_torchdynamo_orig_callable", compiled)
 
 
-def compile_wrapper_arguments(wrapper: Any) -> tuple[str | None, dict[str, Any], bool | None]:
-    """``mode``, ``options`` and ``dynamic`` of one torch.compile call, from its backend wrapper."""
+def compile_wrapper_arguments(wrapper: Any) -> tuple[str | None, Any, bool | None]:
+    """``mode``, ``options`` and ``dynamic`` of one torch.compile call, from its backend wrapper.
+
+    The options are as they were given, which may be anything.
+    """
     kwargs = getattr(wrapper, "kwargs", None) or getattr(wrapper, "keywords", None) or {}
-    return kwargs.get("mode"), dict(kwargs.get("options") or {}), getattr(wrapper, "dynamic", None)
+    return kwargs.get("mode"), kwargs.get("options") or {}, getattr(wrapper, "dynamic", None)
 
 
 @contextlib.contextmanager

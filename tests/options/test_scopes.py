@@ -64,6 +64,13 @@ def test_scope_checks_on_entry(wrong: dict[str, object]) -> None:
     assert resolve() == Options()
 
 
+@pytest.mark.parametrize("wrong", [{"verify": False}, None, "verify"])
+def test_a_scope_takes_keywords_only(wrong: object) -> None:
+    with pytest.raises(errors.ArgumentType, match=r"fusepass\.options"), fusepass.options(wrong):
+        pytest.fail("entered")
+    assert resolve() == Options()
+
+
 def test_scope_acts_on_what_is_compiled_inside() -> None:
     """It is read at the first call, not at torch.compile."""
     inside = torch.compile(branch, backend="fusepass", options={"codegen": "eager"})

@@ -141,12 +141,13 @@ def test_key_that_is_no_string() -> None:
         ({"treatment": "wher"}, errors.OptionValue),
         ({"inductor.max_fusion_siz": 3}, errors.UnknownOption),
         ({"inductor.max_fusion_size": "3"}, errors.OptionType),
+        ([("mode", "default")], errors.ArgumentType),
+        ("default", errors.ArgumentType),
+        (3, errors.ArgumentType),
     ],
 )
 @pytest.mark.parametrize("branching", [False, True])
-def test_user_meets_the_error_itself(
-    options: dict[str, Any], kind: type[Exception], branching: bool
-) -> None:
+def test_user_meets_the_error_itself(options: Any, kind: type[Exception], branching: bool) -> None:
     def branch(x: Tensor) -> Tensor:
         return x * 2 if x.sum() > 0 else x
 
