@@ -10,6 +10,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass import torch_private
@@ -168,7 +169,8 @@ def _said(rule: Rule, match: Match) -> Reject | Accept | None:
     if rule.check is None:
         return None
     try:
-        verdict = rule.check(match)
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # as it was, whatever the check does
+            verdict = rule.check(match)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if is_users_file(frame.filename)]  # not `match[...]`'s

@@ -150,7 +150,8 @@ def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode:
         A graph with one placeholder per input; ``example_value`` in each node's meta.
 
     Raises:
-        TraceError: it returns no tensor, uses a foreign tensor, or an ``autograd.Function``.
+        TraceError: it returns no tensor, uses a foreign tensor or an ``autograd.Function``, or
+            leaves gradients switched.
         Exception: what the function raises.
     """
     graph = fx.Graph()
@@ -174,11 +175,18 @@ def _by_itself() -> Iterator[None]:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
+    grad = torch.is_grad_enabled()
     with (
         torch_private.tracing_a_rule(),
         torch.autograd.graph.saved_tensors_hooks(keep, keep),
+        torch.set_grad_enabled(grad),  # as it was, whatever the function does
     ):
         yield
+        if torch.is_grad_enabled() != grad:  # the graph would switch them for what follows, too
+            raise TraceError(
+                f"it leaves gradients switched {'off' if grad else 'on'}; write `with "
+                f"torch.{'no_grad' if grad else 'enable_grad'}():` around what is meant"
+            )
 
 
 def returned(result: Any) -> tuple[torch.Tensor, ...]:

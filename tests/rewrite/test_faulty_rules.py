@@ -345,3 +345,22 @@ def test_rules_conflict_after_autograd() -> None:
     assert {d.reason_code for d in found if d.rule == "two"} | {
         d.reason_code for d in found if d.rule == "one"
     } == {"proved", "overlap"}
+
+
+def switches_off(x: Tensor) -> Tensor:
+    torch.set_grad_enabled(False)
+    return x + x
+
+
+def check_that_switches_off(match: fusepass.Match) -> None:
+    torch.set_grad_enabled(False)
+
+
+def test_a_rule_that_leaves_gradients_switched_off() -> None:
+    """Neither the rest of the graph nor the process may be left without gradients."""
+    for wrong in ({"replacement": switches_off}, {"pattern": switches_off}):
+        with pytest.raises(errors.RuleError, match=r"gradients switched off.*torch\.no_grad"):
+            decisions(rule(**wrong))
+        assert torch.is_grad_enabled()
+    decisions(rule(check=check_that_switches_off))
+    assert torch.is_grad_enabled()
