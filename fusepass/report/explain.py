@@ -137,7 +137,7 @@ def _arguments(fn: Any) -> tuple[str | None, dict[str, Any], bool | None]:
     compiled = torch_private.compiled_in_place(fn) or fn
     given = [torch_private.compile_wrapper_arguments(link) for link in _chain(compiled)]
     mode = next((m for m, _, _ in given if m is not None), None)
-    options = next((o for _, o, _ in given if o), {})
+    options: Any = next((o for _, o, _ in given if o), {})
     return mode, options, next((d for _, _, d in given if d is not None), None)
 
 
