@@ -107,6 +107,15 @@ class Quantity:
         raise AssertionError(unit)
 
 
+class Line(deque):
+    name = ""
+
+
+@dataclasses.dataclass
+class FieldsToo(dict):
+    extra: Any = None
+
+
 def named(kind: type, items: Any) -> Any:
     made = kind(items)
     made.name = "kept"
@@ -158,6 +167,8 @@ CONTAINERS = {
     "row": (Row([ONE, 1]), Row([-ONE, 1])),
     "proxy": (types.MappingProxyType({"a": ONE}), types.MappingProxyType({"a": -ONE})),
     "deque": (deque([ONE, 1], maxlen=3), deque([-ONE, 1], maxlen=3)),
+    "named ordered": (named(OrderedDict, {"a": ONE}), named(OrderedDict, {"a": -ONE})),
+    "named deque": (named(Line, [ONE, 1]), named(Line, [-ONE, 1])),
     "registered": (Registered(ONE, "note"), Registered(-ONE, "note")),
     "mover": ([Mover(ONE)], [Mover(ONE)]),
     "return type": (torch.tensor([[2.0, 1.0]]).max(1), -torch.tensor([[2.0]])),
@@ -317,3 +328,30 @@ def test_one_that_cannot_be_made(value: Any) -> None:
         replaced([value], minus)
     assert isinstance(caught.value.__cause__, TypeError)
     assert moved([value], torch.device("cpu"))[0] is value  # nothing to make
+
+
+def test_fields_of_a_dataclass_that_is_a_dict() -> None:
+    before = FieldsToo(ONE)
+    before["item"] = TWO
+    after = replaced(before, minus)
+    assert type(after) is FieldsToo
+    assert torch.equal(after.extra, -ONE)
+    assert torch.equal(after["item"], -TWO)
+    assert before.extra is ONE
+    assert before["item"] is TWO
+
+
+def test_a_container_that_contains_itself() -> None:
+    before: list[Any] = [[ONE], {"a": 1}]
+    before[1]["a"] = before
+    assert moved(before, torch.device("cpu")) is before  # nothing to make anew
+    with pytest.raises(errors.UnmovableBatch, match=r"list .* it contains itself"):
+        moved(before, META)
+
+
+def test_containers_nested_too_deeply() -> None:
+    before: list[Any] = [ONE]
+    for _ in range(5000):
+        before = [before]
+    with pytest.raises(errors.UnmovableBatch, match="nested too deeply"):
+        moved(before, META)

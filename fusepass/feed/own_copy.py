@@ -1,0 +1,78 @@
+"""A container copied so that writing to the copy leaves the original as it is.
+
+``copy.copy`` alone does not promise that: of an object that keeps its items in a dict of its own it
+makes a second object around the same dict, and a class may say that it is its own copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import UserDict, UserList, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+_COPY_THEIR_ITEMS = (dict, list, deque, UserDict, UserList)
+
+
+def with_items(value: Any, before: dict[Any, Any], after: dict[Any, Any]) -> Any:
+    """A copy of a mapping or list with ``after`` written to it; its items there were ``before``.
+
+    Raises:
+        TypeError: whatever is written to a copy of it is written to it, too.
+    """
+    for clone in _copies(value, before.values()):
+        for key, item in after.items():
+            clone[key] = item
+        if not any(value[key] is item for key, item in after.items()):
+            return clone
+        for key in after:  # its __copy__ shares the items after all
+            value[key] = before[key]
+    raise TypeError("its copies share their items with it")
+
+
+def own_copy(value: Any, held: Iterable[Any]) -> Any:
+    """A copy to set attributes of, with the objects ``held`` in it, not copies of them.
+
+    Raises:
+        TypeError: the class makes no copies but returns the object.
+    """
+    for clone in _copies(value, held):
+        return clone
+    raise TypeError("its copy is the object itself")
+
+
+def keep_attributes(clone: Any, value: Any) -> Any:
+    """``clone``, with the attributes ``value`` was given that making it anew has left out.
+
+    What a cached property holds is left out: it was computed from the items there were.
+    """
+    given, there = getattr(value, "__dict__", None), getattr(clone, "__dict__", None)
+    if isinstance(given, dict) and isinstance(there, dict):
+        for name in given.keys() - set(cached_properties(value)):
+            there.setdefault(name, given[name])
+    return clone
+
+
+def cached_properties(value: Any) -> list[str]:
+    """Names of the cached properties that have been computed."""
+    kind, given = type(value), getattr(value, "__dict__", ())
+    return [n for n in given if isinstance(getattr(kind, n, None), functools.cached_property)]
+
+
+def _copies(value: Any, held: Iterable[Any]) -> Iterator[Any]:
+    """A shallow copy where that has items of its own, then one all of whose insides are copies."""
+    kind = type(value)
+    insides = not hasattr(kind, "__setitem__")  # none: only attributes are written
+    if insides or isinstance(value, _COPY_THEIR_ITEMS) or hasattr(kind, "__copy__"):
+        clone = copy.copy(value)
+        if clone is not value:
+            yield keep_attributes(clone, value)
+    memo = {id(one): one for one in held}  # what deepcopy takes for copied already
+    attributes = getattr(value, "__dict__", {}).values()
+    memo.update({id(one): one for one in attributes if isinstance(one, torch.Tensor)})
+    clone = copy.deepcopy(value, memo)
+    if clone is not value:
+        yield keep_attributes(clone, value)
