@@ -54,6 +54,8 @@ def prefetch(
     """
     if not (hasattr(type(loader), "__iter__") or hasattr(type(loader), "__getitem__")):
         raise NotIterable(loader)
+    if getattr(loader, "ndim", None) == 0:  # a tensor or array: it has __iter__, and no items
+        raise NotIterable(loader)
     return Prefetch(loader, _parsed(device), _checked(depth))
 
 

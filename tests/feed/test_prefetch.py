@@ -35,7 +35,7 @@ class OldSequence:
         return torch.full((2,), float(index))
 
 
-@pytest.mark.parametrize("loader", [3, None, object(), torch.nn.ReLU, 2.5])
+@pytest.mark.parametrize("loader", [3, None, object(), torch.nn.ReLU, 2.5, torch.tensor(3.0)])
 def test_not_a_loader(loader: Any) -> None:
     with pytest.raises(errors.NotIterable, match=type(loader).__name__):
         fusepass.prefetch(loader, "cpu")
