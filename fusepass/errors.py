@@ -2,7 +2,7 @@
 
 A message names what is wrong, where it was given, and what to do next. No other module defines an
 exception that leaves the package, so this file is also the list to read when one appears; those of
-``prefetch`` are written in ``fusepass.prefetch_errors``.
+``prefetch`` and ``tune`` are written in ``fusepass.prefetch_errors`` and ``fusepass.tune_errors``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from fusepass.prefetch_errors import PrefetchDevice as PrefetchDevice
 from fusepass.prefetch_errors import PrefetchDied as PrefetchDied
 from fusepass.prefetch_errors import PrefetchNotStopped as PrefetchNotStopped
 from fusepass.prefetch_errors import UnmovableBatch as UnmovableBatch
+from fusepass.tune_errors import ChoicesNotImported as ChoicesNotImported
+from fusepass.tune_errors import TuneDevice as TuneDevice
 
 _WRITABLE = (
     "; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep {} between "

@@ -152,6 +152,9 @@ def parse(text: str, device: str) -> tuple[int, dict[str, Entry]]:
     """
     try:
         record: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        problem = f"no JSON, or only the beginning of it: {error}" if text else "it is empty"
+        raise ValueError(problem) from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
@@ -175,7 +178,11 @@ def _entry(key: str, value: Any) -> Entry:
     )
     if not good:
         raise ValueError(f"a malformed choice for {key!r}")
-    return Entry(fields["candidate"], {k: float(v) for k, v in times.items()}, fields["how"])
+    try:
+        taken = {k: float(v) for k, v in times.items()}
+    except OverflowError as error:  # JSON's integers have no largest
+        raise ValueError(f"a malformed choice for {key!r}") from error
+    return Entry(fields["candidate"], taken, fields["how"])
 
 
 def shipped_entries(device: str) -> Mapping[str, Entry]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fusepass import tune
+from fusepass import errors, tune
 from fusepass.tune.table import Entry
 
 CPU = torch.device("cpu")
@@ -41,3 +42,60 @@ class TestWithoutCuda:
 
 def test_the_cpu_on_any_machine() -> None:
     assert tune.prune(device=CPU) == 2
+
+
+def test_a_device_by_its_name() -> None:
+    assert tune.prune(device="cpu") == 2
+
+
+WHOLE = b'{"schema": 1, "device": "%s", "epoch": 0, "choices": {}}'
+FILES = {
+    "empty": (b"", "it is empty"),
+    "truncated": (WHOLE[:30], "only the beginning"),
+    "list": (b"[]", "not a table of choices of this version"),
+    "null": (b"null", "not a table of choices of this version"),
+    "schema": (b'{"schema": 0}', "not a table of choices of this version"),
+    "device": (WHOLE % b"toaster", "another device, 'toaster'"),
+    "binary": (b"\x80\xff", "it is no text"),
+    "huge": (
+        b'{"schema": 1, "device": "DEVICE", "epoch": 0, "choices": {"a": '
+        b'{"candidate": "b", "how": "tuned", "microseconds": {"b": 1%s}}}}' % (b"0" * 400),
+        "malformed choice for 'a'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_holds_no_choices(name: str, tmp_path: Path) -> None:
+    content, words = FILES[name]
+    file = tmp_path / "given.json"
+    file.write_bytes(content.replace(b"DEVICE", tune.table_for(CPU).device.encode()))
+    with pytest.raises(errors.ChoicesNotImported, match=words) as caught:
+        tune.import_choices(file, CPU)
+    assert str(file) in str(caught.value)
+    assert "give the file" in str(caught.value)
+    assert len(tune.table_for(CPU).entries) == 2
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing", "a\0b"):
+        with pytest.raises(errors.ChoicesNotImported, match="cannot be read") as caught:
+            tune.import_choices(path, CPU)
+        assert isinstance(caught.value, (OSError, ValueError))
+    wrong: Any = None
+    with pytest.raises(errors.ArgumentType, match=r"path of tune\.import_choices"):
+        tune.import_choices(wrong)
+
+
+@pytest.mark.parametrize("device", ["xyz", "meta", "cuda:99", 1.5, [], "mps"])
+def test_no_device(device: Any) -> None:
+    with pytest.raises(errors.TuneDevice, match=r"device=.*Give 'cpu'"):
+        tune.prune(device=device)
+    with pytest.raises(errors.TuneDevice, match=r"device=.*Give 'cpu'"):
+        tune.import_choices("missing", device)
+
+
+def test_no_function_to_prune_by() -> None:
+    wrong: Any = "a"
+    with pytest.raises(errors.ArgumentType, match=r"unwanted of tune\.prune"):
+        tune.prune(wrong)
