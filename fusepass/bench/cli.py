@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -127,8 +128,13 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
         )
     if arguments.twin is not None and arguments.target is None:
         raise BenchError("fusepass bench: --twin goes with a target.")
-    if arguments.round_seconds is not None and not arguments.round_seconds > 0:
-        raise BenchError("fusepass bench: --round-seconds must be more than 0.")
+    for option in ("round_seconds", "budget_seconds"):
+        seconds = getattr(arguments, option)
+        if seconds is not None and not 0 < seconds < math.inf:  # nan is neither
+            name = f"--{option.replace('_', '-')}"
+            raise BenchError(
+                f"fusepass bench: {name} must be a number of seconds, more than 0, not {seconds}."
+            )
     check_output(arguments.json, "fusepass bench", "--json")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cuda" and not torch.cuda.is_available():

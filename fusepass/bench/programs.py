@@ -145,7 +145,8 @@ def load_function(target: str) -> Callable[[], Any]:
     """Import the function a target names.
 
     Raises:
-        BenchError: the target cannot be imported, lacks the function, or it is not callable.
+        BenchError: the target cannot be imported, lacks the function, or it is not callable, or
+            not without arguments.
     """
     where, name = split_target(target)
     try:
@@ -163,7 +164,19 @@ def load_function(target: str) -> Callable[[], Any]:
         raise BenchError(
             f"fusepass bench: {where} {problem} {name!r}; it has: {', '.join(names) or 'none'}."
         )
+    _check_takes_nothing(function, target)
     return function  # type: ignore[no-any-return]
+
+
+def _check_takes_nothing(function: Callable[..., Any], target: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some builtins have none; the call will tell
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise BenchError(f"fusepass bench: {target}: {error}. {HOW_TO_NAME_A_TARGET}") from error
 
 
 def _load_file(path: Path) -> ModuleType:

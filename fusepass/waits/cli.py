@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from fusepass.errors import BenchError
+from fusepass.errors import BenchError, FusepassError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the host synchronisations of one call of a target; returns 1 if any remain.
+
+    A target that raises has its traceback shown, and makes it 2: it says nothing about waits.
 
     Raises:
         BenchError: the target cannot be loaded, or the file of ``--json`` not be written.
@@ -32,11 +36,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         make: Callable[[], object] = load_function(arguments.target)
         built = check_built(make(), arguments.target)
+        with torch.set_grad_enabled(arguments.grad):
+            found = syncs(built.model, *built.args, **built.kwargs)
     except BenchError as error:  # targets are those of bench, and so are its words
         said = str(error).replace("fusepass bench:", "fusepass syncs:", 1)
         raise BenchError(said) from error
-    with torch.set_grad_enabled(arguments.grad):
-        found = syncs(built.model, *built.args, **built.kwargs)
+    except FusepassError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the program's own, whatever it is
+        traceback.print_exception(error)
+        kind = type(error).__name__
+        print(f"fusepass syncs: {arguments.target} raised {kind}; see above.", file=sys.stderr)
+        return 2
     if arguments.json is not None:
         arguments.json.write_text(found.to_json() + "\n")
     print(found)

@@ -23,6 +23,25 @@ def make():
     return waits, (torch.ones(3),)
 
 
+def with_arguments(x):
+    return waits, (x,)
+
+
+def raises():
+    return 1 / 0
+
+
+def make_raising():
+    def model(x):
+        raise IndexError("of the model")
+
+    return model, (torch.ones(3),)
+
+
+def leaves():
+    raise SystemExit(1)
+
+
 def make_quiet():
     return torch.nn.Linear(3, 3), (torch.ones(3),)
 """
@@ -67,3 +86,26 @@ def test_file_that_cannot_be_written(
     assert not seen.out  # said before the work is done
     assert seen.err.startswith("fusepass syncs: ")
     assert seen.err.count("\n") == 1
+
+
+def test_a_function_that_takes_arguments(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["syncs", f"{target}:with_arguments"]) == 2  # 1 says that waits remain
+    said = capsys.readouterr().err
+    assert said.startswith("fusepass syncs: ")
+    assert "missing a required argument: 'x'. A target is" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("raises", "ZeroDivisionError"), ("make_raising", "IndexError"), ("leaves", "SystemExit")],
+)
+def test_a_target_that_raises(
+    name: str, kind: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["syncs", f"{target}:{name}"]) == 2
+    seen = capsys.readouterr()
+    assert not seen.out
+    assert "program.py" in seen.err  # the traceback
+    last = seen.err.rstrip().splitlines()[-1]
+    assert last == f"fusepass syncs: {target}:{name} raised {kind}; see above."
