@@ -150,9 +150,14 @@ class CaptureFault(FusepassWarning):
 
 
 class RewriteFault(FusepassWarning):
-    """A rewrite failed or changed an output; it was undone and plain Inductor used instead."""
+    """A rewrite failed or changed an output; it was undone and plain Inductor used instead.
+
+    Attributes:
+        said: what is wrong with the rule, without its name.
+    """
 
     def __init__(self, rule: str, problem: str) -> None:
+        self.said = f"it was undone: {problem}"
         super().__init__(
             f"fusepass: rule {rule!r} was undone: {problem}. The graph runs without it; please "
             "report this."
@@ -163,6 +168,7 @@ class RuleCheckFault(RewriteFault):
     """The ``check`` of a user's rule failed; the rule is left out of that graph."""
 
     def __init__(self, rule: str, location: str, problem: str) -> None:
+        self.said = f"its {problem}"
         FusepassWarning.__init__(
             self,
             f"fusepass: rule {rule!r} ({location}): its {problem}. The rule is left out of this "

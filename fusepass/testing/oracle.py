@@ -29,8 +29,10 @@ class Difference:
 
     Attributes:
         path: which value, as Python text over the names of the snippet: ``outputs[0]``.
-        fact: what about it: ``dtype``, ``shape``, ``values``, ...
-        eager, compiled: what eager gave and what the compiled program gave, as text.
+        fact: what about it: ``dtype``, ``shape``, ``values``, ...; ``fault`` where the rule itself
+            failed and was left out.
+        eager, compiled: what eager gave and what the compiled program gave, as text; of a fault
+            the latter is what is wrong.
         bound: for values, the RMS error allowed.
         values, seed: which inputs of the case show it.
         resized: whether it takes the case's second sizes, after the first.
@@ -48,6 +50,8 @@ class Difference:
     certain: bool = True
 
     def __str__(self) -> str:
+        if self.fact == "fault":
+            return self.compiled
         said = f"{self.path}: {self.fact} is {self.eager} in eager, {self.compiled} compiled"
         return f"{said} (RMS error above {self.bound:.3g})" if self.bound else said
 

@@ -141,9 +141,9 @@ class Trials:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", RewriteFault)
             difference = self._difference(case, plain, compiled)
-        fault = next((str(w.message) for w in said if self._is_ours(w)), None)
-        if fault is not None:
-            difference = Difference("rule", "what becomes of it", "nothing", fault)
+        fault = next((w.message for w in said if self._is_ours(w)), None)
+        if isinstance(fault, RewriteFault):
+            difference = Difference("rule", "fault", "", fault.said)
         fired, rejected = decisions(compiled, self.rule.name)
         return Verdict(fired, rejected, difference)
 

@@ -128,6 +128,18 @@ def test_a_rule_that_never_fires_fails_with_its_reasons():
     assert "cost: too dear today" in str(failure.value)
 
 
+def test_a_check_that_raises_is_told_in_its_own_words():
+    def check(match):
+        return match["x"].shape[0] // 0
+
+    with pytest.raises(RuleCheckFailed) as failure:
+        check_rule(silu(check=check))
+    first = str(failure.value).splitlines()[0]
+    assert "): its check raised ZeroDivisionError: " in first
+    assert __file__ in first
+    assert "becomes of it" not in first
+
+
 def test_a_rule_that_fires_too_seldom_fails():
     def check(match):
         plain = tuple(match["x"].shape) == (4, 8) and match["x"].is_contiguous()

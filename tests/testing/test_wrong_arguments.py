@@ -11,7 +11,14 @@ import torch
 
 import fusepass
 from fusepass.errors import FusepassError, OptionType, UnknownOption, UnknownRule
-from fusepass.testing import assert_error, assert_rewrites, assert_untouched, check_rule
+from fusepass.testing import (
+    Program,
+    assert_error,
+    assert_rewrites,
+    assert_untouched,
+    check_program,
+    check_rule,
+)
 
 X = torch.ones(4)
 SINE: Any = fusepass.Rule(
@@ -68,6 +75,18 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     ),
     "assert_error: no program": (lambda: assert_error("s", X), TypeError, "is no program"),
     "rules: a list": (lambda: fusepass.rules([SINE]).__enter__(), ValueError, "one by one"),  # type: ignore[arg-type]
+    "check_program: a text": (
+        lambda: check_program("x = 1"),  # type: ignore[arg-type]
+        TypeError,
+        "must be a fusepass.testing.Program; one with a text of yours is Program(text)",
+    ),
+    "check_program: a text without make": (
+        lambda: check_program(Program("x = 1")),
+        TypeError,
+        "must be one that defines make() and inputs(); it lacks make()",
+    ),
+    "unregister: a number": (lambda: fusepass.unregister(5), ValueError, "that int is neither"),  # type: ignore[arg-type]
+    "unregister: None": (lambda: fusepass.unregister(None), ValueError, "nor the name of one"),  # type: ignore[arg-type]
     "register: a text": (lambda: fusepass.register("s"), ValueError, "no fusepass.Rule"),  # type: ignore[arg-type]
 }
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusepass.errors import ArgumentType
+
 _FILES = itertools.count()
 
 
@@ -72,6 +74,10 @@ def loaded(program: Program) -> Iterator[Loaded]:
     names: dict[str, Any] = {"__name__": __name__}
     try:
         exec(compile(text, file, "exec"), names)
+        for name in ("make", "inputs"):
+            if not callable(names.get(name)):
+                expected = f"one that defines make() and inputs(); it lacks {name}()"
+                raise ArgumentType("the text of a Program", text, expected)
         yield Loaded(
             file,
             names["make"],

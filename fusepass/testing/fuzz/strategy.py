@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fusepass.errors import ArgumentType
 from fusepass.testing.fuzz.draw import HypothesisDraw
 from fusepass.testing.fuzz.examine import examine
 from fusepass.testing.fuzz.generate import program
@@ -51,7 +52,12 @@ def check_program(program: Program, *, codegen: str = "eager") -> None:
 
     Raises:
         ProgramDiffers: with the differences and the program's text.
+        ArgumentType: it was given no program, or one whose text defines no ``make`` or ``inputs``.
     """
+    given: object = program
+    if not isinstance(given, Program):
+        expected = "a fusepass.testing.Program; one with a text of yours is Program(text)"
+        raise ArgumentType("the first argument of check_program", given, expected)
     failures = [f for f in examine(program, codegen=codegen).failures if not f.dynamo]
     if failures:
         raise ProgramDiffers(program, [str(failure) for failure in failures])
