@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from fusepass.rewrite import concrete, trace
 from fusepass.rewrite.pattern import FLOATS, Pattern
 from fusepass.rewrite.pattern_of_graph import Converter
 from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.trace_fault import trace_fault
 
 
 def parameter_names(rule: Rule) -> tuple[str, ...]:
@@ -78,10 +80,9 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
                 if not isinstance(value, torch.Tensor)
             }
     except trace.TraceError as error:
-        raise RuleError(rule.name, rule.location, f"its pattern cannot be used: {error}") from None
+        raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from None
     except Exception as error:
-        problem = f"its pattern fails on the example: {type(error).__name__}: {error}"
-        raise RuleError(rule.name, rule.location, problem) from error
+        raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from error
     return Converter(rule, names, graph, size_of, varied).pattern(None if exact else dtype, exact)
 
 
@@ -123,6 +124,7 @@ def _others(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1, value - 1, 0, 1, 2]
     if isinstance(value, float):
-        return [value * 1.25 + 0.0625, value * 0.5]
+        other = [value * 1.25 + 0.0625, value * 0.5]
+        return other if math.isfinite(value) else [1.5]  # infinity times a number is infinity
     known = ["none", "tanh", "mean", "sum"] if isinstance(value, str) else []
     return [other for other in known if other != value]

@@ -60,7 +60,11 @@ def unregister(rule: Rule | str) -> None:
     Raises:
         RuleError: no rule of that name was registered.
     """
-    name = rule if isinstance(rule, str) else rule.name
+    given: object = rule
+    if not isinstance(given, (Rule, str)):
+        problem = f"that {type(given).__name__} is neither a fusepass.Rule nor the name of one"
+        raise RuleError(repr(given)[:60], "unregister", problem)
+    name = given if isinstance(given, str) else given.name
     with _lock:
         if name not in _registered:
             raise RuleError(name, "unregister", f"no such rule is registered ({_names()})")
@@ -109,7 +113,11 @@ def _check(rule: Rule, taken: Iterable[str]) -> None:
     validate.validate(rule)
     ours = (*(r.name for r in graph_edits()), *_OF_CAPTURE, *_OF_HAND_OFF)
     if rule.name in (*taken, *ours):
-        raise RuleError(rule.name, rule.location, "another rule in force has this name")
+        hint = "give this one another"
+        if rule.name in _registered:  # as where a module is loaded again
+            hint = f"to put this one in its place call fusepass.unregister({rule.name!r}) first"
+        problem = f"another rule in force has this name; {hint}"
+        raise RuleError(rule.name, rule.location, problem)
 
 
 def _names() -> str:

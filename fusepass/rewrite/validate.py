@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from fusepass.rewrite import trace
 from fusepass.rewrite.pattern import FLOATS
 from fusepass.rewrite.pattern_of_rule import parameter_names, pattern_of
 from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.trace_fault import trace_fault
 
 
 def validate(candidate: object) -> None:
@@ -65,10 +67,13 @@ def _wrong(rule: Rule, problem: str) -> RuleError:
 
 
 def _example(rule: Rule) -> tuple[Any, ...]:
-    if isinstance(rule.example, torch.Tensor):
-        raise _wrong(rule, "its example is a tensor; it must be a tuple, with a comma after it")
     try:
-        inputs = rule.inputs()
+        made: Any = rule.example() if callable(rule.example) else rule.example
+        if made is None or isinstance(made, (torch.Tensor, Mapping, Set, str)):
+            raise _no_tuple(rule, made)
+        inputs = tuple(made)
+    except RuleError:
+        raise
     except Exception as error:
         problem = f"its example fails: {type(error).__name__}: {error}"
         raise _wrong(rule, problem) from error
@@ -79,6 +84,16 @@ def _example(rule: Rule) -> tuple[Any, ...]:
                 rule, f"its example holds a {kind}; allowed: tensors, int, float, bool, str"
             )
     return inputs
+
+
+def _no_tuple(rule: Rule, made: object) -> RuleError:
+    """Of what has no order, is nothing, or would be taken apart."""
+    kind = f"a {type(made).__name__}" if made is not None else "None"
+    if isinstance(made, torch.Tensor):
+        kind = "a tensor"
+    what = "what its example returns" if callable(rule.example) else "its example"
+    must = "it must be a tuple with a value for each parameter of the pattern, in their order"
+    return _wrong(rule, f"{what} is {kind}; {must}; one value is written (x,)")
 
 
 def _check_replacement_takes(rule: Rule, names: tuple[str, ...]) -> None:
@@ -106,8 +121,7 @@ def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
         try:
             graph = record(function, fakes, mode)
         except Exception as error:
-            problem = f"its {what} fails on the example: {type(error).__name__}: {error}"
-            raise _wrong(rule, problem.split("\n")[0]) from error
+            raise _wrong(rule, trace_fault(what, error)) from error
         if versions != [v._version for v in fakes if isinstance(v, torch.Tensor)]:
             raise _wrong(rule, f"its {what} writes to its inputs")
         returned: Any = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
@@ -121,6 +135,12 @@ def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
         if old.dtype != new.dtype:
             raise _wrong(
                 rule, f"{where}its pattern returns {old.dtype}, its replacement {new.dtype}"
+            )
+        if old.device != new.device:
+            raise _wrong(
+                rule,
+                f"{where}its pattern returns a tensor on {old.device}, its replacement one on "
+                f"{new.device}",
             )
         if old.shape != new.shape:
             raise _wrong(

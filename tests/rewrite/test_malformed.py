@@ -33,6 +33,11 @@ def rule(**changes: Any) -> fusepass.Rule:
     return fusepass.Rule(**{"name": "tried", **given})
 
 
+def branching_late(x: Tensor) -> Tensor:
+    return x.sin() if x.sum() > 0 else x.cos()
+
+
+LAYER = torch.nn.Linear(4, 4)
 TWO = {"pattern": lambda x, n: x * 2 + n, "replacement": lambda x, n: x + x + n}
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "name is no text": ({"name": 3}, "its name must be a text, not 3"),
@@ -51,6 +56,13 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "pattern takes **": ({"pattern": lambda x, **_: x * 2}, "name the parameters"),
     "example is too long": ({"example": (X, X)}, "its example has 2 values, its pattern takes 1"),
     "example is one tensor": ({"example": X}, "its example"),
+    "example returns a tensor": (
+        {"example": lambda: torch.randn(4, 4)},
+        "what its example returns is a tensor; it must be a tuple",
+    ),
+    "example is None": ({"example": None}, "its example is None; it must be a tuple"),
+    "example is a dict": ({"example": {"x": X}}, "its example is a dict; it must be a tuple"),
+    "example is a set": ({"example": {X}}, "its example is a set; it must be a tuple"),
     "example is no sequence": ({"example": 3}, "its example fails: TypeError"),
     "example raises": ({"example": lambda: 1 / 0}, "its example fails: ZeroDivisionError"),
     "example holds a list": ({"example": ([X],)}, "its example holds a list; allowed: tensors"),
@@ -65,6 +77,30 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
         "its pattern does not use y",
     ),
     "pattern uses another tensor": ({"pattern": lambda x: x * ELSEWHERE}, "its pattern"),
+    "pattern closes over a tensor": (
+        {"pattern": lambda x: x * ELSEWHERE},
+        "its pattern cannot be used: it uses a tensor that is none .* make it a parameter",
+    ),
+    "pattern closes over a module": (
+        {"pattern": lambda x: LAYER(x)},
+        "its pattern cannot be used: .* as a module's weights are; make it a parameter",
+    ),
+    "replacement closes over a tensor": (
+        {"replacement": lambda x: x * (ELSEWHERE * 2)},
+        "its replacement cannot be used: it uses a tensor that is none .* make it a parameter",
+    ),
+    "pattern branches late": (
+        {"pattern": branching_late},
+        "its pattern cannot be used: it reads a tensor's value",
+    ),
+    "replacement branches": (
+        {"replacement": branching_late},
+        "its replacement cannot be used: it reads a tensor's value",
+    ),
+    "another device": (
+        {"replacement": lambda x: (x + x).to("meta")},
+        "its pattern returns a tensor on cpu, its replacement one on meta",
+    ),
     "pattern reads a value back": ({"pattern": lambda x: x * x.sum().item()}, "reads a tensor's"),
     "pattern branches on a tensor": ({"pattern": branching}, "its pattern"),
     "pattern writes to its input": ({"pattern": lambda x: x.mul_(2)}, "writes to memory"),
@@ -135,3 +171,13 @@ def test_location_is_where_the_rule_was_made() -> None:
     made = fusepass.Rule("tried", pattern, good, (X,))
     line = Path(__file__).read_text().splitlines()[int(made.location.rpartition(":")[2]) - 1]
     assert "made = fusepass.Rule" in line
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), 1e308])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_scalar_of_the_example_may_be_any_number(number: float, place: str) -> None:
+    given = rule(
+        pattern=lambda x, n: x + n, replacement=lambda x, n: n + x, example=(X, number), place=place
+    )
+    with fusepass.rules(given):
+        pass

@@ -101,6 +101,15 @@ class TestRegister:
             with pytest.raises(errors.RuleError, match="has this name"):
                 fusepass.register(rule(name))
 
+    def test_a_rule_made_again_is_told_how_to_take_the_first_out(
+        self, registered: fusepass.Rule
+    ) -> None:
+        """As where a notebook's cell is run again, or a module is loaded again."""
+        with pytest.raises(errors.RuleError, match=r"call fusepass\.unregister\('tried'\) first"):
+            fusepass.register(rule())
+        with pytest.raises(errors.RuleError, match="has this name; give this one another"):
+            fusepass.register(rule(default_rules()[0].name))
+
     def test_out_what_was_never_in(self, registered: fusepass.Rule) -> None:
         with pytest.raises(errors.RuleError, match=r"no such rule is registered.*: tried"):
             fusepass.unregister("other")
