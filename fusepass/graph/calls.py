@@ -78,7 +78,9 @@ def call_of(node: fx.Node) -> Call | None:
             return None
         args, kwargs, flag = given
         inplace = inplace or flag
-    if op in _TURNED_AROUND and len(args) >= 2 and is_number(args[0]) and is_tensor(args[1]):
+    # A further argument speaks of one side: 2 + 3 * x is no x + 3 * 2.
+    turns = op in _TURNED_AROUND and not (op in _COMMUTES_WITH_NUMBER and kwargs)
+    if turns and len(args) >= 2 and is_number(args[0]) and is_tensor(args[1]):
         op, args = _TURNED_AROUND[op], (args[1], args[0], *args[2:])
     named = bound(_schemas(op), args, kwargs, method=node.op == "call_method")
     if named is not None and "pool" in op:

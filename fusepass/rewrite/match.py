@@ -223,7 +223,9 @@ class Attempt:
             return
         names = list(mine)
         orders = [names]
-        if wanted.op in COMMUTATIVE and {"self", "other"} <= mine.keys():
+        # A further argument speaks of one side, as alpha does of other. One that the call leaves
+        # at its default does not: adding one times a tensor is adding it.
+        if wanted.op in COMMUTATIVE and {n for n, _ in found.args} == {"self", "other"}:
             rest = [n for n in names if n not in ("self", "other")]
             orders = [["self", "other", *rest], ["other", "self", *rest]]
         for order in orders:

@@ -165,6 +165,7 @@ def test_it_says_what_the_call_computes(name: str) -> None:
         (lambda x: x > 0, lambda x: x < 0),
         (lambda x: F.leaky_relu(x), lambda x: F.leaky_relu(x, 0.1)),
         (lambda x: torch.pow(x, 2), lambda x: torch.pow(2, x)),
+        (lambda x: torch.add(x, 2, alpha=3), lambda x: torch.add(2, x, alpha=3)),
     ],
 )
 def test_different_calls_have_different_forms(

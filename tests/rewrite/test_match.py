@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -117,3 +117,51 @@ def test_a_match_does_not_reach_across_the_arms_of_a_branch() -> None:
     report = compare(Spelling("arm", program), grad=False)
     ours = [d.reason_code.value for d in report.decisions if d.rule == RULE.name]
     assert ours == ["extra_user"]
+
+
+def acts(
+    pattern: Callable[..., Any],
+    replacement: Callable[..., Any],
+    example: tuple[Any, ...],
+    program: Callable[..., Any],
+    *inputs: Tensor,
+    codegen: str = "eager",
+) -> bool:
+    """Whether a rule acts on a program, after autograd unless codegen is eager."""
+    place: Any = "before" if codegen == "eager" else "after"
+    rule = fusepass.Rule("test_match", pattern, replacement, example, place=place)
+    with fusepass.rules(rule):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": codegen})
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*inputs), program(*inputs))
+    decisions = fusepass.last_report(compiled).decisions
+    return any(d.rule == rule.name and d.outcome is Outcome.APPLIED for d in decisions)
+
+
+X, Y = torch.randn(4, 8), torch.randn(4, 8)
+
+
+@pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
+@pytest.mark.parametrize("bound", [False, True], ids=["constant", "scalar"])
+def test_a_scaled_sum_has_two_sides(bound: bool, codegen: str) -> None:
+    def pattern(x: Tensor, y: Tensor, k: float = 2.0) -> Tensor:
+        return torch.add(x.sin(), y.cos(), alpha=k)
+
+    def replacement(x: Tensor, y: Tensor, k: float = 2.0) -> Tensor:
+        return x.sin() + k * y.cos()
+
+    if bound:
+        rule: tuple[Any, ...] = pattern, replacement, (X, Y, 2.0)
+    else:
+        rule = lambda x, y: pattern(x, y), lambda x, y: replacement(x, y), (X, Y)
+
+    def same(x: Tensor, y: Tensor) -> Tensor:
+        return torch.add(x.sin(), y.cos(), alpha=2.0)
+
+    def turned(x: Tensor, y: Tensor) -> Tensor:
+        return torch.add(y.cos(), x.sin(), alpha=2.0)
+
+    assert acts(*rule, same, X, Y, codegen=codegen)
+    assert not acts(*rule, turned, X, Y, codegen=codegen)
+    if bound and codegen == "eager":  # without a factor it is a plain sum
+        assert acts(*rule, lambda x, y: y.cos() + x.sin(), X, Y)
