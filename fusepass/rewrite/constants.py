@@ -11,10 +11,15 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.arguments import SymbolicSize
 from fusepass.graph.canonical import tensor_value
-from fusepass.graph.terms import Term
+from fusepass.graph.terms import Term, operands
 from fusepass.rewrite.pattern import Scalar, Size
 
-_DIMENSIONS = frozenset("dim dims dim0 dim1".split())
+DIMENSIONS = frozenset("dim dims dim0 dim1 dim2".split())
+_COUNTS_IN_RESULT = frozenset(
+    """unsqueeze stack diag_embed select_backward diagonal_backward
+    value_selecting_reduction_backward""".split()
+)
+_COUNTS_APART = frozenset({"tensordot"})  # of either operand its own
 
 
 def number(value: Any) -> Any:
@@ -46,22 +51,37 @@ def same_constant(wanted: Any, found: Any) -> bool:
 def is_dims(name: str, wanted: Any) -> bool:
     """Whether an argument names dimensions, none of them by a scalar of the rule."""
     parts = wanted if isinstance(wanted, tuple) else (wanted,)
-    return name in _DIMENSIONS and all(isinstance(p, int) for p in parts)
+    return name in DIMENSIONS and all(isinstance(p, int) for p in parts)
 
 
 def same_dims(mine: Any, theirs: Any, found: Term) -> bool:
     """Equal as the pattern wrote them: from the front, or (negative) from the end."""
-    value = tensor_value(found.node if found.node is not None else found.owner)
-    source = found.args[0][1] if found.args else None
-    if isinstance(source, Term) and source.node is not None:
-        value = tensor_value(source.node)
     if isinstance(mine, tuple) or isinstance(theirs, tuple):
         both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
         return both and all(same_dims(a, b, found) for a, b in zip(mine, theirs, strict=True))
-    if not isinstance(mine, int) or not isinstance(theirs, int) or value is None:
+    rank = _rank_counted(found)
+    if not isinstance(mine, int) or not isinstance(theirs, int) or rank is None:
         return bool(mine == theirs)
-    size = max(value.dim(), 1)
-    return mine == (theirs % size) - (size if mine < 0 else 0)
+    if not -rank <= theirs < rank:  # a number of times, as in tile
+        return mine == theirs
+    return mine == (theirs % rank) - (rank if mine < 0 else 0)
+
+
+def _rank_counted(found: Term) -> int | None:
+    """How many dimensions those that a call names are counted among; None if that is not known.
+
+    They are the operands', of operands that are broadcast the largest one's, and the result's
+    where the call makes a dimension.
+    """
+    if found.op in _COUNTS_APART:
+        return None
+    if found.op in _COUNTS_IN_RESULT:
+        made = tensor_value(found.node)
+        return None if made is None else max(made.dim(), 1)
+    values = [tensor_value(operand.node) for operand in operands(found)]
+    if not values or any(value is None for value in values):
+        return None
+    return max(1, *(value.dim() for value in values if value is not None))
 
 
 def shown(value: Any) -> str:

@@ -19,7 +19,7 @@ from fusepass.graph.schemas import REQUIRED
 from fusepass.graph.term_graph import TermGraph
 from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term
 from fusepass.report.decision import Reason
-from fusepass.rewrite.constants import is_dims, same_constant, same_dims, shown
+from fusepass.rewrite.constants import DIMENSIONS, is_dims, same_constant, same_dims, shown
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
 
 MAX_READERS = 64  # of one value, looked at for a further result of the pattern
@@ -217,9 +217,11 @@ class Attempt:
         """Arguments paired, commuted too; only if both have the same arguments and constants."""
         mine, theirs = dict(wanted.args), dict(found.args)
         for name in mine.keys() - theirs.keys():  # a scalar binds to a default, too
-            if isinstance(mine[name], Scalar):
+            if isinstance(mine[name], Scalar) or name in DIMENSIONS:
                 theirs[name] = default_of(wanted.op, name)
-        if mine.keys() != theirs.keys() or REQUIRED in theirs.values():
+        for name in (theirs.keys() - mine.keys()) & DIMENSIONS:  # -1 of a matrix is 1
+            mine[name] = default_of(wanted.op, name)
+        if mine.keys() != theirs.keys() or REQUIRED in (*mine.values(), *theirs.values()):
             return
         names = list(mine)
         orders = [names]

@@ -1,0 +1,100 @@
+"""Arguments that are no tensors: which of the program's are those of the pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fusepass
+
+X = torch.randn(4, 8)
+
+
+def acts(rule: fusepass.Rule, program: Callable[..., Any], *inputs: Tensor) -> bool:
+    """Whether a rule acts on a program, whose results must be eager's."""
+    codegen = "eager" if rule.place == "before" else "eager-decomposed"
+    with fusepass.rules(rule):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": codegen})
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*inputs), program(*inputs))
+    decisions = fusepass.last_report(compiled).decisions
+    return any(d.rule == rule.name and d.outcome.value == "applied" for d in decisions)
+
+
+# Pattern, how else it is written, and what is another computation, all of one shape of operands.
+DIMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any], Any]] = {
+    "unsqueeze": (
+        (torch.randn(4, 8), torch.randn(4, 8, 8)),
+        lambda x, y: (x.unsqueeze(-1) * y).sum(-1),
+        lambda x, y: (x.unsqueeze(2) * y).sum(2),
+        lambda x, y: (x.unsqueeze(1) * y).sum(-1),
+    ),
+    "unsqueeze from the front": (
+        (torch.randn(4, 8), torch.randn(4, 8, 8)),
+        lambda x, y: (x.unsqueeze(1) * y).sum(-1),
+        lambda x, y: (x.unsqueeze(-2) * y).sum(-1),
+        lambda x, y: (x.unsqueeze(-1) * y).sum(-1),
+    ),
+    "stack": (
+        (torch.randn(8, 8), torch.randn(8, 8)),
+        lambda x, y: torch.stack((x.sin(), y), -1).sum(0),
+        lambda x, y: torch.stack((x.sin(), y), 2).sum(0),
+        lambda x, y: torch.stack((x.sin(), y), 1).sum(0),
+    ),
+    "diag_embed": (
+        (torch.randn(8, 8),),
+        lambda x: torch.diag_embed(x.sin(), 0, 0, -1),
+        lambda x: torch.diag_embed(x.sin(), 0, -3, 2),
+        lambda x: torch.diag_embed(x.sin(), 0, 0, 1),
+    ),
+    "norm": (
+        (torch.randn(8, 8, 8),),
+        lambda x: torch.norm(x.sin(), dim=1),
+        lambda x: torch.norm(x.sin(), dim=-2),
+        lambda x: torch.norm(x.sin(), dim=-1),
+    ),
+    "cosine_similarity": (
+        (torch.randn(8, 8), torch.randn(8, 8, 8)),
+        lambda x, y: torch.cosine_similarity(x.sin(), y, 2),
+        lambda x, y: torch.cosine_similarity(x.sin(), y, -1),
+        lambda x, y: torch.cosine_similarity(x.sin(), y, 1),
+    ),
+    "tensordot": (
+        (torch.randn(8, 8), torch.randn(8, 8, 8)),
+        lambda x, y: torch.tensordot(x.sin(), y, ([1], [1])),
+        lambda x, y: torch.tensordot(torch.sin(x), y, ([1], [1])),
+        lambda x, y: torch.tensordot(x.sin(), y, ([1], [-1])),
+    ),
+    "tile": (
+        (torch.randn(8, 8),),
+        lambda x: x.sin().tile((1, 1)).sum(),
+        lambda x: torch.tile(x.sin(), (1, 1)).sum(),
+        lambda x: x.sin().tile((3, 1)).sum(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIMS)
+def test_dimensions_are_counted_as_the_operation_counts_them(name: str) -> None:
+    inputs, pattern, same, other = DIMS[name]
+    rule = fusepass.Rule(f"test_{name}", pattern, lambda *xs: pattern(*xs) + 0, inputs)
+    assert acts(rule, pattern, *inputs)
+    assert acts(rule, same, *inputs)
+    assert not acts(rule, other, *inputs)
+
+
+def test_dimensions_are_counted_from_the_result_after_autograd() -> None:
+    rule = fusepass.Rule(
+        "test_unsqueeze",
+        lambda x, y: (x.unsqueeze(-1) * y).sum(-1),
+        lambda x, y: x * y.sum(-1),
+        (torch.randn(4, 8), torch.randn(4, 8, 6)),
+        place="after",
+    )
+    y = torch.randn(8, 8, 8)
+    assert acts(rule, lambda x, y: (x.unsqueeze(2) * y).sum(-1), y[0], y)
+    assert not acts(rule, lambda x, y: (x.unsqueeze(1) * y).sum(-1), y[0], y)
