@@ -55,7 +55,8 @@ def normal_form(node: fx.Node, op: str, args: tuple[tuple[str, Any], ...]) -> Te
         return outer("permute", ("self", x), ("dims", dims))
     if op == "silu":
         return outer("mul", ("self", x), ("other", inner("sigmoid", ("self", x))))
-    if op == "square" or (op == "pow" and _equals_two(given.get("exponent"))):
+    squares = op == "square" or (op == "pow" and _equals_two(given.get("exponent")))
+    if squares and _keeps_dtype(node, x):
         return outer("mul", ("self", x), ("other", x))
     if op in CASTS:
         value = tensor_value(node)
@@ -68,6 +69,12 @@ def normal_form(node: fx.Node, op: str, args: tuple[tuple[str, Any], ...]) -> Te
 
 def _equals_two(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == 2
+
+
+def _keeps_dtype(node: fx.Node, x: Any) -> bool:
+    """Not so for an integer to a power of 2.0, and for the square of a truth value."""
+    result, source = tensor_value(node), tensor_value(_node_of(x))
+    return result is not None and source is not None and result.dtype == source.dtype
 
 
 def _node_of(value: Any) -> fx.Node | None:

@@ -48,6 +48,27 @@ def same_constant(wanted: Any, found: Any) -> bool:
     return type(wanted) is type(found) and bool(wanted == found)
 
 
+def same_argument(wanted: Any, found: Any, of: Term) -> bool:
+    """Whether an argument of a call is the constant the pattern has there.
+
+    Of integers and truth values alone the kind of a number decides the dtype of the result.
+    """
+    if not same_constant(wanted, found):
+        return False
+    mine, theirs = number(wanted), number(found)
+    if not isinstance(mine, (int, float)) or not isinstance(theirs, (int, float)):
+        return True
+    return type(mine) is type(theirs) or not _number_decides(of)
+
+
+def _number_decides(call: Term) -> bool:
+    """Whether a number among the arguments of a call decides the dtype of its result."""
+    if dict(call.args).get("dtype") is not None:
+        return False
+    values = [tensor_value(operand.node) for operand in operands(call)]
+    return not any(v is not None and (v.is_floating_point() or v.is_complex()) for v in values)
+
+
 def is_dims(name: str, wanted: Any) -> bool:
     """Whether an argument names dimensions, none of them by a scalar of the rule."""
     parts = wanted if isinstance(wanted, tuple) else (wanted,)

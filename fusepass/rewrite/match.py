@@ -19,7 +19,14 @@ from fusepass.graph.schemas import REQUIRED
 from fusepass.graph.term_graph import TermGraph
 from fusepass.graph.terms import COMMUTATIVE, INPUT, RESHAPES, Term
 from fusepass.report.decision import Reason
-from fusepass.rewrite.constants import DIMENSIONS, is_dims, same_constant, same_dims, shown
+from fusepass.rewrite.constants import (
+    DIMENSIONS,
+    is_dims,
+    same_argument,
+    same_constant,
+    same_dims,
+    shown,
+)
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
 
 MAX_READERS = 64  # of one value, looked at for a further result of the pattern
@@ -249,7 +256,7 @@ class Attempt:
             return False
         if is_dims(name, mine):
             return same_dims(mine, theirs, found)
-        return isinstance(mine, (Size, tuple)) or same_constant(mine, theirs)
+        return isinstance(mine, (Size, tuple)) or same_argument(mine, theirs, found)
 
     def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
         mine, theirs = dict(wanted.args), dict(found.args)
@@ -258,7 +265,7 @@ class Attempt:
             for n in sorted({*mine, *theirs})
             if not isinstance(mine.get(n), (Operation, Variable))
             and not isinstance(theirs.get(n), Term)
-            and not (n in mine and n in theirs and same_constant(mine[n], theirs[n]))
+            and not (n in mine and n in theirs and same_argument(mine[n], theirs[n], found))
         ]
         kinds = [
             n
@@ -276,7 +283,7 @@ class Attempt:
         if held is _MISSING:
             bound = {**state.scalars, wanted.name: found}
             yield State(state.parts, state.variables, bound, state.nodes)
-        elif held is found or same_constant(held, found):
+        elif held is found or (type(held) is type(found) and same_constant(held, found)):
             yield state
 
 

@@ -119,6 +119,14 @@ def test_what_changes_the_value_or_its_layout_is_seen(
     assert text(program, X) == form
 
 
+def test_a_power_is_a_product_where_that_has_its_dtype() -> None:
+    whole, truth = torch.arange(3), torch.tensor([True, False])
+    assert text(lambda x: x**2.0, X) == "mul(input_0, input_0)"
+    assert text(lambda x: x**2, whole) == "mul(input_0, input_0)"
+    assert text(lambda x: x**2.0, whole) == "pow(input_0, 2.0)"
+    assert text(torch.square, truth) == "square(input_0)"
+
+
 def test_a_value_is_one_term_for_all_who_read_it() -> None:
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
         y = x.sin()

@@ -98,3 +98,33 @@ def test_dimensions_are_counted_from_the_result_after_autograd() -> None:
     y = torch.randn(8, 8, 8)
     assert acts(rule, lambda x, y: (x.unsqueeze(2) * y).sum(-1), y[0], y)
     assert not acts(rule, lambda x, y: (x.unsqueeze(1) * y).sum(-1), y[0], y)
+
+
+INTS = torch.arange(32).reshape(4, 8)
+
+
+def test_beside_integers_a_number_decides_the_dtype() -> None:
+    """Divided at the end, the result is of one dtype either way."""
+
+    def pattern(x: Tensor) -> Tensor:
+        return x * 2 / 3
+
+    def replacement(x: Tensor) -> Tensor:
+        return (x + x) / 3
+
+    of_floats = fusepass.Rule("test_twice", pattern, replacement, (X,))
+    of_integers = fusepass.Rule("test_twice", pattern, replacement, (INTS,))
+    assert acts(of_floats, lambda x: x * 2.0 / 3, X)
+    assert acts(of_integers, lambda x: 2 * x / 3, INTS)
+    assert not acts(of_integers, lambda x: x * 2.0 / 3, INTS)  # rounds before, beyond 2 ** 24
+
+
+def test_of_a_number_that_is_read_twice_both_are_of_one_kind() -> None:
+    rule = fusepass.Rule(
+        "test_read_twice",
+        lambda x, k: (x * k).float() + (x + k),
+        lambda x, k: (x + k) + (x * k).float(),
+        (INTS, 3),
+    )
+    assert acts(rule, lambda x: (x * 2).float() + (x + 2), INTS)
+    assert not acts(rule, lambda x: (x * 2).float() + (x + 2.0), INTS)
