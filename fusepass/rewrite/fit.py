@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -47,7 +48,29 @@ def misfit(
         if _memory_among(new, fresh) != _memory_among_nodes(output, bases):
             text = f"the replacement of {output.name} shares memory with other operands than it did"
             return Reject(Reason.ALIAS, text, output)
-    return _gradients(graph, outputs, fresh) if grad else None
+    return _shared(returned, outputs) or (_gradients(graph, outputs, fresh) if grad else None)
+
+
+def _shared(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject | None:
+    """Results that share memory now and did not, or the other way: a write to one would tell."""
+    for (one, new), (other, old) in itertools.combinations(zip(outputs, returned, strict=True), 2):
+        was = memory_of(one) == memory_of(other) and not _overwritten(one, other)
+        tensors = tensor_value(new), tensor_value(old)
+        if any(tensor is None for tensor in tensors):
+            continue
+        keys = {torch_private.storage_key(tensor) for tensor in tensors if tensor is not None}
+        if was != (len(keys) == 1):
+            shares = "do not share" if was else "share"
+            text = f"the replacements of {one.name} and {other.name} {shares} memory, unlike these"
+            return Reject(Reason.ALIAS, text, other)
+    return None
+
+
+def _overwritten(one: fx.Node, other: fx.Node) -> bool:
+    """Whether the later of two values is the earlier one's memory written in place: then whoever
+    reads the earlier one does so before that."""
+    call = call_of(max(one, other))
+    return call is not None and call.inplace
 
 
 def _differs(new: torch.Tensor, old: torch.Tensor) -> tuple[Reason, str] | None:
