@@ -16,7 +16,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.arguments import is_number, is_tensor, plain, same
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import REFLECTED_METHODS, op_name
 from fusepass.graph.schemas import (
     RECEIVER,
     REQUIRED,
@@ -33,6 +33,7 @@ _PLAIN_OF = {reflected: op for op, reflected in _REFLECTED.items()}
 _COMMUTES_WITH_NUMBER = frozenset("add mul eq ne bitwise_and bitwise_or bitwise_xor".split())
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _TURNED_AROUND = {op: op for op in _COMMUTES_WITH_NUMBER} | _REFLECTED | _MIRRORED
+_SPELLINGS = {turned: op for op, turned in _TURNED_AROUND.items() if turned != op}
 _IGNORED = frozenset("inplace _stacklevel".split())
 _PROPERTIES = frozenset("T mT H mH real imag".split())
 
@@ -66,7 +67,11 @@ def call_of(node: fx.Node) -> Call | None:
     if registered is not None and registered[0] not in ("aten", "prims"):
         named = bound(schemas_of_target(node.target), args, kwargs)
         return Call("::".join(registered), named) if named is not None else None
+    method = node.op == "call_method"
     name = op_name(node)
+    if method and name in REFLECTED_METHODS and len(args) + len(kwargs) == 2:
+        name, args = REFLECTED_METHODS[name], (*args, *kwargs.values())[::-1]
+        method, kwargs = False, {}
     if name is None:
         return None
     inplace = name.endswith("_") and not name.endswith("__")
@@ -82,7 +87,7 @@ def call_of(node: fx.Node) -> Call | None:
     turns = op in _TURNED_AROUND and not (op in _COMMUTES_WITH_NUMBER and kwargs)
     if turns and len(args) >= 2 and is_number(args[0]) and is_tensor(args[1]):
         op, args = _TURNED_AROUND[op], (args[1], args[0], *args[2:])
-    named = bound(_schemas(op), args, kwargs, method=node.op == "call_method")
+    named = bound(_schemas(op), args, kwargs, method=method)
     if named is not None and "pool" in op:
         named = _with_stride(named)
     if named is None:
@@ -98,6 +103,11 @@ def default_of(op: str, name: str) -> Any:
             if parameter.name == name and parameter.default is not REQUIRED:
                 return parameter.default
     return REQUIRED
+
+
+def spelled(op: str) -> frozenset[str]:
+    """Canonical names of the calls whose normal form can be ``op``."""
+    return frozenset({op, _SPELLINGS.get(op, op)})
 
 
 def _schemas(op: str) -> tuple[Any, ...]:

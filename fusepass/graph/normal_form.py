@@ -12,7 +12,8 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.calls import spelled
+from fusepass.graph.canonical import REFLECTED_METHODS, op_name, tensor_value
 from fusepass.graph.terms import Term
 
 CASTS = frozenset(
@@ -118,7 +119,7 @@ def root_names(op: str) -> frozenset[str]:
         "mul": {"silu", "square", "pow"},
         "cast": set(CASTS),
     }
-    return frozenset({op, *aliases.get(op, ())})
+    return spelled(op) | frozenset(aliases.get(op, ()))
 
 
 def plain_name(node: fx.Node) -> str | None:
@@ -130,5 +131,5 @@ def plain_name(node: fx.Node) -> str | None:
         return "::".join(registered)
     name = op_name(node)
     if name is None or name.startswith("__"):
-        return name
+        return REFLECTED_METHODS.get(str(name), name)
     return name.rstrip("_")

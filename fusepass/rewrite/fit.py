@@ -67,8 +67,10 @@ def _shared(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject |
 
 
 def _overwritten(one: fx.Node, other: fx.Node) -> bool:
-    """Whether the later of two values is the earlier one's memory written in place: then whoever
-    reads the earlier one does so before that."""
+    """Whether the later of two values is made in place, of the earlier one's memory.
+
+    Whoever reads the earlier one does so before that.
+    """
     call = call_of(max(one, other))
     return call is not None and call.inplace
 

@@ -42,6 +42,10 @@ GROUPS: dict[str, tuple[tuple[Tensor, ...], list[Callable[..., Tensor]]]] = {
         [lambda x, y: torch.add(x, y, alpha=3), lambda x, y: x.add(y, alpha=3)],
     ),
     "subtract from": ((X,), [lambda x: 2 - x, lambda x: torch.rsub(x, 2), lambda x: x.__rsub__(2)]),
+    "divide by": ((X,), [lambda x: 2 / x, lambda x: torch.div(2, x), lambda x: x.__rdiv__(2)]),
+    "divide whole": ((X,), [lambda x: 7 // x, lambda x: torch.floor_divide(7, x)]),
+    "rest of a number": ((X,), [lambda x: 7 % x, lambda x: torch.remainder(7, x)]),
+    "power of a number": ((X,), [lambda x: 2**x, lambda x: torch.pow(2, x)]),
     "greater": (
         (X,),
         [lambda x: x > 0, lambda x: operator.lt(0, x), lambda x: torch.gt(x, 0), lambda x: x.gt(0)],
@@ -112,7 +116,11 @@ GROUPS: dict[str, tuple[tuple[Tensor, ...], list[Callable[..., Tensor]]]] = {
     "narrow": ((X,), [lambda x: x.narrow(1, 0, 2), lambda x: torch.narrow(x, 1, 0, length=2)]),
 }
 # Run with the reflected operation's own meaning: ATen has no operator of that name.
-REFLECTED = {"rdiv": lambda self, other: other / self}
+REFLECTED = {
+    "rdiv": lambda self, other: other / self,
+    "rfloor_divide": lambda self, other: other // self,
+    "rrem": lambda self, other: other % self,
+}
 
 
 def traced(program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Call, fx.Graph]:

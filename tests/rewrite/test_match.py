@@ -165,3 +165,21 @@ def test_a_scaled_sum_has_two_sides(bound: bool, codegen: str) -> None:
     assert not acts(*rule, turned, X, Y, codegen=codegen)
     if bound and codegen == "eager":  # without a factor it is a plain sum
         assert acts(*rule, lambda x, y: y.cos() + x.sin(), X, Y)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        lambda x: 1 / x.exp(),
+        lambda x: 2 - x.exp(),
+        lambda x: 2 ** x.sin(),
+        lambda x: 7 % x.exp(),
+        lambda x: 7 // x.exp(),
+        lambda x: torch.rsub(x.exp(), 2),
+        lambda x: torch.where(2 < x.exp(), 0.0, 1.0),
+        lambda x: (2 >= x.exp()).float(),
+    ],
+)
+@pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
+def test_a_number_in_front(pattern: Callable[[Tensor], Tensor], codegen: str) -> None:
+    assert acts(pattern, lambda x: pattern(x) + 0, (X,), pattern, X, codegen=codegen)
