@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.constants import number
+from fusepass.rewrite.constants import number, same_size
 from fusepass.rewrite.match import Bound, State
 from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size, Variable
 from fusepass.rewrite.reject import Reject
@@ -69,6 +70,7 @@ def bind(pattern: Pattern, state: State) -> Binding | Reject:
             for v in pattern.variables
             if v.shape and v.shape[0] in leading and len(set(map(_key, leading[v.shape[0]]))) > 1
         }
+        _check_choices(pattern, sizes, state)
         _check_size_arguments(pattern, state, sizes)
     except _Mismatch as mismatch:
         return mismatch.reject
@@ -194,6 +196,27 @@ def _settle(
         raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
 
 
+def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: State) -> None:
+    """What the pattern chose by: with other sizes it might have been another computation."""
+    for condition in pattern.chosen_by:
+        try:
+            holds = torch_private.known_true(torch_private.evaluated_size(condition, sizes))
+        except KeyError:  # a size that stands for several here
+            holds = False
+        if not holds:
+            named = {symbol: _name_of(pattern, symbol) for symbol in condition.free_symbols}
+            text = f"the rule's pattern chose by {condition.subs(named)}, which does not hold here"
+            raise _Mismatch(Reason.SHAPE_MISMATCH, text, state.nodes[0])
+
+
+def _name_of(pattern: Pattern, symbol: Any) -> sympy.Symbol:
+    """How a size would be read from the first tensor that has it."""
+    for variable in pattern.variables:
+        if symbol in variable.shape:
+            return sympy.Symbol(f"{variable.name}.shape[{variable.shape.index(symbol)}]")
+    return sympy.Symbol(str(symbol))
+
+
 def _check_size_arguments(pattern: Pattern, state: State, sizes: dict[Any, Any]) -> None:
     """Arguments the pattern computes from sizes (``x.view(n, -1)``)."""
     seen: set[int] = set()
@@ -204,7 +227,7 @@ def _check_size_arguments(pattern: Pattern, state: State, sizes: dict[Any, Any])
                 value = torch_private.evaluated_size(wanted.expression, sizes)
             except KeyError:
                 value = None
-            if value is None or not torch_private.known_equal(value, number(found)):
+            if value is None or not same_size(value, number(found)):
                 text = f"a size given to {node.name} is {number(found)}, the rule wants {value}"
                 raise _Mismatch(Reason.SHAPE_MISMATCH, text, node)
         elif isinstance(wanted, tuple) and isinstance(found, tuple):

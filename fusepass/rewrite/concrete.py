@@ -14,9 +14,18 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.overrides import TorchFunctionMode
 
 from fusepass import torch_private
 from fusepass.rewrite import trace
+
+_SIZES = frozenset(
+    {
+        torch.Tensor.shape.__get__,  # type: ignore[attr-defined]
+        *(getattr(torch.Tensor, name) for name in "size numel nelement stride __len__".split()),
+        torch.numel,
+    }
+)
 
 
 def traced(
@@ -34,12 +43,28 @@ def traced(
     for members in places.values():
         if len(members) > 1 and any(_runs(function, values, m, largest) for m in members):
             return None
+    watch = _Watch()
+
+    def watched(*given: Any) -> Any:
+        with watch:
+            return function(*given)
+
     fakes = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for v in values]
-    graph = trace.record_aten(function, fakes, mode)
-    if any(_holds_size(node, places.keys()) for node in graph.nodes):
+    graph = trace.record_aten(watched, fakes, mode)
+    if watch.read or any(_holds_size(node, places.keys()) for node in graph.nodes):
         return None
     symbols = {size: sympy.Symbol(f"n{size}", integer=True, positive=True) for size in places}
     return graph, lambda size: symbols.get(size, size)
+
+
+class _Watch(TorchFunctionMode):
+    """Whether a function reads sizes itself: it may choose, or compute numbers, by them."""
+
+    read = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.read = self.read or func in _SIZES
+        return func(*args, **(kwargs or {}))
 
 
 def _runs(

@@ -32,7 +32,10 @@ def number(value: Any) -> Any:
 def same_constant(wanted: Any, found: Any) -> bool:
     """Whether an argument is the constant the pattern has; sizes are compared later."""
     if isinstance(wanted, Size):
-        return isinstance(number(found), (int, torch.SymInt))
+        sized = number(found)
+        return isinstance(sized, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(
+            sized, bool
+        )
     if isinstance(wanted, tuple) and isinstance(found, tuple):
         return len(wanted) == len(found) and all(
             same_constant(a, b) for a, b in zip(wanted, found, strict=True)
@@ -46,6 +49,14 @@ def same_constant(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, (int, torch.SymInt)) and isinstance(found, (int, torch.SymInt)):
         return torch_private.known_equal(wanted, found)
     return type(wanted) is type(found) and bool(wanted == found)
+
+
+def same_size(wanted: Any, found: Any) -> bool:
+    """Whether a number is the one that sizes come to, and of the same kind."""
+    fractions = (float, torch.SymFloat)
+    if isinstance(wanted, fractions) != isinstance(found, fractions):
+        return False
+    return torch_private.known_equal(wanted, found)
 
 
 def same_argument(wanted: Any, found: Any, of: Term) -> bool:

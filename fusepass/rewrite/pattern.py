@@ -57,6 +57,7 @@ class Pattern:
         operations: number of operations.
         names: parameters, in order.
         variables: its tensors, in the order they were met.
+        chosen_by: expressions of sizes that must hold, or the pattern would be another one.
     """
 
     rule: Rule
@@ -66,6 +67,7 @@ class Pattern:
     operations: int
     names: tuple[str, ...]
     variables: tuple[Variable, ...] = field(default=())
+    chosen_by: tuple[Any, ...] = ()
 
     @functools.cached_property
     def widest_first(self) -> tuple[Operation, ...]:

@@ -139,7 +139,7 @@ class Converter:
             return Size(self.size_of(value.size))
         if isinstance(value, fx.Node):
             held = value.meta.get("val", value.meta.get("example_value"))
-            if isinstance(held, (int, torch.SymInt)):
+            if isinstance(held, (int, float, torch.SymInt, torch.SymFloat)):
                 return Size(self.size_of(held))
             raise self._fail(f"it uses {value.name}, which is neither a tensor nor a size")
         return value

@@ -6,6 +6,7 @@ changes, and how, :mod:`fusepass.rewrite.pattern_of_graph` reads from the two gr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -64,7 +65,8 @@ def pattern_of(rule: Rule, dtype: torch.dtype) -> Pattern:
 @functools.lru_cache(maxsize=1024)
 def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
     names = parameter_names(rule)
-    values = _converted(rule.inputs(), dtype)
+    with torch_private.real_tensors():
+        values = _converted(rule.inputs(), dtype)
     if len(values) != len(names):
         raise RuleError(
             rule.name,
@@ -73,7 +75,7 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         )
     try:
         with torch_private.real_tensors():  # whatever compile this is in the middle of
-            graph, size_of = _graph(rule, values)
+            graph, size_of, chosen_by = _graph(rule, values)
             varied = {
                 place: _varied(rule, values, place)
                 for place, value in enumerate(values)
@@ -83,7 +85,9 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from None
     except Exception as error:
         raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from error
-    return Converter(rule, names, graph, size_of, varied).pattern(None if exact else dtype, exact)
+    converter = Converter(rule, names, graph, size_of, varied)
+    pattern = converter.pattern(None if exact else dtype, exact)
+    return dataclasses.replace(pattern, chosen_by=chosen_by)
 
 
 def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any, ...]:
@@ -93,16 +97,17 @@ def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any,
     )
 
 
-def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any]:
-    """The traced pattern, and what gives the symbol or number of a size in it."""
+def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any, tuple[Any, ...]]:
+    """The traced pattern, what gives the symbol or number of a size in it, and what it chose by."""
     if rule.place == "after":
         quick = concrete.traced(rule.pattern, values)
         if quick is not None:
-            return quick
+            return *quick, ()
     record = trace.record_torch if rule.place == "before" else trace.record_aten
     inputs, mode = trace.symbolic_inputs(values)
     graph = record(rule.pattern, inputs, mode)
-    return graph, functools.partial(torch_private.size_expression, mode=mode)
+    size_of = functools.partial(torch_private.size_expression, mode=mode)
+    return graph, size_of, torch_private.chosen_by(mode)
 
 
 def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, fx.Graph]]:

@@ -117,6 +117,13 @@ def known_equal(left: Any, right: Any) -> bool:
     return bool(statically_known_true(left == right))
 
 
+def known_true(condition: Any) -> bool:
+    """Whether a condition on sizes holds for every input, decided without adding a guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
 def fits_int64(number: torch.SymInt) -> bool:
     """Whether a Python integer that varies fits 64 bits, here and (a guard) in every later call.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 import torch._dynamo
 import torch._inductor
@@ -83,7 +86,26 @@ def size_expression(size: Any, mode: Any) -> Any:
     if isinstance(size, int):
         return size
     expression = mode.shape_env.simplify(mode.shape_env.replace(size.node.expr))
-    return int(expression) if expression.is_number else expression
+    if not expression.is_number:
+        return expression
+    return int(expression) if isinstance(size, torch.SymInt) else float(expression)
+
+
+def chosen_by(mode: Any) -> tuple[Any, ...]:
+    """What a traced function found out of its sizes to choose by, as sympy expressions.
+
+    Not what torch itself asked: the same operations come out either way.
+    """
+    environment, own = mode.shape_env, f"{Path(torch.__file__).parent}{os.sep}"
+    found = []
+    for guard in environment.guards:
+        place = getattr(guard.sloc, "framework_loc", None)
+        if str(getattr(place, "filename", place)).startswith(own):
+            continue
+        expression = environment.simplify(environment.replace(guard.expr))
+        if not expression.is_number and expression not in (sympy.true, sympy.false):
+            found.append(expression)
+    return tuple(found)
 
 
 def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
@@ -95,7 +117,7 @@ def evaluated_size(expression: Any, sizes: dict[Any, Any]) -> Any:
     from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-    if isinstance(expression, int):
+    if isinstance(expression, (int, float)):
         return expression
     missing = expression.free_symbols - sizes.keys()
     if missing:
