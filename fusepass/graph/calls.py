@@ -12,6 +12,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass import torch_private
@@ -102,6 +103,11 @@ def default_of(op: str, name: str) -> Any:
         for parameter in parameters_of(schema):
             if parameter.name == name and parameter.default is not REQUIRED:
                 return parameter.default
+    # ATen must be given what a function of torch.nn.functional has a default for: p of dropout.
+    signature = _signature(getattr(torch.nn.functional, op, None))
+    for key, value in signature.parameters.items() if signature is not None else ():
+        if renamed(key) == name and value.default is not value.empty:
+            return value.default
     return REQUIRED
 
 

@@ -23,6 +23,7 @@ from fusepass.rewrite.constants import number, same_size
 from fusepass.rewrite.match import Bound, State
 from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size, Variable
 from fusepass.rewrite.reject import Reject
+from fusepass.torch_private.graphs import known_true
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: State) -> Non
     """What the pattern chose by: with other sizes it might have been another computation."""
     for condition in pattern.chosen_by:
         try:
-            holds = torch_private.known_true(torch_private.evaluated_size(condition, sizes))
+            holds = known_true(torch_private.evaluated_size(condition, sizes))
         except KeyError:  # a size that stands for several here
             holds = False
         if not holds:

@@ -22,6 +22,7 @@ from fusepass.rewrite.pattern import FLOATS, Pattern
 from fusepass.rewrite.pattern_of_graph import Converter
 from fusepass.rewrite.rule import Rule
 from fusepass.rewrite.trace_fault import trace_fault
+from fusepass.torch_private.tracing import chosen_by
 
 
 def parameter_names(rule: Rule) -> tuple[str, ...]:
@@ -75,7 +76,7 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         )
     try:
         with torch_private.real_tensors():  # whatever compile this is in the middle of
-            graph, size_of, chosen_by = _graph(rule, values)
+            graph, size_of, choices = _graph(rule, values)
             varied = {
                 place: _varied(rule, values, place)
                 for place, value in enumerate(values)
@@ -87,7 +88,7 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from error
     converter = Converter(rule, names, graph, size_of, varied)
     pattern = converter.pattern(None if exact else dtype, exact)
-    return dataclasses.replace(pattern, chosen_by=chosen_by)
+    return dataclasses.replace(pattern, chosen_by=choices)
 
 
 def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any, ...]:
@@ -107,7 +108,7 @@ def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any, tuple[An
     inputs, mode = trace.symbolic_inputs(values)
     graph = record(rule.pattern, inputs, mode)
     size_of = functools.partial(torch_private.size_expression, mode=mode)
-    return graph, size_of, torch_private.chosen_by(mode)
+    return graph, size_of, chosen_by(mode)
 
 
 def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, fx.Graph]]:

@@ -57,7 +57,6 @@ from fusepass.torch_private.graphs import (
     is_backward_graph,
     is_builtin,
     known_equal,
-    known_true,
     never_recompute,
     operator_name,
     requires_grad_outside,
@@ -176,7 +175,6 @@ from fusepass.torch_private.stack import (
     wrap_tensor,
 )
 from fusepass.torch_private.tracing import (
-    chosen_by,
     evaluated_size,
     faking,
     guards_not_timed,
@@ -237,7 +235,6 @@ __all__ = [
     "chained_passes",
     "changed_settings",
     "checked_inductor_option",
-    "chosen_by",
     "clamp_gradients",
     "clamps_to_nan",
     "clear_compilation_metrics",
@@ -313,7 +310,6 @@ __all__ = [
     "known_bounds",
     "known_equal",
     "known_logger",
-    "known_true",
     "lacks_backward",
     "late_parts",
     "linear_size",

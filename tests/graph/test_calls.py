@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.graph.calls import Call, call_of, default_of
+from fusepass.graph.schemas import REQUIRED
 from fusepass.rewrite.trace import record_torch
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -204,3 +205,7 @@ def test_defaults() -> None:
     assert default_of("layer_norm", "eps") == 1e-5
     assert default_of("gelu", "approximate") == "none"
     assert default_of("conv2d", "padding") == (0, 0)
+    assert default_of("batch_norm", "eps") == 1e-5
+    assert default_of("dropout", "p") == 0.5
+    assert default_of("dropout", "train") is True
+    assert default_of("batch_norm", "running_mean") is REQUIRED

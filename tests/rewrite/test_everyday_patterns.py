@@ -86,6 +86,22 @@ def test_a_scalar_binds_to_a_default() -> None:
     assert first_outcome(rule, named, X) == "proved"
 
 
+@pytest.mark.parametrize("eps", [1e-5, 1e-3])
+def test_a_scalar_binds_to_the_default_of_a_function_in_python(eps: float) -> None:
+    def pattern(x: Tensor, m: Tensor, v: Tensor, w: Tensor, b: Tensor, e: float) -> Tensor:
+        return F.batch_norm(x, m, v, w, b, False, 0.1, e).relu()
+
+    def replacement(x: Tensor, m: Tensor, v: Tensor, w: Tensor, b: Tensor, e: float) -> Tensor:
+        return ((x - m) * (v + e).rsqrt() * w + b).relu()
+
+    rows = [torch.rand(8) for _ in range(4)]
+    rule = fusepass.Rule("test_norm", pattern, replacement, (X, *rows, eps))
+    for given in ((), (1e-5,), (1e-3,)):
+        fusepass.reset()  # a layer of one kind may come out of the cache
+        layer = nn.Sequential(nn.BatchNorm1d(8, *given), nn.ReLU()).eval()
+        assert first_outcome(rule, layer, X) == "proved"
+
+
 @pytest.mark.parametrize("kind", ["none", "tanh"])
 def test_a_scalar_whose_example_is_the_default_or_is_varied_to_it(kind: str) -> None:
     rule = fusepass.Rule(
