@@ -149,6 +149,8 @@ def _bound(
             value = value * length  # one number for all dimensions
         if not _fits(kind, value):
             return None
+        if value is None and kind == "ints" and given.keys() == {RECEIVER, name}:
+            continue  # over all dimensions, as without
         if not same(value, default):
             found.append((name, value))
     return tuple(found)

@@ -21,7 +21,7 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.constants import number, same_size
 from fusepass.rewrite.match import Bound, State
-from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size, Variable
+from fusepass.rewrite.pattern import FLOATS, Operation, Pattern, Size
 from fusepass.rewrite.reject import Reject
 from fusepass.torch_private.graphs import known_true
 
@@ -135,6 +135,7 @@ Leading = dict[Any, list[tuple[Any, ...]]]
 def _sizes(pattern: Pattern, operands: dict[str, Operand]) -> tuple[dict[Any, Any], Leading]:
     """Symbol to size, and first symbol to the leading dimensions that stand for it."""
     sizes: dict[Any, Any] = {}
+    places: dict[Any, str] = {}  # where each was read
     leading: Leading = {}
     for variable in pattern.variables:
         operand = operands[variable.name]
@@ -144,14 +145,14 @@ def _sizes(pattern: Pattern, operands: dict[str, Operand]) -> tuple[dict[Any, An
         if extra < 0 or (extra > 0 and not groups):
             text = f"{variable.name} has {len(shape)} dimensions, the rule's has {len(wanted)}"
             raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
-        rest = list(zip(wanted, shape[extra:], strict=True))
+        rest = list(enumerate(zip(wanted, shape[extra:], strict=True)))
         if groups:
             leading.setdefault(wanted[0], []).append(shape[: extra + 1])
             rest = rest[1:]
-        for symbol, size in rest:
-            _settle(sizes, symbol, size, variable, operand)
+        for dim, (symbol, size) in rest:
+            _settle(sizes, places, symbol, size, f"{variable.name}.shape[{dim}]", operand)
     for symbol, found in leading.items():
-        _settle_leading(pattern, operands, sizes, symbol, found)
+        _settle_leading(pattern, operands, sizes, places, symbol, found)
     return sizes, leading
 
 
@@ -159,6 +160,7 @@ def _settle_leading(
     pattern: Pattern,
     operands: dict[str, Operand],
     sizes: dict[Any, Any],
+    places: dict[Any, str],
     symbol: Any,
     found: list[tuple[Any, ...]],
 ) -> None:
@@ -169,7 +171,8 @@ def _settle_leading(
             text = f"{variable.name} has other leading sizes than {names[0].name}"
             raise _Mismatch(Reason.SHAPE_MISMATCH, text, operands[variable.name].node)
     if all(len(group) == 1 for group in found) or symbol in sizes:
-        _settle(sizes, symbol, totals[0], names[0], operands[names[0].name])
+        place = f"{names[0].name}.shape[0]"
+        _settle(sizes, places, symbol, totals[0], place, operands[names[0].name])
 
 
 def _product(group: tuple[Any, ...]) -> Any:
@@ -184,7 +187,12 @@ def _key(group: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _settle(
-    sizes: dict[Any, Any], symbol: Any, size: Any, variable: Variable, operand: Operand
+    sizes: dict[Any, Any],
+    places: dict[Any, str],
+    symbol: Any,
+    size: Any,
+    place: str,
+    operand: Operand,
 ) -> None:
     if isinstance(symbol, int):
         wanted: Any = symbol
@@ -192,9 +200,13 @@ def _settle(
         wanted = sizes.setdefault(symbol, size)
     else:  # an expression of other sizes: they may come later, so it is not compared here
         return
-    if not torch_private.known_equal(wanted, size):
-        text = f"a size of {variable.name} is {size}, the rule wants {wanted}"
-        raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
+    other = places.setdefault(symbol, place)
+    if torch_private.known_equal(wanted, size):
+        return
+    text = f"{place} is {size}, the rule wants {wanted}"
+    if not isinstance(symbol, int):
+        text = f"{place} is {size} and {other} is {wanted}, where the rule has one size"
+    raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
 
 
 def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: State) -> None:

@@ -120,4 +120,4 @@ def shown(value: Any) -> str:
     """For the report."""
     if isinstance(value, Scalar):
         return value.name
-    return "absent" if value is None else str(number(value))
+    return str(number(value))

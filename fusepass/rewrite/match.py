@@ -27,6 +27,7 @@ from fusepass.rewrite.constants import (
     same_dims,
     shown,
 )
+from fusepass.rewrite.flavour import differing
 from fusepass.rewrite.pattern import Operation, Pattern, Scalar, Size, Variable
 
 MAX_READERS = 64  # of one value, looked at for a further result of the pattern
@@ -259,20 +260,7 @@ class Attempt:
         return isinstance(mine, (Size, tuple)) or same_argument(mine, theirs, found)
 
     def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
-        mine, theirs = dict(wanted.args), dict(found.args)
-        differing = [
-            f"{n}={shown(theirs.get(n))} (rule: {shown(mine.get(n))})"
-            for n in sorted({*mine, *theirs})
-            if not isinstance(mine.get(n), (Operation, Variable))
-            and not isinstance(theirs.get(n), Term)
-            and not (n in mine and n in theirs and same_argument(mine[n], theirs[n], found))
-        ]
-        kinds = [
-            n
-            for n in mine
-            if isinstance(theirs.get(n), Term) != isinstance(mine[n], (Operation, Variable))
-        ]
-        said = ", ".join(differing) or f"{', '.join(kinds)} is of another kind"
+        said = differing(wanted, found)
         text = f"another flavour of {wanted.op}: {said}"
         self._failed(state, Reason.FLAVOUR, text, found.owner)
 
@@ -285,6 +273,9 @@ class Attempt:
             yield State(state.parts, state.variables, bound, state.nodes)
         elif held is found or (type(held) is type(found) and same_constant(held, found)):
             yield state
+        elif state.nodes:
+            text = f"{wanted.name} would be two different numbers, {shown(held)} and {shown(found)}"
+            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
 
 
 _MISSING = object()
