@@ -21,6 +21,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.report.users_code import is_users_file
 from fusepass.rewrite.bind import Binding, bind
+from fusepass.rewrite.fit import keeps_a_result
 from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import State
 from fusepass.rewrite.pattern import Pattern
@@ -158,6 +159,10 @@ def _tested(
         return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])
     if isinstance(graph, Reject):
         return graph
+    write = written_later(within.terms, outputs, taken.nodes) if grad else None
+    if write is not None and keeps_a_result(graph):
+        text = "a result is written to later, and the replacement's backward would read it"
+        return Reject(Reason.ALIAS, text, write)
     unheld = torch_private.unheld_symbols(sizes_in(graph), outputs[0].graph)
     if unheld:
         text = f"the replacement computes with {min(unheld)}, a size that the graph does not hold"

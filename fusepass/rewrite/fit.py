@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -130,16 +131,41 @@ def _gradients(
     return None
 
 
+def keeps_a_result(graph: fx.Graph) -> bool:
+    """Whether the backward of a recorded replacement reads memory of one of its results."""
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    tensors = [t for t in map(tensor_value, returned) if t is not None]
+    results = {torch_private.storage_key(tensor) for tensor in tensors}
+    return any(
+        torch_private.storage_key(kept) in results
+        for node in _backward_of(tensors)
+        for kept in _saved_by(node)
+    )
+
+
+def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+    """Tensors that a node of autograd keeps; one of a library's operator has a tuple of them."""
+    for name in dir(node):
+        if name == "saved_tensors" or name.startswith("_saved_"):
+            value = getattr(node, name)
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(part, torch.Tensor):
+                    yield part
+
+
+def _backward_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes of autograd behind some tensors."""
+    found = list(dict.fromkeys(t.grad_fn for t in tensors if t.grad_fn is not None))
+    seen = set(found)
+    for node in found:
+        following = dict.fromkeys(n for n, _ in node.next_functions if n is not None)
+        new = [n for n in following if n not in seen]
+        seen.update(new)
+        found += new
+    return found
+
+
 def _leaves(tensors: Sequence[torch.Tensor]) -> set[int]:
     found = {id(t) for t in tensors if t.is_leaf}
-    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            found.add(id(variable))
-        following = [n for n, _ in node.next_functions if n is not None and n not in seen]
-        seen.update(following)
-        todo += following
-    return found
+    variables = (getattr(node, "variable", None) for node in _backward_of(tensors))
+    return found | {id(variable) for variable in variables if variable is not None}

@@ -114,3 +114,54 @@ def test_a_result_computed_in_place_of_another_that_was_read_before() -> None:
     assert reason(rule, read_before, X) != "proved"
     for one in (shared, rule):
         reason(one, read_after, X)
+
+
+@torch.library.custom_op("fusepass_test_fit::exp", mutates_args=())
+def exp(x: Tensor) -> Tensor:
+    return torch.exp(x)
+
+
+@exp.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+exp.register_autograd(
+    lambda ctx, grad: grad * ctx.saved_tensors[0],
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),
+)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return torch.log(x).mul(3.0).mul(0.5)
+
+
+def then_written(x: Tensor) -> Tensor:
+    y = scaled(x)
+    y.add_(1)
+    return y * 2
+
+
+@pytest.mark.parametrize(
+    ("replacement", "code"),
+    [
+        (lambda x: torch.exp(torch.log(1.5 * x.log())), "alias"),
+        (lambda x: torch.exp(torch.log(1.5 * x.log())).view_as(x), "alias"),
+        (lambda x: exp(torch.log(1.5 * x.log())), "alias"),
+        (lambda x: torch.exp(torch.log(1.5 * x.log())) + 0, "proved"),
+        (lambda x: 1.5 * x.log(), "proved"),
+    ],
+)
+def test_a_result_that_the_backward_reads_is_not_written(
+    replacement: Callable[[Tensor], Tensor], code: str
+) -> None:
+    fusepass.reset()
+    rule = fusepass.Rule("test_saved", scaled, replacement, (X.abs() + 2,))
+    x, y = ((X.abs() + 2).requires_grad_() for _ in range(2))
+    with fusepass.rules(rule):
+        compiled = torch.compile(then_written, backend="fusepass", options={"codegen": "eager"})
+        compiled(x).sum().backward()
+        then_written(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    decisions = fusepass.last_report(compiled).decisions
+    assert next(d.reason_code.value for d in decisions if d.rule == rule.name) == code
