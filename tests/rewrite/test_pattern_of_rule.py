@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_a_number_computed_from_a_size(place: Any, dynamic: bool) -> None:
         assert decision(rule, scaled, torch.randn(3, size), dynamic=dynamic)[0] == "proved"
     other = decision(rule, lambda x: x.exp() * 3**-0.5, torch.randn(3, 8), dynamic=dynamic)
     assert other[0] != "proved"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_root_of_a_size(dynamic: bool) -> None:
+    rule = fusepass.Rule(
+        "test_root",
+        lambda x: x.exp() / torch.sym_sqrt(x.shape[-1]),
+        lambda x: torch.exp(x) / torch.sym_sqrt(x.shape[-1]),
+        (X,),
+    )
+
+    def program(x: Tensor) -> Tensor:
+        return x.exp() / math.sqrt(x.shape[-1])
+
+    for size in (8, 12):
+        assert decision(rule, program, torch.randn(3, size), dynamic=dynamic)[0] == "proved"
 
 
 def test_another_dtype_in_a_graph_after_autograd() -> None:
