@@ -121,6 +121,10 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.SIZE, "the sizes of its weight vary", relu)
     if 0 in weight.shape:
         return Reject(Reason.SIZE, "it is empty", relu)
+    product, result = (_laid_out(one) for one in (chain.first.conv, relu))
+    if not all(map(torch_private.known_equal, product, result)):  # a sum's are its left operand's
+        why = f"the convolution gives strides {product}, where dimensions count, and not {result}"
+        return Reject(Reason.STRIDE_MISMATCH, why, relu)
     shape = [torch_private.size_hint(size) for size in x.shape]
     if None in shape:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)
@@ -175,6 +179,13 @@ def _asked(problem: ConvProblem) -> str | None:
 def _given(one: Scaled) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:
     args: Any = one.conv.args
     return args[0].meta["val"], args[1].meta["val"], args[3:6], args[8]
+
+
+def _laid_out(node: fx.Node) -> list[Any]:
+    """Strides of the dimensions that have several elements."""
+    value = node.meta["val"]
+    pairs = zip(value.shape, value.stride(), strict=True)
+    return [stride for size, stride in pairs if not torch_private.known_equal(size, 1)]
 
 
 def _bytes(weight: Tensor) -> int:
@@ -237,7 +248,7 @@ def _replace(site: Site) -> None:
             args[8],
         )
     inherit(fused, relu)
-    fused.meta["val"] = value
+    fused.meta["val"] = value  # of dimensions of one element strides may differ
     relu.replace_all_uses_with(fused)
     site.gm.graph.eliminate_dead_code()
 

@@ -73,12 +73,14 @@ def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any
 
 
 def test_of_few_rows_weights_are_streamed(tuner: Callable[..., Tuner], there: list[Any]) -> None:
-    """By the tile for just as many; of more than 128 by none; of one by a kernel of its own."""
+    """By the tile for just as many; of more than 128 by none; of one by a kernel of its own, too."""
     named = "ring1x1x1024w8s8", "stream16x32x128w5s8", "stream96x48x128w5s5x4"
     for rows, name in zip((1, 13, 65), named, strict=True):
         asked = tuner(f"cuda {name}")
         _, calls = rewritten(rows=rows)
-        assert offered(asked) == {f"cuda {name}"}
+        others = {one for one in offered(asked) if rows == 1 and "stream8x" in one}
+        assert offered(asked) - others == {f"cuda {name}"}
+        assert len(others) == (rows == 1)
         assert [call[-1] for call in calls] == [name]
     row, *cuts = (cut for _, cut, *_ in there)
     assert isinstance(row, Row)
