@@ -34,6 +34,7 @@ from fusepass.torch_private.speech import (
     hook_speech,
     speaker_on_top,
 )
+from fusepass.torch_private.tensorified import hook_tensorified
 from fusepass.torch_private.stack import (
     is_any_tensor,
     realized,
@@ -163,6 +164,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_observed(handlers.on_observed),
         lambda: hook_failing_calls(handlers.on_failing_call),
         lambda: hook_saving(handlers.is_ours),
+        lambda: hook_tensorified(handlers.is_ours),
     ]
     of_weights = [lambda: hook_freezing(handlers.is_frozen)]
     every = [*before, *of_reports, *behind, *of_weights]  # one may stand in front of another's

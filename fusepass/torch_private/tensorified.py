@@ -1,0 +1,46 @@
+"""Writes to 0-d float64 inputs stay in the graph. Run on torch 2.11 to 2.15.
+
+Where Dynamo traces a frame a second time, with a number as a constant that was read from such an
+input, it takes the input's node out of the graph if nothing but ``item`` reads it. Up to torch 2.13
+it looks at all nodes in that way: a write (``self.steps.add_(1)``) carries the number of what it
+writes, has no reader, and is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+    """Let Dynamo take out inputs only; the result takes that back.
+
+    Args:
+        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    theirs = OutputGraph.remove_tensorify_specialized_graphargs
+
+    @functools.wraps(theirs)
+    def of_inputs(self: Any) -> None:
+        if not is_ours(self):
+            return theirs(self)
+        hidden = [
+            (node, node.meta.pop("example_value"))
+            for node in self.graph.nodes
+            if node.op != "placeholder" and "example_value" in node.meta
+        ]
+        try:
+            return theirs(self)
+        finally:
+            for node, value in hidden:
+                node.meta["example_value"] = value
+
+    OutputGraph.remove_tensorify_specialized_graphargs = of_inputs  # type: ignore[method-assign]
+
+    def undo() -> None:
+        OutputGraph.remove_tensorify_specialized_graphargs = theirs  # type: ignore[method-assign]
+
+    return undo
