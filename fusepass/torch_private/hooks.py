@@ -34,13 +34,13 @@ from fusepass.torch_private.speech import (
     hook_speech,
     speaker_on_top,
 )
-from fusepass.torch_private.tensorified import hook_tensorified
 from fusepass.torch_private.stack import (
     is_any_tensor,
     realized,
     unsupported_errors,
     wrap_call,
 )
+from fusepass.torch_private.tensorified import hook_tensorified
 from fusepass.torch_private.unknown_numbers import NumberHandlers, hook_numbers
 
 _JUMPS = {

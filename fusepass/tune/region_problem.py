@@ -12,15 +12,12 @@ from torch import Tensor
 from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, in_tf32, rounded
 
-# Of our kernels, of those for up to 128 rows and for rows that begin anywhere in a line of L2, of
-# how few rows are timed, of one row, and of kernels that round to TF32: what was chosen among older
-# ones, or otherwise, is timed again.
-_MANY, _FEW, _ONE, _ROUNDED = (
-    10,
-    8,
-    11,
-    9,
-)  # generations of our kernels: of older ones none is taken
+# Generations of our kernels, of which older ones are not taken: what was chosen among those, or
+# timed otherwise, is timed again.
+_MANY = 10  # of up to 128 rows, too, and of rows that begin anywhere in a line of L2
+_FEW = 8
+_ONE = 11  # row
+_ROUNDED = 9  # to TF32
 _MOST_FEW = 128  # rows
 _FEWEST = 64  # up to these no kernel for many rows is timed
 
