@@ -123,8 +123,8 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.SIZE, "it is empty", relu)
     product, result = (_laid_out(one) for one in (chain.first.conv, relu))
     if not all(map(torch_private.known_equal, product, result)):  # a sum's are its left operand's
-        why = f"the convolution gives strides {product}, where dimensions count, and not {result}"
-        return Reject(Reason.STRIDE_MISMATCH, why, relu)
+        laid_out = f"the convolution gives strides {product}, not {result}, where dimensions count"
+        return Reject(Reason.STRIDE_MISMATCH, laid_out, relu)
     shape = [torch_private.size_hint(size) for size in x.shape]
     if None in shape:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)

@@ -15,7 +15,7 @@ from fusepass.tune.problem import Problem, in_tf32, rounded
 # Generations of our kernels, of which older ones are not taken: what was chosen among those, or
 # timed otherwise, is timed again.
 _MANY = 10  # of up to 128 rows, too, and of rows that begin anywhere in a line of L2
-_FEW = 8
+_FEW = 8  # rows
 _ONE = 11  # row
 _ROUNDED = 9  # to TF32
 _MOST_FEW = 128  # rows
