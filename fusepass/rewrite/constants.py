@@ -20,6 +20,9 @@ _COUNTS_IN_RESULT = frozenset(
     value_selecting_reduction_backward""".split()
 )
 _COUNTS_APART = frozenset({"tensordot"})  # of either operand its own
+_OF_ONE_DTYPE = frozenset(  # the result has the first operand's dtype, whatever the number is
+    "masked_fill index_fill fill scatter full_like constant_pad_nd pad".split()
+)
 
 
 def number(value: Any) -> Any:
@@ -62,7 +65,9 @@ def same_size(wanted: Any, found: Any) -> bool:
 def same_argument(wanted: Any, found: Any, of: Term) -> bool:
     """Whether an argument of a call is the constant the pattern has there.
 
-    Of integers and truth values alone the kind of a number decides the dtype of the result.
+    Beside integers and truth values alone the kind of a number, integer or not, decides the dtype
+    of the result, or the one that is computed in: there it must be the pattern's, too. A quotient
+    is floating either way, and what is filled keeps its dtype: there only the value counts.
     """
     if not same_constant(wanted, found):
         return False
@@ -73,8 +78,11 @@ def same_argument(wanted: Any, found: Any, of: Term) -> bool:
 
 
 def _number_decides(call: Term) -> bool:
-    """Whether a number among the arguments of a call decides the dtype of its result."""
-    if dict(call.args).get("dtype") is not None:
+    """Whether a number among the arguments of a call decides the dtype that it computes in."""
+    given = dict(call.args)
+    if given.get("dtype") is not None or call.op in _OF_ONE_DTYPE:
+        return False
+    if call.op in ("div", "rdiv") and given.get("rounding_mode") is None:
         return False
     values = [tensor_value(operand.node) for operand in operands(call)]
     return not any(v is not None and (v.is_floating_point() or v.is_complex()) for v in values)

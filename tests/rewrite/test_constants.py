@@ -116,7 +116,38 @@ def test_beside_integers_a_number_decides_the_dtype() -> None:
     of_integers = fusepass.Rule("test_twice", pattern, replacement, (INTS,))
     assert acts(of_floats, lambda x: x * 2.0 / 3, X)
     assert acts(of_integers, lambda x: 2 * x / 3, INTS)
+    assert acts(of_integers, lambda x: 2 * x / 3.0, INTS)  # a quotient is floating either way
     assert not acts(of_integers, lambda x: x * 2.0 / 3, INTS)  # rounds before, beyond 2 ** 24
+    assert not acts(of_integers, lambda x: x * 2.0 / 3.0, INTS)
+
+
+BYTES = torch.arange(1, 33, dtype=torch.uint8).reshape(4, 8)
+EITHER_NUMBER: dict[str, tuple[Callable[..., Any], Callable[..., Any], bool]] = {
+    "quotient": (lambda x: x / 255, lambda x: x / 255.0, True),
+    "quotient of floats in the pattern": (lambda x: x / 255.0, lambda x: x / 255, True),
+    "reflected quotient": (lambda x: 255 / x, lambda x: 255.0 / x, True),
+    "fill": (lambda x: x.masked_fill(x > 3, 0), lambda x: x.masked_fill(x > 3, 0.0), True),
+    "rounded quotient": (
+        lambda x: torch.div(x, 3, rounding_mode="floor").float(),
+        lambda x: torch.div(x, 3.0, rounding_mode="floor").float(),
+        False,
+    ),
+    "comparison": (lambda x: x == 3, lambda x: x == 3.0, False),
+}
+
+
+@pytest.mark.parametrize("name", EITHER_NUMBER)
+def test_only_where_it_can_matter_a_number_is_of_the_kind_in_the_pattern(name: str) -> None:
+    pattern, other, same = EITHER_NUMBER[name]
+
+    def behind(program: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: program(x).unsqueeze(0).sin()
+
+    rule = fusepass.Rule(
+        f"test_{name}", behind(pattern), lambda x: pattern(x).sin().unsqueeze(0), (BYTES,)
+    )
+    assert acts(rule, behind(pattern), BYTES)
+    assert acts(rule, behind(other), BYTES) == same
 
 
 def test_of_a_number_that_is_read_twice_both_are_of_one_kind() -> None:
