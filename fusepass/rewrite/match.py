@@ -271,11 +271,16 @@ class Attempt:
         if held is _MISSING:
             bound = {**state.scalars, wanted.name: found}
             yield State(state.parts, state.variables, bound, state.nodes)
-        elif held is found or (type(held) is type(found) and same_constant(held, found)):
+        elif held is found or self._same_number(held, found, state):
             yield state
         elif state.nodes:
             text = f"{wanted.name} would be two different numbers, {shown(held)} and {shown(found)}"
             self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
+
+    def _same_number(self, held: Any, found: Any, state: State) -> bool:
+        """Whether every call that reads ``found`` may read what the scalar is bound to already."""
+        calls = [c for c in state.parts.values() if any(v is found for _, v in c.args)]
+        return same_constant(held, found) and all(same_argument(held, found, c) for c in calls)
 
 
 _MISSING = object()

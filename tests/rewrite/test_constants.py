@@ -159,3 +159,20 @@ def test_of_a_number_that_is_read_twice_both_are_of_one_kind() -> None:
     )
     assert acts(rule, lambda x: (x * 2).float() + (x + 2), INTS)
     assert not acts(rule, lambda x: (x * 2).float() + (x + 2.0), INTS)
+
+
+def test_beside_floats_both_may_be_of_either_kind() -> None:
+    rule = fusepass.Rule("test_read_twice", lambda x, k: x * k + k, lambda x, k: k + x * k, (X, 3))
+    assert acts(rule, lambda x: x * 2 + 2.0, X)
+    assert acts(rule, lambda x: x * 2.0 + 2, X)
+    assert not acts(rule, lambda x: x * 2.0 + 3, X)
+
+
+def test_two_kinds_of_a_number_that_decides_are_named() -> None:
+    rule = fusepass.Rule(
+        "test_read_twice", lambda x, k: x * k + k, lambda x, k: k + x * k, (INTS, 3)
+    )
+    with fusepass.rules(rule):
+        report = fusepass.explain(lambda x: x * 2 + 2.0, INTS)
+    (reason,) = [d.reason for d in report.decisions if d.rule == rule.name]
+    assert "two different numbers, 2 and 2.0" in reason
