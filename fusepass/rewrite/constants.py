@@ -17,9 +17,11 @@ from fusepass.rewrite.pattern import Scalar, Size
 DIMENSIONS = frozenset("dim dims dim0 dim1 dim2".split())
 _COUNTS_IN_RESULT = frozenset(
     """unsqueeze stack diag_embed select_backward diagonal_backward
-    value_selecting_reduction_backward""".split()
+    unfold_backward value_selecting_reduction_backward""".split()
 )
-_COUNTS_APART = frozenset({"tensordot"})  # of either operand its own
+_COUNTS_APART = frozenset(  # of either operand its own, or of the first one, not of the largest
+    "tensordot trapezoid trapz cumulative_trapezoid".split()
+)
 _OF_ONE_DTYPE = frozenset(  # the result has the first operand's dtype, whatever the number is
     "masked_fill index_fill fill scatter full_like constant_pad_nd pad".split()
 )
@@ -111,9 +113,9 @@ def _rank_counted(found: Term) -> int | None:
     """How many dimensions those that a call names are counted among; None if that is not known.
 
     They are the operands', of operands that are broadcast the largest one's, and the result's
-    where the call makes a dimension.
+    where the call makes a dimension. What another library calls ``dim`` may be anything.
     """
-    if found.op in _COUNTS_APART:
+    if found.op in _COUNTS_APART or "::" in found.op:
         return None
     if found.op in _COUNTS_IN_RESULT:
         made = tensor_value(found.node)

@@ -25,6 +25,17 @@ def acts(rule: fusepass.Rule, program: Callable[..., Any], *inputs: Tensor) -> b
     return any(d.rule == rule.name and d.outcome.value == "applied" for d in decisions)
 
 
+@torch.library.custom_op("fusepass_test_constants::times_dim", mutates_args=())
+def times_dim(x: Tensor, dim: int) -> Tensor:
+    """An operator to which -1 is no last dimension."""
+    return x * dim
+
+
+@times_dim.register_fake
+def _(x: Tensor, dim: int) -> Tensor:
+    return torch.empty_like(x)
+
+
 # Pattern, how else it is written, and what is another computation, all of one shape of operands.
 DIMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any], Any]] = {
     "unsqueeze": (
@@ -74,6 +85,24 @@ DIMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any], A
         lambda x: x.sin().tile((1, 1)).sum(),
         lambda x: torch.tile(x.sin(), (1, 1)).sum(),
         lambda x: x.sin().tile((3, 1)).sum(),
+    ),
+    "unfold_backward": (
+        (torch.randn(8, 8, 1),),
+        lambda x: torch.ops.aten.unfold_backward(x.sin(), [8, 8], 1, 1, 1),
+        lambda x: torch.ops.aten.unfold_backward(x.sin(), [8, 8], -1, 1, 1),
+        lambda x: torch.ops.aten.unfold_backward(x.sin(), [8, 8], -2, 1, 1),
+    ),
+    "trapezoid": (
+        (torch.randn(2, 5), torch.randn(4, 2, 1)),
+        lambda y, x: torch.trapezoid(y.sin(), x, dim=1).sum(),
+        lambda y, x: torch.trapezoid(torch.sin(y), x, dim=1).sum(),
+        lambda y, x: torch.trapezoid(y.sin(), x, dim=-2).sum(),
+    ),
+    "of another library": (
+        (X,),
+        lambda x: times_dim(x.sin(), 1),
+        lambda x: times_dim(torch.sin(x), dim=1),
+        lambda x: times_dim(x.sin(), -1),
     ),
 }
 
