@@ -3,7 +3,7 @@
 Calls that hand on the very value they got (``contiguous`` of something contiguous, a transposition
 undone by the next) are passed over, as long as what they got is not written meanwhile. A call in
 place on memory made in this graph is the value it leaves behind, for whoever reads that memory
-afterwards.
+afterwards, unless the plain operation has another dtype.
 
 Terms are made on demand and once per node, so that equal terms are the same object.
 """
@@ -21,6 +21,7 @@ from fusepass.graph.calls import Call, call_of
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.handed_on import handed_on
+from fusepass.graph.in_place import other_dtype
 from fusepass.graph.memory import memory_of
 from fusepass.graph.normal_form import normal_form
 from fusepass.graph.terms import INPUT, Term
@@ -123,6 +124,10 @@ class TermGraph:
             reshapes = reshapes_its_operand(node)
             does = "reshapes its operand" if reshapes else "writes to memory that others can see"
             leaf.blocked = f"{node.name} {does}"
+            return leaf
+        plain = other_dtype(node, call) if call.inplace else None
+        if plain is not None:
+            leaf.blocked = f"{node.name} keeps the dtype of what it writes, {call.op} makes {plain}"
             return leaf
         return self._expanded(node, call)
 
