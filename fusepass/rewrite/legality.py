@@ -214,15 +214,23 @@ def _written_between(
 def _aliased(
     terms: TermGraph, nodes: tuple[fx.Node, ...], outputs: Sequence[fx.Node]
 ) -> Reject | None:
-    """A call in place must not be seen through another view of what it writes."""
+    """A call in place must not be seen through another view of what it writes.
+
+    One inside the match may have been handed on before the write, not be read after it.
+    """
+    place = terms.position
     for node in nodes:
         call = call_of(node)
         if call is None or not call.inplace:
             continue
         known = set(_names(terms, node))
-        end = max(terms.position[output] for output in outputs)
+        end = max(place[output] for output in outputs)
         for other in terms.graph.nodes:
-            if terms.position[other] > end or other in known or other in nodes:
+            if place[other] > end or other in known:
+                continue
+            earlier = place[other] < place[node]
+            stale = earlier and any(place[user] > place[node] for user in other.users)
+            if other in nodes and not stale:
                 continue
             if memory_of(other) == memory_of(node):
                 text = f"{other.name} is a view of what {node.name} writes in place"

@@ -1,10 +1,12 @@
-"""What no program on a CPU shows: calls on several CUDA streams."""
+"""Calls on several CUDA streams, which no program on a CPU shows, and views of what is written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 import fusepass
 from fusepass import torch_private
@@ -54,3 +56,49 @@ def test_a_stream_is_switched_in_between(name: str) -> None:
     with gm.graph.inserting_before(cos):
         gm.graph.call_function(call, ())
     assert outcome(gm) == [("rejected", "stream")]
+
+
+def then_a_view_is_returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.sin()
+    v = y.view(-1)
+    y.add_(1)
+    return y, v
+
+
+def then_a_view_is_read(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.sin()
+    v = y.view(-1)
+    y.add_(1)
+    return y, v.cos()
+
+
+def a_view_is_read_before(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.sin()
+    z = y.view(-1).cos()
+    y.add_(1)
+    return y, z
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (then_a_view_is_returned, "alias"),
+        (then_a_view_is_read, "alias"),
+        (a_view_is_read_before, "proved"),
+    ],
+)
+def test_a_view_from_before_a_write(
+    program: Callable[[Tensor], tuple[Tensor, Tensor]], code: str
+) -> None:
+    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.sin()
+        return y + 1, y.view(-1)
+
+    x = torch.randn(3, 4)
+    rule = fusepass.Rule("test_view", parts, parts, (x,))
+    with fusepass.rules(rule):
+        compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+        for got, wanted in zip(compiled(x), program(x), strict=True):
+            assert torch.equal(got, wanted)
+    decisions = fusepass.last_report(compiled).decisions
+    assert next(d.reason_code.value for d in decisions if d.rule == rule.name) == code
