@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections import UserDict, UserList, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,12 +25,16 @@ def with_items(value: Any, before: dict[Any, Any], after: dict[Any, Any]) -> Any
         TypeError: whatever is written to a copy of it is written to it, too.
     """
     for clone in _copies(value, before.values()):
-        for key, item in after.items():
-            clone[key] = item
-        if not any(value[key] is item for key, item in after.items()):
+        try:
+            for key, item in after.items():
+                clone[key] = item
+        finally:
+            shared = any(value[key] is item for key, item in after.items())
+            if shared:  # the copy's items are those of the original after all
+                for key in after:
+                    value[key] = before[key]
+        if not shared:
             return clone
-        for key in after:  # its __copy__ shares the items after all
-            value[key] = before[key]
     raise TypeError("its copies share their items with it")
 
 
@@ -63,16 +68,54 @@ def cached_properties(value: Any) -> list[str]:
 
 
 def _copies(value: Any, held: Iterable[Any]) -> Iterator[Any]:
-    """A shallow copy where that has items of its own, then one all of whose insides are copies."""
+    """Copies, each with more of its insides copied than the one before; the least that does is it.
+
+    What else an object holds (its dataset, a module, a lock) is nothing to copy for each batch, if
+    it can be copied at all.
+    """
     kind = type(value)
     insides = not hasattr(kind, "__setitem__")  # none: only attributes are written
     if insides or isinstance(value, _COPY_THEIR_ITEMS) or hasattr(kind, "__copy__"):
         clone = copy.copy(value)
         if clone is not value:
             yield keep_attributes(clone, value)
+    try:
+        clone = copy.copy(value)
+    except Exception:  # noqa: BLE001 - the class may know only how to make a deep one
+        clone = value
+    if clone is not value and _part_from(clone, value):
+        yield keep_attributes(clone, value)
     memo = {id(one): one for one in held}  # what deepcopy takes for copied already
     attributes = getattr(value, "__dict__", {}).values()
     memo.update({id(one): one for one in attributes if isinstance(one, torch.Tensor)})
     clone = copy.deepcopy(value, memo)
     if clone is not value:
         yield keep_attributes(clone, value)
+
+
+def _part_from(clone: Any, value: Any) -> bool:
+    """Give a shallow copy dicts and lists of its own as attributes; False where it has none."""
+    own: dict[int, Any] = {}  # by the shared one: what two attributes share stays one
+
+    def copied(one: Any) -> Any:
+        if id(one) not in own:
+            own[id(one)] = copy.copy(one)
+        return own[id(one)]
+
+    there, given = getattr(clone, "__dict__", {}), getattr(value, "__dict__", {})
+    for name, one in [*there.items()]:
+        if isinstance(one, _COPY_THEIR_ITEMS) and one is given.get(name):
+            there[name] = copied(one)
+    members = [m for kind in type(value).__mro__ for m in vars(kind).values()]
+    for slot in filter(inspect.ismemberdescriptor, members):
+        one = _in_slot(slot, value)
+        if isinstance(one, _COPY_THEIR_ITEMS) and one is _in_slot(slot, clone):
+            slot.__set__(clone, copied(one))
+    return bool(own)
+
+
+def _in_slot(slot: Any, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:  # nothing has been written there
+        return None

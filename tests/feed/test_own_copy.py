@@ -105,10 +105,11 @@ def test_not_written_to(kind: Any) -> None:
 
 
 class Locked(Store):
-    """Cannot be copied with what it holds."""
+    """Holds its items where only a deep copy has others, and beside them what has no deep copy."""
 
     def __init__(self, **items: Any) -> None:
-        super().__init__(**items)
+        super().__init__()
+        self.inner = Store(**items)  # type: ignore[assignment]
         self.lock = threading.Lock()
 
 
@@ -126,6 +127,76 @@ class Same(Store):
 def test_one_that_cannot_be_copied(kind: Any) -> None:
     before = kind(a=ONE)
     with pytest.raises(errors.UnmovableBatch, match=kind.__name__):
+        replaced(before, minus)
+    assert before["a"] is ONE
+
+
+class Slotted(collections.abc.MutableSequence):
+    """Holds its items in a slot, once by a second name."""
+
+    __slots__ = ("__items", "again", "empty")
+
+    def __init__(self, *items: Any) -> None:
+        self.__items = self.again = list(items)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.__items[at]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.again[at] = value
+
+    def __delitem__(self, at: Any) -> None:
+        del self.__items[at]
+
+    def __len__(self) -> int:
+        return len(self.__items)
+
+    def insert(self, at: int, value: Any) -> None:
+        self.__items.insert(at, value)
+
+
+def test_what_else_a_container_holds_is_not_copied() -> None:
+    """A dataset, a module or an array is not made anew for each batch; a lock could not be."""
+    before = Store(a=ONE)
+    held = {
+        "module": torch.nn.Linear(2, 2),
+        "array": TWO.numpy(),
+        "lock": threading.Lock(),
+        "later": (n for n in range(3)),
+        "one": object(),
+    }
+    vars(before).update(held, dataset=[held["one"]])
+    after = replaced(before, minus)
+    assert torch.equal(after["a"], -ONE)
+    assert before["a"] is ONE
+    assert all(getattr(after, name) is one for name, one in held.items())
+    assert after.dataset[0] is held["one"]
+
+
+def test_items_in_a_slot() -> None:
+    before = Slotted(ONE, held := object())
+    after = replaced(before, minus)
+    assert torch.equal(after[0], -ONE)
+    assert after[1] is held
+    assert before[0] is ONE
+
+
+def test_a_copy_that_shares_its_items_and_turns_one_down() -> None:
+    """What was written to the original by then is taken back."""
+
+    class Picky(SharingStore):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            if key == "b" and value is not TWO:
+                raise ValueError(key)
+            super().__setitem__(key, value)
+
+        def __copy__(self) -> Picky:
+            made = Picky()
+            made.inner = self.inner
+            return made
+
+    before = Picky(a=ONE, b=TWO)
+    with pytest.raises(errors.UnmovableBatch, match="ValueError"):
         replaced(before, minus)
     assert before["a"] is ONE
 
