@@ -29,7 +29,7 @@ from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record, sizes_in
 from fusepass.rewrite.rule import Match, Place, Rule
 from fusepass.rewrite.splice import MADE_BY
-from fusepass.rewrite.trace import TraceError
+from fusepass.rewrite.trace import GradModeError, TraceError
 
 
 class CheckFailed(Exception):
@@ -153,7 +153,8 @@ def _tested(
             autocasts=autocasts,
         )
     except TraceError as fault:
-        return Reject(Reason.UNTRACEABLE, f"the replacement cannot be used: {fault}", outputs[0])
+        code = Reason.NO_GRADIENT if isinstance(fault, GradModeError) else Reason.UNTRACEABLE
+        return Reject(code, f"the replacement cannot be used: {fault}", outputs[0])
     except Exception as fault:  # noqa: BLE001 - the replacement cannot take these operands
         text = f"the replacement does not take these operands: {type(fault).__name__}: {fault}"
         return Reject(Reason.SHAPE_MISMATCH, text.split("\n")[0], outputs[0])

@@ -35,11 +35,32 @@ class TraceError(Exception):
     """A rule's function does what a rule's function cannot do; the text says what."""
 
 
+class GradModeError(TraceError):
+    """A rule's function switches gradients off or on."""
+
+    def __init__(self, *, off: bool) -> None:
+        remedy = (
+            "instead of `with torch.no_grad():` call `detach()` on what is to have no gradient"
+            if off
+            else "leave `torch.enable_grad` out"
+        )
+        super().__init__(
+            f"it computes with gradients switched {'off' if off else 'on'}, which is not recorded; "
+            + remedy
+        )
+
+
 class _Recorder(TorchFunctionMode):
-    """Writes every call of torch down as a node."""
+    """Writes every call of torch down as a node.
+
+    Grad mode is no part of a node: what a rule's function computes without it would have gradients
+    in the graph, and a pattern with it match a program without. So no function may switch it.
+    """
 
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__()
+        self.grad = torch.is_grad_enabled()
+        self.inference = torch.is_inference_mode_enabled()
         self.graph = graph
         self.nodes: dict[int, fx.Node] = {}
         self.alive: list[Any] = []
@@ -51,8 +72,14 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if name == "_set_grad_enabled":
+            if self.grad and args[0]:
+                return func(*args)  # changes nothing
+            raise GradModeError(off=not args[0])
+        if torch.is_inference_mode_enabled() != self.inference:
+            raise GradModeError(off=not self.inference)
+        result = func(*args, **kwargs)
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
             if name not in _PROPERTIES:
@@ -151,7 +178,7 @@ def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode:
 
     Raises:
         TraceError: it returns no tensor, uses a foreign tensor or an ``autograd.Function``, or
-            leaves gradients switched.
+            switches gradients.
         Exception: what the function raises.
     """
     graph = fx.Graph()
@@ -175,18 +202,12 @@ def _by_itself() -> Iterator[None]:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    grad = torch.is_grad_enabled()
     with (
         torch_private.tracing_a_rule(),
         torch.autograd.graph.saved_tensors_hooks(keep, keep),
-        torch.set_grad_enabled(grad),  # as it was, whatever the function does
+        torch.set_grad_enabled(torch.is_grad_enabled()),  # as it was, whatever the function does
     ):
         yield
-        if torch.is_grad_enabled() != grad:  # the graph would switch them for what follows, too
-            raise TraceError(
-                f"it leaves gradients switched {'off' if grad else 'on'}; write `with "
-                f"torch.{'no_grad' if grad else 'enable_grad'}():` around what is meant"
-            )
 
 
 def returned(result: Any) -> tuple[torch.Tensor, ...]:
