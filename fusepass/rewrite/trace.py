@@ -109,6 +109,10 @@ class _Recorder(TorchFunctionMode):
             raise TraceError(f"it changes a tensor in a way that cannot be recorded ({name})")
 
     def call(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
+        wrapped = getattr(func, "__wrapped__", None)
+        if getattr(func, "__module__", "") == "torch._tensor" and _is_method(wrapped):
+            func = wrapped  # of Tensor.__pow__, whose own name says "pow" and is none there
+            name = func.__name__
         if _is_method(func) and inspect.isfunction(func):  # gives its own defaults on
             bound = inspect.signature(func).bind(*args, **kwargs)
             defaults = {n: p.default for n, p in inspect.signature(func).parameters.items()}

@@ -70,3 +70,20 @@ def test_gradients_may_be_switched_where_none_are() -> None:
     decided("eager-decomposed", "after", twice, replacement=no_gradient_inside)
     (found,) = decided(replacement=enabled)
     assert found.outcome == "applied"
+
+
+POWERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of a number": lambda x: (x**3).abs(),
+    "of a tensor": lambda x: (x**x).abs(),
+    "mean of squares": lambda x: (x.float() ** 2).mean(-1, keepdim=True),
+    "number in front": lambda x: (2**x).abs(),
+    "other operators": lambda x: (2 - x) + 1 / (x + 1),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_operators_in_a_replacement(name: str, codegen: str) -> None:
+    """What the graph's code calls must be there: ``Tensor.__pow__`` is recorded as a method."""
+    found, *_ = decided(codegen, replacement=POWERS[name], pattern=POWERS[name])
+    assert found.outcome == "applied", found.reason
