@@ -110,7 +110,7 @@ class _Recorder(TorchFunctionMode):
 
     def call(self, func: Any, name: str, args: Any, kwargs: Any) -> fx.Node:
         wrapped = getattr(func, "__wrapped__", None)
-        if getattr(func, "__module__", "") == "torch._tensor" and _is_method(wrapped):
+        if wrapped is not None and func.__module__ == "torch._tensor" and _is_method(wrapped):
             func = wrapped  # of Tensor.__pow__, whose own name says "pow" and is none there
             name = func.__name__
         if _is_method(func) and inspect.isfunction(func):  # gives its own defaults on
