@@ -21,7 +21,7 @@ class Parameter(NamedTuple):
     """One argument of a schema."""
 
     name: str
-    kind: str  # tensor, tensor?, tensors, number, ints, other
+    kind: str  # tensor, tensor?, tensors, number, bool, ints, other
     default: Any
     by_keyword: bool
     length: int  # of a list of fixed length, else 0
@@ -94,9 +94,9 @@ def _kind(text: str) -> str:
         return "ints" if "int" in text else "other"
     if "Tensor" in text:
         return "tensor?" if "Optional" in text else "tensor"
-    if text in ("number", "int", "float", "bool"):
-        return "number"
-    return "other"
+    if text == "bool":  # takes no other number: x.var(0) is over a dimension
+        return "bool"
+    return "number" if text in ("number", "int", "float") else "other"
 
 
 def bound(
@@ -174,6 +174,10 @@ def _fits(kind: str, value: Any) -> bool:
         return value is None or is_tensor(value)
     if kind == "number":
         return is_number(value) or (isinstance(value, fx.Node) and not is_tensor(value))
+    if kind == "bool":
+        if isinstance(value, fx.Node):
+            value = value.meta.get("example_value", value.meta.get("val"))
+        return isinstance(value, (bool, torch.SymBool))
     if kind == "ints":
         return value is None or isinstance(value, tuple)
     return not (kind == "tensors" and not isinstance(value, (tuple, fx.Node)))
