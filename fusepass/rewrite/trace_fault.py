@@ -5,7 +5,11 @@ from __future__ import annotations
 from fusepass.rewrite.trace import TraceError
 
 # By name: where the classes are is private to torch.
-_ASKED_FOR_DATA = {"DataDependentOutputException", "GuardOnDataDependentSymNode"}
+_ASKED_FOR_DATA = {
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+}
 
 
 def trace_fault(what: str, error: Exception) -> str:
@@ -26,7 +30,7 @@ def trace_fault(what: str, error: Exception) -> str:
     if _ASKED_FOR_DATA & {kind.__name__ for kind in type(error).__mro__}:
         return (
             f"its {what} cannot be used: it reads a tensor's value, or a size that depends on one, "
-            "back to Python, as `if`, `int` and `item` do; use torch.where, or keep the value in a "
-            "tensor"
+            "back to Python, as `if`, `int`, `item`, `nonzero` and `x[mask]` do; use torch.where, "
+            "or keep the value in a tensor"
         )
     return f"its {what} fails on the example: {type(error).__name__}: {error}"

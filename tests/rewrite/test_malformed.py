@@ -101,6 +101,11 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
         {"replacement": lambda x: (x + x).to("meta")},
         "its pattern returns a tensor on cpu, its replacement one on meta",
     ),
+    "pattern selects by a mask": ({"pattern": lambda x: x[x > 0] * 2}, "reads a tensor's value"),
+    "replacement asks where": (
+        {"replacement": lambda x: x * x.nonzero().sum()},
+        "its replacement cannot be used: it reads a tensor's value",
+    ),
     "pattern reads a value back": ({"pattern": lambda x: x * x.sum().item()}, "reads a tensor's"),
     "pattern branches on a tensor": ({"pattern": branching}, "its pattern"),
     "pattern writes to its input": ({"pattern": lambda x: x.mul_(2)}, "writes to memory"),
