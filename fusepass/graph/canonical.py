@@ -35,13 +35,14 @@ _OPERATOR_NAMES = {
 _OPERATOR_METHODS = {
     f"__{name}__": _OPERATOR_NAMES.get(name, name)
     for name in (
-        "add sub mul truediv floordiv mod pow matmul neg eq ne lt le gt ge and or xor invert"
+        "add sub mul truediv floordiv mod pow matmul neg eq ne lt le gt ge and or xor invert "
+        "lshift rshift"
     ).split()
 }
 # Of an operator with a number in front of a tensor, which the method is called on.
 REFLECTED_METHODS = {
     f"__r{name}__": _OPERATOR_NAMES.get(name, name)
-    for name in "add sub mul truediv div floordiv mod pow matmul and or xor".split()
+    for name in "add sub mul truediv div floordiv mod pow matmul and or xor lshift rshift".split()
 }
 _SYNONYMS = {
     "multiply": "mul",

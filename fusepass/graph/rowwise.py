@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
+from fusepass.graph.calls import spelled
+
 _LAST = (-1,)
+_WITHOUT_A_TAG = frozenset({"floor_divide", "rfloor_divide"})  # element-wise, ATen does not say so
 _OVER_LAST = frozenset("softmax log_softmax _softmax _log_softmax".split())
 _REDUCTIONS = frozenset("sum mean amax amin logsumexp var std all any prod".split())
 
@@ -23,6 +26,10 @@ def is_pointwise(op: str) -> bool:
     """Whether a canonical operation works on each element by itself, by torch's own tag."""
     if op == "cast":
         return True
+    return any(map(_is_tagged, spelled(op)))  # ATen has no rdiv
+
+
+def _is_tagged(op: str) -> bool:
     packet = getattr(torch.ops.aten, op, None)
     if packet is None:
         return False
@@ -56,7 +63,7 @@ def _keeps_rows(op: str, given: dict[str, Any]) -> bool:
         return given.get("dim") in (_LAST, -1) and given.get("keepdim") is True
     if op in ("layer_norm", "rms_norm"):
         return len(given.get("normalized_shape", ())) == 1
-    return is_pointwise(op)
+    return op in _WITHOUT_A_TAG or is_pointwise(op)
 
 
 def _is_matrix(part: Any) -> bool:

@@ -109,6 +109,23 @@ GROUPS: dict[str, tuple[tuple[Tensor, ...], list[Callable[..., Tensor]]]] = {
     "masked fill": ((X, P), [lambda x, p: x.masked_fill(p, 0.5)]),
     "floor divide": ((INTS,), [lambda x: x // 3, lambda x: torch.floor_divide(x, 3)]),
     "remainder": ((INTS,), [lambda x: x % 3, lambda x: torch.remainder(x, 3)]),
+    "shift left": (
+        (INTS,),
+        [lambda x: x << 2, lambda x: x.__lshift__(2), lambda x: torch.bitwise_left_shift(x, 2)],
+    ),
+    "shift right": (
+        (INTS,),
+        [lambda x: x >> 1, lambda x: x.__rshift__(1), lambda x: torch.bitwise_right_shift(x, 1)],
+    ),
+    "shift a number": (
+        (INTS.abs(),),
+        [
+            lambda x: 5 << x,
+            lambda x: operator.lshift(5, x),
+            lambda x: x.__rlshift__(5),
+            lambda x: torch.bitwise_left_shift(5, x),
+        ],
+    ),
     "addcmul": ((X, Y), [lambda x, y: torch.addcmul(x, y, y, value=0.5)]),
     "lerp": ((X, Y), [lambda x, y: torch.lerp(x, y, 0.25), lambda x, y: x.lerp(y, weight=0.25)]),
     "polygamma": ((X.abs() + 1,), [lambda x: torch.polygamma(1, x), lambda x: x.polygamma(1)]),
