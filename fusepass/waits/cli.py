@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the host synchronisations of one call of a target; returns 1 if any remain.
 
-    A target that raises has its traceback shown, and makes it 2: it says nothing about waits.
+    A target that raises has its traceback shown, and makes it 2: it says nothing about waits. So
+    does what fails beside it, a compiler say, and that is not laid to the target.
 
     Raises:
         BenchError: the target cannot be loaded, or the file of ``--json`` not be written.
@@ -30,9 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from fusepass.bench.programs import check_built, load_function
     from fusepass.output_file import check_output
-    from fusepass.waits.listing import syncs
+    from fusepass.waits.listing import raised_by_program, syncs
 
     check_output(arguments.json, "fusepass syncs", "--json")
+    built = None
     try:
         make: Callable[[], object] = load_function(arguments.target)
         built = check_built(make(), arguments.target)
@@ -43,10 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise BenchError(said) from error
     except FusepassError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the program's own, whatever it is
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a program raises can be anything
         traceback.print_exception(error)
         kind = type(error).__name__
-        print(f"fusepass syncs: {arguments.target} raised {kind}; see above.", file=sys.stderr)
+        exits = isinstance(error, SystemExit)  # nothing but a program does
+        its_own = built is None or exits or raised_by_program(error)
+        what = f"{arguments.target} raised {kind}"
+        if not its_own:
+            what = f"{kind} while {arguments.target} was watched, which did not raise it"
+        print(f"fusepass syncs: {what}; see above.", file=sys.stderr)
         return 2
     if arguments.json is not None:
         arguments.json.write_text(found.to_json() + "\n")

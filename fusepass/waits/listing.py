@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from fusepass.waits.compiled import (
 )
 from fusepass.waits.join import rows_of
 from fusepass.waits.marked import MarkedWatch
-from fusepass.waits.observe import Wait, Watch
+from fusepass.waits.observe import Wait, Watch, called
 from fusepass.waits.result import Sync, Syncs
 
 
@@ -89,7 +90,7 @@ def _eager(target: Any, args: Any, kwargs: Any, as_if: bool) -> list[Wait]:
 
     def plain() -> Any:
         with torch.compiler.set_stance("force_eager"):
-            return target(*args, **kwargs)
+            return called(target, args, kwargs)
 
     with torch_private.without_compile_in_place(target):
         if isinstance(watch, MarkedWatch):
@@ -100,6 +101,12 @@ def _eager(target: Any, args: Any, kwargs: Any, as_if: bool) -> list[Wait]:
         with fresh():
             watched()
     return watch.waits
+
+
+def raised_by_program(error: BaseException) -> bool:
+    """Whether the program as it is written raised what :func:`syncs` did, not what watches it."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return _eager.__code__ in codes and called.__code__ in codes
 
 
 def _compiled(fn: Any, target: Any, args: Any, kwargs: Any, as_if: bool) -> CompiledCall | None:

@@ -65,7 +65,7 @@ class Watch:
         self.via = ""  # the torch function running, where functions are watched
         self._entered = entered
         self._thread = threading.get_ident()
-        self._bottom: CodeType = _called.__code__
+        self._bottom: CodeType = called.__code__
         self._muted = False
 
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any, *, eager: bool) -> Any:
@@ -84,7 +84,7 @@ class Watch:
                 if self.as_if is not None:
                     modes.enter_context(functions.Functions(self, self.as_if))
             modes.enter_context(torch_private.Watching(self._operation))
-            return _called(fn, args, kwargs)
+            return called(fn, args, kwargs)
 
     def place(self) -> Place:
         """Where in the program this is called."""
@@ -133,6 +133,6 @@ class Watch:
             as_if.computed(torch_private.tree_flatten((args, kwargs))[0], outputs)
 
 
-def _called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The program's outermost frame stands on this one."""
+def called(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a program. Its outermost frame stands on this one."""
     return fn(*args, **kwargs)

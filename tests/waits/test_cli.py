@@ -9,7 +9,7 @@ import pytest
 
 import fusepass
 from fusepass.__main__ import main
-from fusepass.waits import residence
+from fusepass.waits import listing, residence
 
 PROGRAM = """
 import torch
@@ -109,3 +109,21 @@ def test_a_target_that_raises(
     assert "program.py" in seen.err  # the traceback
     last = seen.err.rstrip().splitlines()[-1]
     assert last == f"fusepass syncs: {target}:{name} raised {kind}; see above."
+
+
+@pytest.mark.parametrize("where", ["rows_of", "everything_restored"])
+def test_a_fault_that_is_not_the_targets(
+    where: str, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("elsewhere")
+
+    monkeypatch.setattr(listing, where, fails)
+    with fusepass.options(codegen="eager"):
+        assert main(["syncs", f"{target}:make_quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "elsewhere" in said  # the traceback
+    last = said.rstrip().splitlines()[-1]
+    name = f"{target}:make_quiet"
+    what = f"KeyError while {name} was watched, which did not raise it"
+    assert last == f"fusepass syncs: {what}; see above."
