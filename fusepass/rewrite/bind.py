@@ -153,7 +153,31 @@ def _sizes(pattern: Pattern, operands: dict[str, Operand]) -> tuple[dict[Any, An
             _settle(sizes, places, symbol, size, f"{variable.name}.shape[{dim}]", operand)
     for symbol, found in leading.items():
         _settle_leading(pattern, operands, sizes, places, symbol, found)
+    merged = {symbol: _product(found[0]) for symbol, found in leading.items()}
+    _check_computed(pattern, operands, merged | sizes)
     return sizes, leading
+
+
+def _check_computed(pattern: Pattern, operands: dict[str, Operand], sizes: dict[Any, Any]) -> None:
+    """Sizes that are expressions of others, as in front of a sum with ``torch.cat((x, x))``.
+
+    The operation itself does not tell: a size of 1 would be broadcast.
+    """
+    for variable in pattern.variables:
+        operand = operands[variable.name]
+        shape, wanted = _shape(operand), variable.shape
+        extra = len(shape) - len(wanted)
+        for dim, symbol in enumerate(wanted):
+            if isinstance(symbol, int) or getattr(symbol, "is_symbol", False):
+                continue
+            size = shape[dim + extra] if dim else _product(shape[: extra + 1])
+            try:
+                value = torch_private.evaluated_size(symbol, sizes)
+            except KeyError:  # of a size that no variable has by itself
+                value = None
+            if value is None or not torch_private.known_equal(value, size):
+                text = f"{variable.name}.shape[{dim}] is {size}, the rule wants {value}"
+                raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
 
 
 def _settle_leading(
@@ -198,7 +222,7 @@ def _settle(
         wanted: Any = symbol
     elif getattr(symbol, "is_symbol", False):
         wanted = sizes.setdefault(symbol, size)
-    else:  # an expression of other sizes: they may come later, so it is not compared here
+    else:  # an expression of other sizes, which may come later: _check_computed compares it
         return
     other = places.setdefault(symbol, place)
     if torch_private.known_equal(wanted, size):
