@@ -116,18 +116,6 @@ def test_what_comes_close(name: str) -> None:
     assert found == 0
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_a_sum_lies_as_its_left_operand(left: bool) -> None:
-    """Where that is not the convolution's result, its kernel would give other strides."""
-
-    def around(layer: Layer, y: Tensor, x: Tensor) -> Tensor:
-        z = x.contiguous(memory_format=LAST)
-        return F.relu(z + y if left else y + z)
-
-    _, found = agrees(Layer(around).eval(), torch.randn(2, CHANNELS, 7, 5))
-    assert found == (0 if left else 1)
-
-
 @pytest.mark.parametrize(
     ("dtype", "other"), [(torch.float16, torch.float32), (torch.float32, torch.bfloat16)]
 )
