@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusepass.error_bases import FusepassError, FusepassWarning
+from fusepass.error_bases import FusepassError, FusepassWarning, device_refused
 
 
 class NotIterable(FusepassError, TypeError):
@@ -29,12 +29,9 @@ class PrefetchDevice(FusepassError, ValueError):
     """:func:`fusepass.prefetch` was given something that is no device, or one that is not there."""
 
     def __init__(self, device: object, problem: str) -> None:
-        first = problem.strip().split("\n")[0].rstrip(". ")
-        if "invalid combination" in first:  # torch lists all its signatures
-            first = f"a {type(device).__name__} is no device"
-        shown = repr(str(device) if type(device).__name__ == "device" else device)
+        shown, why = device_refused(device, problem)
         super().__init__(
-            f"fusepass: prefetch(loader, device={shown[:200]}): {first}. Pass the loader first, "
+            f"fusepass: prefetch(loader, device={shown}): {why}. Pass the loader first, "
             "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of one of "
             "this machine's devices."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusepass.error_bases import FusepassError
+from fusepass.error_bases import FusepassError, device_refused
 
 
 class ChoicesNotImported(FusepassError, OSError, ValueError):
@@ -19,11 +19,8 @@ class TuneDevice(FusepassError, ValueError):
     """A device whose choices were asked for is none, is not there, or has no choices."""
 
     def __init__(self, device: object, problem: str) -> None:
-        first = problem.strip().split("\n")[0].rstrip(". ")
-        if "invalid combination" in first:  # torch lists all its signatures
-            first = f"a {type(device).__name__} is no device"
-        shown = repr(str(device) if type(device).__name__ == "device" else device)
+        shown, why = device_refused(device, problem)
         super().__init__(
-            f"fusepass: device={shown[:200]} of fusepass.tune: {first}. Give 'cpu' or a CUDA "
+            f"fusepass: device={shown} of fusepass.tune: {why}. Give 'cpu' or a CUDA "
             "device of this machine, as a name or a torch.device, or leave it out for the current."
         )

@@ -112,9 +112,7 @@ def known_equal(left: Any, right: Any) -> bool:
     """Whether two sizes are equal for every input, decided without adding a guard."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(left == right))
+    return known_true(left == right)
 
 
 def known_true(condition: Any) -> bool:
