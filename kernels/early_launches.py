@@ -99,11 +99,19 @@ def _has_kernels_of_users(node: object) -> bool:
 
 
 def _tile(node: fx.Node) -> Tile | None:
-    """Of a product's kernel; None of other nodes."""
-    if not _calls(node, "gemm_region"):
+    """Of a product's kernel, also of one behind a norm in CUDA C++; None of other nodes."""
+    if not _is_product(node):
         return None
-    epilogue, name = node.args[3:5]
-    return tiles(parse(str(epilogue))).get(str(name))
+    *norm, epilogue = str(node.args[3]).split(" ")
+    found = tiles(parse(epilogue)).get(str(node.args[4]))
+    return None if norm and found is not None and found.cuda is None else found
+
+
+def _is_product(node: fx.Node) -> bool:
+    """Whether a node is a product or a gated pair, of a norm or not."""
+    if _calls(node, "normed_gemms"):
+        return str(node.args[3]).count(" ") == 1  # a norm and one epilogue of all products
+    return _calls(node, "gemm_region")
 
 
 def _calls(node: fx.Node, name: str) -> bool:
@@ -116,7 +124,7 @@ def _may_lead(node: object) -> bool:
     if not isinstance(node, fx.Node):
         return False
     if _calls(node, "normed_gemms"):
-        return str(node.args[3]).count(" ") == 1  # a norm and one epilogue of all products
+        return _is_product(node)
     tile = _tile(node)
     if tile is None:
         return False
@@ -135,7 +143,7 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
     for user in node.users:
         if user.target is operator.getitem or _is_view(user):
             yield from _readers(user)
-        elif _calls(user, "gemm_region") and user.args[0] is node:
+        elif _is_product(user) and user.args[0] is node:
             yield user
 
 

@@ -36,16 +36,18 @@ def likely(
 ) -> list[str]:
     """The tiles of those that should be best for a product, at most two; of one row three.
 
-    Of few rows the smallest that hold all, on Hopper one that streams and one other; of one row
-    and one product the kernel for one row is a third, since on an H200 an MLP took longer with it
-    and plain loads (86.6 us) than its 16 rows with streams (85.1). Of many the
-    one whose epilogues run behind other products, if there are enough; else the largest of which
-    there are enough to go round; on Hopper one in Gluon and one in CUDA C++, where both take it:
-    on an H200 Gluon's ping-pong is 1 % faster than that in CUDA C++ with GELU (erf) where K is 768,
-    elsewhere up to 2 %, and with other functions up to 6 % slower. Compiling a kernel takes longer
-    than timing it. Where rows begin anywhere in a line of L2, so that pieces of 128 bytes lie in
-    two of them, the one in CUDA C++ is the tile that loads least: 2048 x 520 -> 2 * 4096 took 41 us
-    by 128 x 256, 51 by ping-pong.
+    Of few rows the smallest that hold all, on Hopper one that streams and one other. Of one row the
+    kernel for one row, and plain loads: of one product two tiles of those, of a pair one. The best
+    of about 70 is then at most 7 % faster (on average 1), of pairs as fast, for 20 layers on an
+    H100 and an H200 (``tests/perf/one_row_tiles.py``).
+
+    Of many the one whose epilogues run behind other products, if there are enough; else the largest
+    of which there are enough to go round; on Hopper one in Gluon and one in CUDA C++, where both
+    take it: on an H200 Gluon's ping-pong is 1 % faster than that in CUDA C++ with GELU (erf) where
+    K is 768, elsewhere up to 2 %, and with other functions up to 6 % slower. Compiling a kernel
+    takes longer than timing it. Where rows begin anywhere in a line of L2, so that pieces of 128
+    bytes lie in two of them, the one in CUDA C++ is the tile that loads least: 2048 x 520 -> 2 *
+    4096 took 41 us by 128 x 256, 51 by ping-pong.
 
     Args:
         named: the tiles that take it, by name.
@@ -57,14 +59,15 @@ def likely(
         matrices: whether the epilogue reads any.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
-    found = _stream(few, products, n, k, processors)
+    rings = [name for name, tile in few.items() if tile.form == "ring"]
+    found = rings or _stream(few, products, n, k, processors)
     if few:
         others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
         least = min((tile.m for tile in others.values()), default=0)
         fitting = [name for name, tile in others.items() if tile.m == least]
         if least == 1:  # of a K that is no two steps the shortest step comes first
             fitting.sort(key=lambda name: others[name].k if 2 * others[name].k > k else 0)
-        found += fitting[: max(2 - len(found), 1)]
+        found = found + fitting[: 3 - products if rings else 2 - len(found)]
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
@@ -91,10 +94,8 @@ def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
 def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: int) -> list[str]:
     """Of tiles that stream, the smallest for which a multiprocessor loads least.
 
-    What blocks add up for each other takes about as long as loading so much more. Of one row the
-    one that multiplies no others before it, but for pairs, of which plain loads are as fast.
+    What blocks add up for each other takes about as long as loading so much more.
     """
-    rings = [name for name, tile in few.items() if tile.form == "ring" and products == 1]
 
     def loads(name: str) -> tuple[int, int, int]:
         tile, shape = few[name], few[name].cuda
@@ -104,7 +105,7 @@ def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: 
         return tile.m, each + _EXCHANGED * (tile.blocks > 1), tile.blocks
 
     streams = (name for name, tile in few.items() if tile.form == "stream")
-    return rings + sorted(streams, key=loads)[:1]
+    return sorted(streams, key=loads)[:1]
 
 
 _EXCHANGED = 96 << 10  # bytes

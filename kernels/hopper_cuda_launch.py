@@ -45,6 +45,11 @@ def numbers_of(cut: Cut) -> tuple[Any, ...]:
     return (kind, *astuple(cut))
 
 
+def vectors_of(cut: Cut) -> int:
+    """How many vectors of a norm its kernel reads."""
+    return len(cut.vectors) if isinstance(cut, Row) else 0
+
+
 def _cut(kind: str, *numbers: Any) -> Cut:
     return _KINDS[kind][0](*numbers)
 
@@ -81,8 +86,8 @@ def filler(
     """What computes a call, with ``device`` the current one.
 
     It is called with the rows of x, for each operand of kind ``full`` how far its rows are apart,
-    then with x, the weights, the operands and the outputs, which are filled; only the addresses of
-    these tensors are asked for.
+    then with x, the weights, a norm's vectors, the operands and the outputs, which are filled; only
+    the addresses of these tensors are asked for.
 
     Args:
         text: of the epilogue.
@@ -142,12 +147,14 @@ def _values_of(
     """What makes the parameters of a launch.
 
     It is given the rows of x, how far those of operands of kind ``full`` are apart, by their
-    places, and the addresses of x, the weights, the operands and the outputs.
+    places, and the addresses of x, the weights, a norm's vectors, the operands and the outputs.
     """
     (n, k), products = sizes, epilogue.products
     kinds = [output.dtype for output in epilogue.outputs]
     by_threads = not isinstance(cut, Shape)  # or results are written by TMA
+    vectors = vectors_of(cut)
     addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, Row)
+    addresses += [f"v{i}" for i in range(vectors)]
     for i in range(len(epilogue.operands)):
         addresses += [f"p{i}", f"s{i}"]
     addresses += [f"o{i}" for i in range(len(kinds))] * by_threads
@@ -158,11 +165,12 @@ def _values_of(
     def values(m: int, apart: dict[int, int], given: Sequence[int]) -> list[Any]:
         x, *rest = given
         weights, rest = rest[:products], rest[products:]
+        of_norm, rest = rest[:vectors], rest[vectors:]
         operands, outputs = rest[: len(epilogue.operands)], rest[len(epilogue.operands) :]
         numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
         numbers += outputs if by_threads else []
         if isinstance(cut, Row):
-            return [table(x, *weights, strides[1], *numbers, m, n, k)]
+            return [table(x, *weights, strides[1], *of_norm, *numbers, m, n, k)]
         x_rows, w_rows = cut.boxes(products)
         maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
         maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
@@ -188,12 +196,12 @@ def host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, cut: 
     """What generated code calls to launch a kernel.
 
     Args:
-        values: fake tensors of x, the weights and the operands.
+        values: fake tensors of x, the weights, a norm's vectors and the operands.
         products: how many weights there are.
         epilogue: of their products.
         cut: of the kernel.
     """
-    x, first, operands = values[0], values[1], values[1 + products :]
+    x, first, operands = values[0], values[1], values[1 + products + vectors_of(cut) :]
     kinds = zip(epilogue.operands, operands, strict=True)
     apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
     m, n = x.shape[0], first.shape[1]
@@ -207,7 +215,7 @@ def host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, cut: 
 def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, cut: Cut
 ) -> list[Tensor]:
-    """The outputs, by one launch."""
+    """The outputs, by one launch; a norm's vectors stand in front of the operands."""
     device = x.device.index
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -217,7 +225,7 @@ def launch(
     dtype, strides = str(x.dtype).removeprefix("torch."), (x.stride(0), first.stride(1))
     fill = filler(text, numbers_of(cut), dtype, (n, k), strides, device)
     outputs = [x.new_empty((m, n), dtype=getattr(torch, one.dtype)) for one in epilogue.outputs]
-    kinds = zip(epilogue.operands, operands, strict=True)
+    kinds = zip(epilogue.operands, operands[vectors_of(cut) :], strict=True)
     apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
     fill(m, *apart, x, *weights, *operands, *outputs)
     return outputs

@@ -5,7 +5,8 @@ ISA), as many ahead as shared memory holds. One warp asks for them; each of the 
 the pieces of one column of the product and adds them up in fp32, always in the same order.
 
 A launch may begin before the kernel in front of it ends (``early_launches.py``): weights come
-meanwhile, and x and what is read beside the products behind ``griddepcontrol.wait``.
+meanwhile, and x and what is read beside the products behind ``griddepcontrol.wait``. So does a norm
+of x that is computed here (``hopper_row_norm.py``).
 
 Weights lie as (N, K).
 """
@@ -22,6 +23,7 @@ from fusepass.kernels.cuda_element import (
 )
 from fusepass.kernels.cuda_text import TYPES
 from fusepass.kernels.hopper_cuda_text import AWAITS, LEADS, filled
+from fusepass.kernels.hopper_row_norm import bytes_beside, normalising
 
 NAME = "fusepass_gemm_row"
 
@@ -39,6 +41,8 @@ class Row:
         warps: that multiply.
         early: whether a launch may begin before the kernel in front of it ends.
         leads: whether it lets such a launch behind it begin.
+        norm: of x, by :meth:`fusepass.graph.norm.Norm.text`, if it is to be normalised.
+        vectors: dtypes of the norm's gain and shift, as torch calls them.
     """
 
     piece: int
@@ -46,6 +50,8 @@ class Row:
     warps: int
     early: bool = False
     leads: bool = False
+    norm: str = ""
+    vectors: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -59,15 +65,16 @@ class Row:
     def shared(self, epilogue: Epilogue, k: int = WIDEST) -> int:
         """Bytes of shared memory that a block needs for so many numbers of x."""
         slots = self.stages * self.warps
-        return 128 + slots * (epilogue.products * self.piece * 2 + 16) + -(-k // 8) * 16
+        beside = 128 + -(-k // 8) * 16 + bytes_beside(self.warps, self.norm)
+        return beside + slots * (epilogue.products * self.piece * 2 + 16)
 
 
 def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
     """The source of ``fusepass_gemm_row``.
 
     Its parameter is a structure of the addresses of x and the weights, how far the weights' rows
-    are apart, the operands' addresses and strides, of no use for one row, the outputs' addresses,
-    and M, which is 1, N and K.
+    are apart, the norm's vectors, the operands' addresses and strides, of no use for one row, the
+    outputs' addresses, and M, which is 1, N and K.
 
     Args:
         epilogue: of one or two products, with nothing reduced.
@@ -80,8 +87,10 @@ def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
         "$fields": "u64 x; "
         + "".join(f"u64 w{i}; " for i in products)
         + "u64 apart; "
+        + "".join(f"u64 v{i}; " for i, _ in enumerate(shape.vectors))
         + "".join(f"u64 p{i}, s{i}; " for i, _ in operands)
         + "".join(f"u64 o{i}; " for i, _ in outputs),
+        **(normalising(shape.norm, shape.vectors) if shape.norm else _AS_IT_IS),
         "$type": TYPES[dtype],
         "$weights": "\n".join(_WEIGHT.format(i=i) for i in products),
         "$given": element_parameters(epilogue),
@@ -116,6 +125,12 @@ def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
     return filled(TEXT, replaced, defined)
 
 
+_AS_IT_IS = {
+    "$adds_up": "",
+    "$x_in_place": """\
+  for (u32 i = thread * 8; i < t.K; i += WARPS * 256)
+    keep(x + i * 2, *(const pack<u32, 4>*)(t.x + i * 2));""",
+}
 _INDEX = {"scalar": "0", "row": "n", "column": "0", "full": "n"}
 _WEIGHT = """\
             const u64 at{i} = t.w{i} + (n * t.apart + k) * 2;
@@ -135,6 +150,17 @@ __device__ __forceinline__ pack<u32, 4> words(u32 from) {
                : "r"(from) : "memory");
   return read;
 }
+__device__ __forceinline__ void keep(u32 to, const pack<u32, 4>& four) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+               :: "r"(to), "r"(four.of[0]), "r"(four.of[1]), "r"(four.of[2]), "r"(four.of[3])
+               : "memory");
+}
+__device__ __forceinline__ float number(const pack<u32, 4>& eight, int i) {
+  float two[2];
+  widen(eight.of[i / 2], two, $type());
+  return two[i % 2];
+}
+$adds_up
 $helpers
 __device__ __forceinline__ void element($given) {
 $steps
@@ -184,12 +210,7 @@ $weights
   }
   // The kernel in front may write x, what results need besides, and where results lie.
 $awaits
-  for (u32 i = thread * 8; i < t.K; i += WARPS * 256) {
-    const pack<u32, 4> read = *(const pack<u32, 4>*)(t.x + i * 2);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(x + i * 2), "r"(read.of[0]), "r"(read.of[1]), "r"(read.of[2]),
-                    "r"(read.of[3]) : "memory");
-  }
+$x_in_place
   asm volatile("bar.sync 1, %0;" :: "n"(WARPS * 32) : "memory");
   u32 slot = 0, phase = 0;
   for (u32 n = blockIdx.x + warp * gridDim.x; n < t.N; n += WARPS * gridDim.x) {

@@ -27,14 +27,18 @@ _LAUNCH = 1.0
 _HALF = 1.0
 
 
-def candidates(problem: NormedProblem, apart: Iterable[Tile]) -> tuple[Candidate, ...]:
+def candidates(
+    problem: NormedProblem, apart: Iterable[Tile], ring: Tile | None = None
+) -> tuple[Candidate, ...]:
     """Inductor's norm with its products and with ours, and both in one kernel.
 
     Args:
         problem: to be computed.
         apart: the tiles that rules that are on would time for the products alone.
+        ring: of the kernel for one row in CUDA C++, where it takes the products.
     """
     tiles = kernel.choices(problem.norm, problem.epilogues)
+    tiles = tiles if ring is None else (ring, *tiles)
     traced = partial(_traced, problem=problem)
     found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), traced=traced)]
     for tile in apart:

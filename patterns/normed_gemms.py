@@ -10,7 +10,8 @@ and likewise with ``layer_norm``.
 
 and r, which needs all of x, may come last. The kernels for one row read all of x in each program,
 multiply in fp32, and so need no kernel in front of them. Nothing is rounded where eager rounds n.
-Of a LayerNorm each program computes mean and variance before its products.
+Of a LayerNorm each program computes mean and variance before its products. The kernel for one row
+in CUDA C++ has n in shared memory, rounded as eager rounds it.
 
 The products are a gated pair, one product with what is behind it, or several with their biases.
 Where x is made by code that Inductor generates anyway the norm is computed there, and costs
@@ -20,7 +21,7 @@ product of one row, whose kernel then adds the residual.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,8 +156,10 @@ def _check(site: Site) -> Accept | Reject:
     problem = _problem(found)
     if problem is None:
         return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
-    apart = _tiles_apart(found, problem) if options.rule_on(_rule_for_products(found)) else ()
-    choice = choose(problem, options, candidates(problem, apart))
+    named = _usable(found)
+    alone = options.rule_on(_rule_for_products(found))
+    apart = _tiles_apart(found, problem, named) if alone else ()
+    choice = choose(problem, options, candidates(problem, apart, _ring(found, named)))
     if choice.candidate.startswith(APART):
         text = f"left to the rules for products: {choice.why}"
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
@@ -169,16 +172,31 @@ def _check(site: Site) -> Accept | Reject:
     return verdict
 
 
-def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
+def _usable(found: _Found) -> Mapping[str, Tile]:
+    """The tiles that can compute products of one epilogue without the norm, by name."""
+    if found.siblings is not None:
+        return {}
+    operands = found.operands[found.norm.norm.vectors :]
+    return gemm_candidates.usable(found.x, found.weights, operands, found.epilogues[0], 1)
+
+
+def _tiles_apart(
+    found: _Found, problem: NormedProblem, named: Mapping[str, Tile]
+) -> Sequence[Tile]:
     """What the rule for the products alone would time."""
     if found.siblings is not None:
         return timed_tiles(1, found.x.device)
-    (region,) = found.regions
-    operands = found.operands[found.norm.norm.vectors :]
-    named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
-    processors = multiprocessors(found.x.device)
-    products, n = region.epilogue.products, problem.widths[0]
-    return [named[name] for name in likely(named, products, 1, n, problem.k, processors)]
+    processors, n = multiprocessors(found.x.device), problem.widths[0]
+    few = likely(named, found.epilogues[0].products, 1, n, problem.k, processors)
+    return [named[name] for name in few]
+
+
+def _ring(found: _Found, named: Mapping[str, Tile]) -> Tile | None:
+    """The tile of the kernel in CUDA C++ that computes the norm, too; None where there is none."""
+    norm = found.norm.norm
+    vectors = found.operands[: norm.vectors]
+    rings = (tile for tile in named.values() if tile.form == "ring")
+    return next((one for one in rings if kernel.in_cuda(norm, vectors, one)), None)
 
 
 def _rule_for_products(found: _Found) -> str:

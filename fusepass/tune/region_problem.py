@@ -16,7 +16,7 @@ from fusepass.tune.problem import Problem, in_tf32, rounded
 # timed otherwise, is timed again.
 _MANY = 10  # of up to 128 rows, too, and of rows that begin anywhere in a line of L2
 _FEW = 8  # rows
-_ONE = 11  # row
+_ONE = 12  # row
 _ROUNDED = 9  # to TF32
 _MOST_FEW = 128  # rows
 _FEWEST = 64  # up to these no kernel for many rows is timed

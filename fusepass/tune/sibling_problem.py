@@ -38,7 +38,7 @@ class SiblingProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
-            f"kernels {self.generation + (self.dtype is torch.float32) + 2 * (self.m == 1)}",
+            f"kernels {self.generation + (self.dtype is torch.float32) + 4 * (self.m == 1)}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")

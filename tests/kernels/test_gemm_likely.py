@@ -56,14 +56,29 @@ def of_a_hopper(products: int, m: int) -> dict[str, Tile]:
 
 
 def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one product the kernel that has nothing to do with other rows, too: three are timed."""
+    """The kernel for one row, and plain loads: for single products two tiles of them."""
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
-    for products, forms in ((1, ["ring", "stream", "row"]), (2, ["stream", "row"])):
+    for products, k, steps in (
+        (1, 4096, [2048, 1024, 2048]),
+        (1, 2048, [2048, 1024, 512]),
+        (1, 1024, [2048, 512, 512]),
+        (2, 4096, [1024, 2048]),
+        (2, 2048, [1024, 512]),
+    ):
         named = of_a_hopper(products, 1)
-        assert [named[name].form for name in likely(named, products, 1, 4096)] == forms
-        assert any(named[name].form == "ring" for name in every_likely(named, 1))
+        found = [named[name] for name in likely(named, products, 1, 4096, k)]
+        assert [tile.form for tile in found] == ["ring"] + ["row"] * (len(steps) - 1)
+        assert [tile.k for tile in found] == steps
+        assert {tile.name for tile in found} <= set(every_likely(named, 1))
         several = of_a_hopper(products, 2)
         assert not any(tile.form == "ring" for tile in several.values())
+
+
+def test_one_row_too_long_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    named = {name: tile for name, tile in of_a_hopper(1, 1).items() if tile.form != "ring"}
+    found = [named[name].form for name in likely(named, 1, 1, 4096, 40000)]
+    assert found == ["stream", "row"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +88,7 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, 1024, 512),
         (1, 2040, 512),
         (1, 2048, 1024),
-        (2, 2048, 256),
+        (2, 2048, 512),
         (2, 4096, 2048),
     ],
 )
@@ -211,7 +226,7 @@ def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
 @pytest.mark.parametrize(
     ("products", "m", "n", "k", "rows", "columns", "blocks"),
     [
-        (2, 1, 14336, 4096, 8, 56, 1),  # two tiles for each of nearly all
+        (2, 8, 14336, 4096, 8, 56, 1),  # two tiles for each of nearly all
         (2, 64, 14336, 4096, 64, 56, 1),
         (1, 16, 4096, 14336, 16, 64, 2),
         (1, 64, 4096, 14336, 64, 64, 2),
@@ -239,7 +254,7 @@ def test_streams_by_what_a_multiprocessor_loads(
     named = of_a_hopper(products, m)
     first, second = (named[name] for name in likely(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
-    assert second.form == ("row" if m == 1 else "rows")
+    assert second.form == "rows"
     wide = every_likely(named, m)
     assert {named[name].m for name in wide if named[name].form == "stream"} == {rows}
     assert {first.name, second.name} <= set(wide)
