@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 
 from fusepass.graph.epilogue import Epilogue, Operand
 from fusepass.kernels.epilogue_text import expression, value_text
@@ -78,9 +79,9 @@ def _single(found: re.Match[str]) -> str:
     return f"{found[0]}f"
 
 
-def element_helpers(epilogue: Epilogue) -> str:
-    """The functions that the text of an epilogue's element calls."""
-    return _HELPERS.replace("$special\n", special_functions_in_cuda(finest([epilogue])))
+def element_helpers(epilogues: Sequence[Epilogue]) -> str:
+    """The functions that the text of elements of some epilogues calls."""
+    return _HELPERS.replace("$special\n", special_functions_in_cuda(finest(epilogues)))
 
 
 _HELPERS = """

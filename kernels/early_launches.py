@@ -99,19 +99,14 @@ def _has_kernels_of_users(node: object) -> bool:
 
 
 def _tile(node: fx.Node) -> Tile | None:
-    """Of a product's kernel, also of one behind a norm in CUDA C++; None of other nodes."""
-    if not _is_product(node):
+    """Of a product's kernel, of one behind a norm in CUDA C++; None of other nodes."""
+    if _calls(node, "gemm_region"):
+        return tiles(parse(str(node.args[3]))).get(str(node.args[4]))
+    if not _calls(node, "normed_gemms"):
         return None
-    *norm, epilogue = str(node.args[3]).split(" ")
-    found = tiles(parse(epilogue)).get(str(node.args[4]))
-    return None if norm and found is not None and found.cuda is None else found
-
-
-def _is_product(node: fx.Node) -> bool:
-    """Whether a node is a product or a gated pair, of a norm or not."""
-    if _calls(node, "normed_gemms"):
-        return str(node.args[3]).count(" ") == 1  # a norm and one epilogue of all products
-    return _calls(node, "gemm_region")
+    first = str(node.args[3]).split(" ")[1]  # epilogue behind the norm
+    found = tiles(parse(first)).get(str(node.args[4]))
+    return found if found is not None and found.form == "ring" else None
 
 
 def _calls(node: fx.Node, name: str) -> bool:
@@ -123,11 +118,10 @@ def _may_lead(node: object) -> bool:
     """Whether a node's kernel can let the next launch begin."""
     if not isinstance(node, fx.Node):
         return False
-    if _calls(node, "normed_gemms"):
-        return _is_product(node)
     tile = _tile(node)
     if tile is None:
-        return False
+        # in Triton a norm and one epilogue of all products
+        return _calls(node, "normed_gemms") and str(node.args[3]).count(" ") == 1
     return tile.plain if tile.cuda is None else not isinstance(tile.cuda, Shape)
 
 
@@ -143,7 +137,7 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
     for user in node.users:
         if user.target is operator.getitem or _is_view(user):
             yield from _readers(user)
-        elif _is_product(user) and user.args[0] is node:
+        elif _tile(user) is not None and user.args[0] is node:
             yield user
 
 

@@ -356,7 +356,7 @@ def plan(
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
     if chosen.cuda is not None:
-        return hopper_cuda_launch.host_call(values, products, parsed, overlapping(chosen.cuda))
+        return hopper_cuda_launch.host_call(values, products, epilogue, overlapping(chosen.cuda))
     each, batches = _programs(x, weights[0], parsed, chosen)
     made = [
         (getattr(torch, output.dtype), shape)

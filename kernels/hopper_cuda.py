@@ -145,7 +145,7 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$sent": _made(epilogue, width, half) + SENT,
         "$fewer": REGISTERS.format("dec", shape.registers[0]) * shape.many,
         "$more_registers": REGISTERS.format("inc", shape.registers[1]) * shape.many,
-        "$helpers": element_helpers(epilogue),
+        "$helpers": element_helpers([epilogue]),
         "$name": NAME,
     }
     defined = {

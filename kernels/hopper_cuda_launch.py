@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any
@@ -57,12 +58,22 @@ def _cut(kind: str, *numbers: Any) -> Cut:
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str, cut: Cut, dtype: str, device: int) -> Any:
     """The driver's kernel, with as much shared memory as its blocks need at most."""
-    epilogue = parse(text)
+    epilogues = [parse(one) for one in text.split()]
     _, name, source = _KINDS[numbers_of(cut)[0]]
+    given = epilogues if isinstance(cut, Row) else epilogues[0]
     with torch.cuda.device(device):
-        made = kept_cubins.compiled(source(epilogue, cut, dtype), name, "90a")
-        nvrtc.give_shared_memory(made, cut.shared(epilogue))
+        made = kept_cubins.compiled(source(given, cut, dtype), name, "90a")
+        nvrtc.give_shared_memory(made, cut.shared(epilogues[0]))
     return made
+
+
+def _whole(text: str) -> Epilogue:
+    """An epilogue that has the products, operands and outputs of all of a text, and no steps."""
+    each = [parse(one) for one in text.split()]
+    if len(each) == 1:
+        return each[0]
+    operands = tuple(operand for one in each for operand in one.operands)
+    return Epilogue(len(each), operands, (), tuple(made for one in each for made in one.outputs))
 
 
 def prepare(epilogue: Epilogue, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
@@ -90,20 +101,21 @@ def filler(
     the addresses of these tensors are asked for.
 
     Args:
-        text: of the epilogue.
+        text: of the epilogue, or of one for each product, with spaces in between.
         shape: by :func:`numbers_of`.
         dtype: of x and the weights; torch's name.
-        sizes: N and K.
+        sizes: N, of all products that have epilogues of their own, and K.
         strides: from row to row of x, and from column to column of the weights.
         device: its number.
     """
-    epilogue, cut = parse(text), _cut(*shape)
+    epilogue, cut = _whole(text), _cut(*shape)
     kernel = _compiled(text, cut, dtype, device)
     (n, k), products = sizes, epilogue.products
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
     values_of = _values_of(epilogue, cut, dtype, sizes, strides)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    shared = cut.shared(epilogue, k) if isinstance(cut, Row) else cut.shared(epilogue)
+    first = parse(text.split()[0])
+    shared = cut.shared(first, k) if isinstance(cut, Row) else cut.shared(first)
     # Code from a cache may have been made where the driver was newer.
     early = not isinstance(cut, Shape) and cut.early and nvrtc.begins_early()
     held: dict[tuple[int, ...], _Held] = {}
@@ -154,6 +166,8 @@ def _values_of(
     by_threads = not isinstance(cut, Shape)  # or results are written by TMA
     vectors = vectors_of(cut)
     addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, Row)
+    begins = [*itertools.accumulate(_widths(cut))][:-1]
+    addresses += [f"b{i}" for i in range(1, len(begins) + 1)]
     addresses += [f"v{i}" for i in range(vectors)]
     for i in range(len(epilogue.operands)):
         addresses += [f"p{i}", f"s{i}"]
@@ -170,7 +184,7 @@ def _values_of(
         numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
         numbers += outputs if by_threads else []
         if isinstance(cut, Row):
-            return [table(x, *weights, strides[1], *of_norm, *numbers, m, n, k)]
+            return [table(x, *weights, strides[1], *begins, *of_norm, *numbers, m, n, k)]
         x_rows, w_rows = cut.boxes(products)
         maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
         maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
@@ -192,24 +206,20 @@ def _map(
     return tensor_map(of, address, *sizes, stride)
 
 
-def host_call(values: Sequence[Tensor], products: int, epilogue: Epilogue, cut: Cut) -> HostCall:
+def host_call(values: Sequence[Tensor], products: int, text: str, cut: Cut) -> HostCall:
     """What generated code calls to launch a kernel.
 
     Args:
         values: fake tensors of x, the weights, a norm's vectors and the operands.
         products: how many weights there are.
-        epilogue: of their products.
+        text: of the epilogue, or of one for each product, with spaces in between.
         cut: of the kernel.
     """
-    x, first, operands = values[0], values[1], values[1 + products + vectors_of(cut) :]
-    kinds = zip(epilogue.operands, operands, strict=True)
-    apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
-    m, n = x.shape[0], first.shape[1]
-    outputs = [(getattr(torch, one.dtype), (m, n), (n, 1)) for one in epilogue.outputs]
-    dtype = str(x.dtype).removeprefix("torch.")
-    strides = x.stride(0), first.stride(1)
-    of = epilogue.text(), numbers_of(cut), dtype, (n, first.shape[0]), strides, x.device.index or 0
-    return HostCall(filler.__module__, "filler", of, outputs, (m, *apart))
+    x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
+    outputs = [(dtype, (x.shape[0], n), (n, 1)) for dtype, n in _outputs(weights, text, cut)]
+    of = *_of_kernel(x, weights, text, cut), x.device.index or 0
+    numbers = (x.shape[0], *_apart(operands, text, cut))
+    return HostCall(filler.__module__, "filler", of, outputs, numbers)
 
 
 def launch(
@@ -220,12 +230,36 @@ def launch(
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return launch(x, weights, operands, text, cut)
-    epilogue, first = parse(text), weights[0]
-    (m, k), n = x.shape, first.shape[1]
-    dtype, strides = str(x.dtype).removeprefix("torch."), (x.stride(0), first.stride(1))
-    fill = filler(text, numbers_of(cut), dtype, (n, k), strides, device)
-    outputs = [x.new_empty((m, n), dtype=getattr(torch, one.dtype)) for one in epilogue.outputs]
-    kinds = zip(epilogue.operands, operands[vectors_of(cut) :], strict=True)
-    apart = [one.stride(0) for kind, one in kinds if kind.kind == "full"]
-    fill(m, *apart, x, *weights, *operands, *outputs)
+    fill, m = filler(*_of_kernel(x, weights, text, cut), device), x.shape[0]
+    outputs = [x.new_empty((m, n), dtype=dtype) for dtype, n in _outputs(weights, text, cut)]
+    fill(m, *_apart(operands, text, cut), x, *weights, *operands, *outputs)
     return outputs
+
+
+def _of_kernel(x: Tensor, weights: Sequence[Tensor], text: str, cut: Cut) -> tuple[Any, ...]:
+    """What :func:`filler` is given, but for the device."""
+    first, dtype = weights[0], str(x.dtype).removeprefix("torch.")
+    n = sum(_widths(cut)) or first.shape[1]
+    return text, numbers_of(cut), dtype, (n, first.shape[0]), (x.stride(0), first.stride(1))
+
+
+def _outputs(weights: Sequence[Tensor], text: str, cut: Cut) -> list[tuple[torch.dtype, Any]]:
+    """Dtype and columns of each output."""
+    each = [parse(one) for one in text.split()]
+    widths = _widths(cut) or (weights[0].shape[1],)
+    return [
+        (getattr(torch, output.dtype), n)
+        for n, epilogue in zip(widths, each, strict=True)
+        for output in epilogue.outputs
+    ]
+
+
+def _apart(operands: Sequence[Tensor], text: str, cut: Cut) -> list[Any]:
+    """How far rows of operands of kind ``full`` are apart."""
+    kinds = zip(_whole(text).operands, operands[vectors_of(cut) :], strict=True)
+    return [one.stride(0) for kind, one in kinds if kind.kind == "full"]
+
+
+def _widths(cut: Cut) -> tuple[int, ...]:
+    """Of products with epilogues of their own."""
+    return cut.widths if isinstance(cut, Row) else ()

@@ -13,6 +13,7 @@ Weights lie as (N, K).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusepass.graph.epilogue import Epilogue
@@ -43,6 +44,7 @@ class Row:
         leads: whether it lets such a launch behind it begin.
         norm: of x, by :meth:`fusepass.graph.norm.Norm.text`, if it is to be normalised.
         vectors: dtypes of the norm's gain and shift, as torch calls them.
+        widths: columns of each product, where each has an epilogue of its own.
     """
 
     piece: int
@@ -52,6 +54,7 @@ class Row:
     leads: bool = False
     norm: str = ""
     vectors: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -69,60 +72,92 @@ class Row:
         return beside + slots * (epilogue.products * self.piece * 2 + 16)
 
 
-def hopper_row(epilogue: Epilogue, shape: Row, dtype: str) -> str:
+def hopper_row(epilogues: Sequence[Epilogue], shape: Row, dtype: str) -> str:
     """The source of ``fusepass_gemm_row``.
 
     Its parameter is a structure of the addresses of x and the weights, how far the weights' rows
-    are apart, the norm's vectors, the operands' addresses and strides, of no use for one row, the
-    outputs' addresses, and M, which is 1, N and K.
+    are apart, the columns at which products but the first begin, the norm's vectors, the operands'
+    addresses and strides, of no use for one row, the outputs' addresses, and M, which is 1, N and
+    K. Operands and outputs are those of the first epilogue, then of the next.
 
     Args:
-        epilogue: of one or two products, with nothing reduced.
+        epilogues: one of one or two products, or one for each product; with nothing reduced.
         shape: of its pieces.
         dtype: of x and the weights, ``float16`` or ``bfloat16``.
     """
-    products = range(epilogue.products)
-    outputs, operands = list(enumerate(epilogue.outputs)), list(enumerate(epilogue.operands))
+    several, products = len(epilogues) > 1, epilogues[0].products
+    weights = range(max(products, len(epilogues)))
+    operands = [one for epilogue in epilogues for one in epilogue.operands]
+    count = sum(len(epilogue.outputs) for epilogue in epilogues)
+    address = "".join(f"part == {i} ? t.w{i} : " for i in weights[:-1]) + f"t.w{weights[-1]}"
+    addresses = [address] if several else [f"t.w{i}" for i in weights]
     replaced = {
         "$fields": "u64 x; "
-        + "".join(f"u64 w{i}; " for i in products)
+        + "".join(f"u64 w{i}; " for i in weights)
         + "u64 apart; "
+        + "".join(f"u64 b{i}; " for i in weights[1:] if several)
         + "".join(f"u64 v{i}; " for i, _ in enumerate(shape.vectors))
-        + "".join(f"u64 p{i}, s{i}; " for i, _ in operands)
-        + "".join(f"u64 o{i}; " for i, _ in outputs),
+        + "".join(f"u64 p{i}, s{i}; " for i, _ in enumerate(operands))
+        + "".join(f"u64 o{i}; " for i in range(count)),
         **(normalising(shape.norm, shape.vectors) if shape.norm else _AS_IT_IS),
         "$type": TYPES[dtype],
-        "$weights": "\n".join(_WEIGHT.format(i=i) for i in products),
-        "$given": element_parameters(epilogue),
-        "$steps": "\n".join(element_steps(epilogue)),
-        "$read": "\n".join(
-            f"      const {TYPES[one.dtype]} a{i} = "
-            f"((const {TYPES[one.dtype]}*)t.p{i})[{_INDEX[one.kind]}];"
-            for i, one in operands
-        ),
-        "$values": ", ".join(
-            [
-                *(f"sums[{i}]" for i in products),
-                *(f"get(a{i})" for i, _ in operands),
-                *(f"r[{i}]" for i, _ in outputs),
-            ]
-        ),
-        "$stored": "\n".join(
-            f"        put(({TYPES[one.dtype]}*)t.o{i} + n, r[{i}]);" for i, one in outputs
-        ),
+        "$located": _located(len(epilogues)),
+        "$weights": "\n".join(_WEIGHT.format(i=i, at=at) for i, at in enumerate(addresses)),
+        **_elements(epilogues),
         "$leads": LEADS * shape.leads,
         "$awaits": AWAITS * shape.early,
-        "$helpers": element_helpers(epilogue),
+        "$helpers": element_helpers(epilogues),
         "$name": NAME,
     }
     defined = {
         "PIECE": shape.piece,
         "STAGES": shape.stages,
         "WARPS": shape.warps,
-        "PRODUCTS": epilogue.products,
-        "OUTPUTS": len(outputs),
+        "PRODUCTS": products,
     }
     return filled(TEXT, replaced, defined)
+
+
+def _located(parts: int) -> str:
+    """Lines that say of which product column n is, and of what number there."""
+    lines = ["u32 part = 0, c = n;"] if parts > 1 else ["const u32 c = n;"]
+    lines += [f"if (n >= t.b{i}) {{ part = {i}; c = n - t.b{i}; }}" for i in range(1, parts)]
+    return "\n".join("    " + line for line in lines)
+
+
+def _elements(epilogues: Sequence[Epilogue]) -> dict[str, str]:
+    """What reads, computes and stores a column's results: of several products that of its own."""
+    functions, read, made = [], [], []
+    several, operand, output = len(epilogues) > 1, 0, 0
+    for part, epilogue in enumerate(epilogues):
+        only = f"if (part == {part}) " * several
+        given = element_parameters(epilogue)
+        steps = "\n".join(element_steps(epilogue))
+        functions.append(f"__device__ __forceinline__ void element{part}({given}) {{\n{steps}\n}}")
+        values = [f"sums[{i}]" for i in range(epilogue.products)]
+        for one in epilogue.operands:
+            kind = TYPES[one.dtype]
+            read.append(f"    {kind} a{operand} = {kind}();")
+            read.append(
+                f"    {only}a{operand} = ((const {kind}*)t.p{operand})[{_INDEX[one.kind]}];"
+            )
+            values.append(f"get(a{operand})")
+            operand += 1
+        values += [f"r[{i}]" for i, _ in enumerate(epilogue.outputs)]
+        stored = []
+        for i, made_of in enumerate(epilogue.outputs):
+            stored.append(f"put(({TYPES[made_of.dtype]}*)t.o{output} + c, r[{i}]);")
+            output += 1
+        made.append(
+            f"    {only}{{\n      float r[{len(epilogue.outputs)}];\n"
+            f"      element{part}({', '.join(values)});\n"
+            f"      if (lane == 0) {{ {' '.join(stored)} }}\n    }}"
+        )
+    return {
+        "$functions": "\n".join(functions),
+        "$read": "\n".join(read),
+        "$made": "\n".join(made),
+    }
 
 
 _AS_IT_IS = {
@@ -131,9 +166,9 @@ _AS_IT_IS = {
   for (u32 i = thread * 8; i < t.K; i += WARPS * 256)
     keep(x + i * 2, *(const pack<u32, 4>*)(t.x + i * 2));""",
 }
-_INDEX = {"scalar": "0", "row": "n", "column": "0", "full": "n"}
+_INDEX = {"scalar": "0", "row": "c", "column": "0", "full": "c"}
 _WEIGHT = """\
-            const u64 at{i} = t.w{i} + (n * t.apart + k) * 2;
+            const u64 at{i} = ({at}) + (c * t.apart + k) * 2;
             fetch_once(to + {i} * PIECE * 2, at{i}, size, barrier, policy);"""
 
 TEXT = """
@@ -162,9 +197,7 @@ __device__ __forceinline__ float number(const pack<u32, 4>& eight, int i) {
 }
 $adds_up
 $helpers
-__device__ __forceinline__ void element($given) {
-$steps
-}
+$functions
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32, 1)
 $name(const __grid_constant__ table_t t) {
@@ -196,6 +229,7 @@ $leads
           for (u32 of = 0; of < WARPS; ++of) {
             const u64 n = first + of * gridDim.x;
             if (n >= t.N) break;
+$located
             const u32 place = of * STAGES + slot;
             await(empty + 8 * place, phase);
             const u32 barrier = full + 8 * place, to = base + place * STEP;
@@ -214,6 +248,7 @@ $x_in_place
   asm volatile("bar.sync 1, %0;" :: "n"(WARPS * 32) : "memory");
   u32 slot = 0, phase = 0;
   for (u32 n = blockIdx.x + warp * gridDim.x; n < t.N; n += WARPS * gridDim.x) {
+$located
 $read
     float d[PRODUCTS][8] = {};
     for (u32 j = 0; j < pieces; ++j) {
@@ -252,11 +287,7 @@ $read
         sum += __shfl_xor_sync(0xffffffffu, sum, apart);
       sums[one] = sum;
     }
-    float r[OUTPUTS];
-    element($values);
-    if (lane == 0) {
-$stored
-    }
+$made
   }
 }
 """

@@ -121,7 +121,7 @@ def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
         ),
         "$leads": LEADS * shape.leads,
         "$awaits": AWAITS * shape.early,
-        "$helpers": element_helpers(epilogue),
+        "$helpers": element_helpers([epilogue]),
         "$name": NAME,
     }
     defined = {

@@ -129,26 +129,49 @@ def choices(norm: Norm, epilogues: Sequence[Epilogue]) -> tuple[Tile, ...]:
     return _PAIR if epilogues[0].products == 2 else _ONE
 
 
-def in_cuda(norm: Norm, vectors: Sequence[Tensor], tile: Tile) -> Row | None:
-    """How the kernel in CUDA C++ is told of a norm; None of another tile, or other vectors.
+def in_cuda(
+    norm: Norm,
+    epilogues: Sequence[Epilogue],
+    weights: Sequence[Tensor],
+    vectors: Sequence[Tensor],
+    tile: Tile,
+) -> Row | None:
+    """How the kernel in CUDA C++ is told of products; None where it computes none of them.
 
     Args:
         norm: of x.
-        vectors: its gain, and its shift if it has one; fake tensors, too.
+        epilogues: one of all products, or one for each.
+        weights: of the products; fake tensors, too.
+        vectors: the norm's gain, and its shift if it has one; likewise.
         tile: of form ``ring``.
     """
     cut, dtypes = tile.cuda, [str(one.dtype).removeprefix("torch.") for one in vectors]
-    if not isinstance(cut, Row) or not all(one in TYPES and one != "bool" for one in dtypes):
+    sizes = [weights[0].stride(1), *(size for weight in weights for size in weight.shape)]
+    if not isinstance(cut, Row) or not all(isinstance(size, int) for size in sizes):
         return None
-    return replace(cut, norm=norm.text(), vectors=tuple(dtypes))
+    if not all(tile.takes(1, weights, one) for one in epilogues):
+        return None
+    if not all(one in TYPES and one != "bool" for one in dtypes):
+        return None
+    widths = tuple(weight.shape[1] for weight in weights) if len(epilogues) > 1 else ()
+    return replace(cut, norm=norm.text(), vectors=tuple(dtypes), widths=widths)
+
+
+def ring(epilogues: Sequence[Epilogue], memory: int = 1 << 30) -> Tile | None:
+    """The tile of the kernel in CUDA C++; None where shared memory is too small for it.
+
+    Args:
+        epilogues: one of all products, or one for each.
+        memory: shared memory in bytes that one program may have.
+    """
+    every = tiles(epilogues[0], memory).values()
+    return next((tile for tile in every if tile.form == "ring"), None)
 
 
 def _tile_of(epilogues: Sequence[Epilogue], name: str) -> Tile | None:
-    """Of that name; the kernel in CUDA C++ computes products of one epilogue."""
-    if name in _NAMED or len(epilogues) > 1:
-        return _NAMED.get(name)
-    found = tiles(epilogues[0]).get(name)
-    return found if found is not None and found.form == "ring" else None
+    """Of that name."""
+    found = ring(epilogues)
+    return found if found is not None and found.name == name else _NAMED.get(name)
 
 
 # --- kernel ---------------------------------------------------------------------------------------
@@ -230,9 +253,10 @@ def launch(
 ) -> list[Tensor]:
     """Run the kernel now; for timing, and for tests."""
     norm, epilogues = parsed(text)
-    cut = in_cuda(norm, operands[: norm.vectors], tile)
+    cut = in_cuda(norm, epilogues, weights, operands[: norm.vectors], tile)
     if cut is not None:
-        return hopper_cuda_launch.launch(x, weights, operands, epilogues[0].text(), cut)
+        rest = sibling_gemms.text_of(epilogues)
+        return hopper_cuda_launch.launch(x, weights, operands, rest, cut)
     outputs = [x.new_empty(shape, dtype=dtype) for dtype, shape in _made(weights, epilogues)]
     values = x, *weights, *operands
     given = _arguments(x, weights, operands, outputs, norm, epilogues, values, tile)
@@ -287,10 +311,11 @@ def plan(
     if tile is None or x.device.type != "cuda" or refuses(x, weights, operands, norm, epilogues):
         return None
     if tile.cuda is not None:
-        cut = in_cuda(norm, operands[: norm.vectors], tile)
-        if cut is None or not tile.takes(1, weights, epilogues[0]):
+        cut = in_cuda(norm, epilogues, weights, operands[: norm.vectors], tile)
+        if cut is None:
             return None
-        return hopper_cuda_launch.host_call(values, products, epilogues[0], overlapping(cut))
+        rest = sibling_gemms.text_of(epilogues)
+        return hopper_cuda_launch.host_call(values, products, rest, overlapping(cut))
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]

@@ -21,7 +21,7 @@ product of one row, whose kernel then adds the residual.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ from fusepass.graph.sibling_gemms import Siblings, siblings_of
 from fusepass.kernels import gemm_region, sibling_gemms
 from fusepass.kernels import normed_gemms as kernel
 from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import Tile, multiprocessors
+from fusepass.kernels.gemm_tiles import Tile, multiprocessors, shared_memory
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
@@ -53,6 +53,7 @@ from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
 from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private import nvrtc
 from fusepass.tune import REFERENCE, NormedProblem, choose
 from fusepass.tune.known_peaks import memory_of_device
 
@@ -156,10 +157,8 @@ def _check(site: Site) -> Accept | Reject:
     problem = _problem(found)
     if problem is None:
         return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
-    named = _usable(found)
-    alone = options.rule_on(_rule_for_products(found))
-    apart = _tiles_apart(found, problem, named) if alone else ()
-    choice = choose(problem, options, candidates(problem, apart, _ring(found, named)))
+    apart = _tiles_apart(found, problem) if options.rule_on(_rule_for_products(found)) else ()
+    choice = choose(problem, options, candidates(problem, apart, _ring(found)))
     if choice.candidate.startswith(APART):
         text = f"left to the rules for products: {choice.why}"
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
@@ -172,31 +171,26 @@ def _check(site: Site) -> Accept | Reject:
     return verdict
 
 
-def _usable(found: _Found) -> Mapping[str, Tile]:
-    """The tiles that can compute products of one epilogue without the norm, by name."""
-    if found.siblings is not None:
-        return {}
-    operands = found.operands[found.norm.norm.vectors :]
-    return gemm_candidates.usable(found.x, found.weights, operands, found.epilogues[0], 1)
-
-
-def _tiles_apart(
-    found: _Found, problem: NormedProblem, named: Mapping[str, Tile]
-) -> Sequence[Tile]:
+def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
     """What the rule for the products alone would time."""
     if found.siblings is not None:
         return timed_tiles(1, found.x.device)
-    processors, n = multiprocessors(found.x.device), problem.widths[0]
-    few = likely(named, found.epilogues[0].products, 1, n, problem.k, processors)
-    return [named[name] for name in few]
+    (region,) = found.regions
+    operands = found.operands[found.norm.norm.vectors :]
+    named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
+    processors = multiprocessors(found.x.device)
+    products, n = region.epilogue.products, problem.widths[0]
+    return [named[name] for name in likely(named, products, 1, n, problem.k, processors)]
 
 
-def _ring(found: _Found, named: Mapping[str, Tile]) -> Tile | None:
+def _ring(found: _Found) -> Tile | None:
     """The tile of the kernel in CUDA C++ that computes the norm, too; None where there is none."""
-    norm = found.norm.norm
-    vectors = found.operands[: norm.vectors]
-    rings = (tile for tile in named.values() if tile.form == "ring")
-    return next((one for one in rings if kernel.in_cuda(norm, vectors, one)), None)
+    norm, weights, operands = found.norm.norm, found.weights, found.operands
+    tile = kernel.ring(found.epilogues, shared_memory(found.x.device))
+    if tile is None or not nvrtc.is_there():
+        return None
+    cut = kernel.in_cuda(norm, found.epilogues, weights, operands[: norm.vectors], tile)
+    return tile if cut is not None else None
 
 
 def _rule_for_products(found: _Found) -> str:

@@ -88,10 +88,16 @@ def test_a_product_behind_one_of_few_rows(first: str, second: str) -> None:
 
 def test_behind_a_norm_with_its_products() -> None:
     made = Graph()
-    for text, several in (("norm epilogue", False), ("norm epilogue epilogue", True)):
-        made.pair = made.call(NORMED, made.x, [made.gate], [made.up], text, ROW)
-        assert begins_early(made.behind()) != several  # whose kernel is another
-        assert leads(made.pair) != several
+    one = PLAIN.text()
+    for text, tile, may in (
+        (f"norm {one}", ROW, True),
+        (f"norm {one} {one}", ROW, False),  # whose kernel in Triton is another
+        (f"norm {one}", RING, True),
+        (f"norm {one} {one}", RING, True),
+    ):
+        made.pair = made.call(NORMED, made.x, [made.gate], [made.up], text, tile)
+        assert begins_early(made.behind()) == may
+        assert leads(made.pair) == may
 
 
 def test_a_norm_with_its_products() -> None:
@@ -99,7 +105,7 @@ def test_a_norm_with_its_products() -> None:
     for tile, text, early in (
         (RING, f"norm {PLAIN.text()}", True),
         (ROW, f"norm {PLAIN.text()}", False),
-        (RING, f"norm {PLAIN.text()} {PLAIN.text()}", False),
+        (RING, f"norm {PLAIN.text()} {PLAIN.text()}", True),
     ):
         made = Graph(ROW)
         hidden = made.call(operator.getitem, made.pair, 0)

@@ -351,7 +351,7 @@ def test_what_generated_code_calls() -> None:
     shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
     operands = [fake(shapes[one.kind], getattr(torch, one.dtype)) for one in epilogue.operands]
     values = [fake((m, k), dtype), fake((n, k), dtype).t(), *operands]
-    call = hopper_cuda_launch.host_call(values, 1, epilogue, Shape(128, 224, 4))
+    call = hopper_cuda_launch.host_call(values, 1, epilogue.text(), Shape(128, 224, 4))
     assert isinstance(call, HostCall)
     assert eval(repr(call.arguments)) == call.arguments
     assert [kind for kind, *_ in call.outputs] == [dtype] * len(epilogue.outputs)

@@ -41,7 +41,7 @@ CASES = [
 @pytest.mark.parametrize(("epilogue", "cut"), CASES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_compiles(epilogue: Epilogue, cut: Row, dtype: str) -> None:
-    text = hopper_row(epilogue, cut, dtype)
+    text = hopper_row([epilogue], cut, dtype)
     assert compile_error(text, "sm_90a") is None
     assert not re.findall(r"(?m)^.*\$\w+.*$", text)  # every place is filled
 
@@ -69,7 +69,7 @@ def test_only_one_that_overlaps_waits_or_leads() -> None:
     cut = ring(ALL_KINDS)
     for early in (False, True):
         for leads in (False, True):
-            text = hopper_row(ALL_KINDS, replace(cut, early=early, leads=leads), "float16")
+            text = hopper_row([ALL_KINDS], replace(cut, early=early, leads=leads), "float16")
             assert ("griddepcontrol.wait" in text) == early
             assert ("griddepcontrol.launch_dependents" in text) == leads
     body = text[text.index('extern "C"') :]
@@ -107,5 +107,5 @@ def test_a_launch(driver: Driver, early: bool, new_driver: bool) -> None:
     assert list((ctypes.c_uint64 * len(wanted)).from_address(parameters[0])) == wanted
     sizes = (ctypes.c_uint32 * 3).from_address(parameters[0] + 8 * len(wanted))
     assert list(sizes) == [1, n, k]
-    assert driver.compiled[0] == hopper_row(ALL_KINDS, cut, "float16")
+    assert driver.compiled[0] == hopper_row([ALL_KINDS], cut, "float16")
     assert driver.compiled[1] == cut.shared(ALL_KINDS)
