@@ -34,10 +34,11 @@ def likely(
     *,
     matrices: bool = False,
 ) -> list[str]:
-    """The tiles of those that should be best for a product, at most two; of one row three.
+    """The tiles of those that should be best for a product, at most two; of one row four.
 
     Of few rows the smallest that hold all, on Hopper one that streams and one other. Of one row the
-    kernel for one row, and plain loads: of one product two tiles of those, of a pair one. The best
+    kernel for one row, and plain loads: of one product two tiles of those, and a stream if it is
+    large (with one for ``down`` an MLP on an H200 took up to 0.5 % less), of a pair one. The best
     of about 70 is then at most 7 % faster (on average 1), of pairs as fast, for 20 layers on an
     H100 and an H200 (``tests/perf/one_row_tiles.py``).
 
@@ -60,14 +61,15 @@ def likely(
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     rings = [name for name, tile in few.items() if tile.form == "ring"]
-    found = rings or _stream(few, products, n, k, processors)
+    streamed = not rings or (products == 1 and n * k >= _LARGE)
+    found = rings + (_stream(few, products, n, k, processors) if streamed else [])
     if few:
         others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
         least = min((tile.m for tile in others.values()), default=0)
         fitting = [name for name, tile in others.items() if tile.m == least]
         if least == 1:  # of a K that is no two steps the shortest step comes first
             fitting.sort(key=lambda name: others[name].k if 2 * others[name].k > k else 0)
-        found = found + fitting[: 3 - products if rings else 2 - len(found)]
+        found += fitting[: 3 - products if rings else 2 - len(found)]
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
@@ -109,6 +111,7 @@ def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: 
 
 
 _EXCHANGED = 96 << 10  # bytes
+_LARGE = 24 << 20  # numbers of a weight; of less a stream takes up to twice as long for one row
 _LINE = 64  # numbers of a half type in a line of L2
 
 

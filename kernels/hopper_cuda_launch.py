@@ -46,9 +46,9 @@ def numbers_of(cut: Cut) -> tuple[Any, ...]:
     return (kind, *astuple(cut))
 
 
-def vectors_of(cut: Cut) -> int:
+def _vectors(cut: Cut) -> int:
     """How many vectors of a norm its kernel reads."""
-    return len(cut.vectors) if isinstance(cut, Row) else 0
+    return len(cut.vector_dtypes) if isinstance(cut, Row) else 0
 
 
 def _cut(kind: str, *numbers: Any) -> Cut:
@@ -58,7 +58,7 @@ def _cut(kind: str, *numbers: Any) -> Cut:
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str, cut: Cut, dtype: str, device: int) -> Any:
     """The driver's kernel, with as much shared memory as its blocks need at most."""
-    epilogues = [parse(one) for one in text.split()]
+    epilogues = _each(text)
     _, name, source = _KINDS[numbers_of(cut)[0]]
     given = epilogues if isinstance(cut, Row) else epilogues[0]
     with torch.cuda.device(device):
@@ -67,22 +67,35 @@ def _compiled(text: str, cut: Cut, dtype: str, device: int) -> Any:
     return made
 
 
+@functools.lru_cache(maxsize=512)
+def _each(text: str) -> tuple[Epilogue, ...]:
+    """The epilogues of a text: one of all products, or one for each."""
+    return tuple(map(parse, text.split()))
+
+
+@functools.lru_cache(maxsize=512)
 def _whole(text: str) -> Epilogue:
     """An epilogue that has the products, operands and outputs of all of a text, and no steps."""
-    each = [parse(one) for one in text.split()]
+    each = _each(text)
     if len(each) == 1:
         return each[0]
     operands = tuple(operand for one in each for operand in one.operands)
     return Epilogue(len(each), operands, (), tuple(made for one in each for made in one.outputs))
 
 
-def prepare(epilogue: Epilogue, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
+def prepare(text: str, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
+
+    Args:
+        text: of the epilogue, or of one for each product, with spaces in between.
+        cut: of the kernel.
+        dtype: of x and the weights.
+        device: to be launched on.
 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _compiled(epilogue.text(), cut, str(dtype).removeprefix("torch."), device.index or 0)
+    _compiled(text, cut, str(dtype).removeprefix("torch."), device.index or 0)
 
 
 @functools.lru_cache(maxsize=512)
@@ -114,7 +127,7 @@ def filler(
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
     values_of = _values_of(epilogue, cut, dtype, sizes, strides)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    first = parse(text.split()[0])
+    first = _each(text)[0]
     shared = cut.shared(first, k) if isinstance(cut, Row) else cut.shared(first)
     # Code from a cache may have been made where the driver was newer.
     early = not isinstance(cut, Shape) and cut.early and nvrtc.begins_early()
@@ -164,7 +177,7 @@ def _values_of(
     (n, k), products = sizes, epilogue.products
     kinds = [output.dtype for output in epilogue.outputs]
     by_threads = not isinstance(cut, Shape)  # or results are written by TMA
-    vectors = vectors_of(cut)
+    vectors = _vectors(cut)
     addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, Row)
     begins = [*itertools.accumulate(_widths(cut))][:-1]
     addresses += [f"b{i}" for i in range(1, len(begins) + 1)]
@@ -245,18 +258,17 @@ def _of_kernel(x: Tensor, weights: Sequence[Tensor], text: str, cut: Cut) -> tup
 
 def _outputs(weights: Sequence[Tensor], text: str, cut: Cut) -> list[tuple[torch.dtype, Any]]:
     """Dtype and columns of each output."""
-    each = [parse(one) for one in text.split()]
     widths = _widths(cut) or (weights[0].shape[1],)
     return [
         (getattr(torch, output.dtype), n)
-        for n, epilogue in zip(widths, each, strict=True)
+        for n, epilogue in zip(widths, _each(text), strict=True)
         for output in epilogue.outputs
     ]
 
 
 def _apart(operands: Sequence[Tensor], text: str, cut: Cut) -> list[Any]:
     """How far rows of operands of kind ``full`` are apart."""
-    kinds = zip(_whole(text).operands, operands[vectors_of(cut) :], strict=True)
+    kinds = zip(_whole(text).operands, operands[_vectors(cut) :], strict=True)
     return [one.stride(0) for kind, one in kinds if kind.kind == "full"]
 
 

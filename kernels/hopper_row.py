@@ -5,8 +5,8 @@ ISA), as many ahead as shared memory holds. One warp asks for them; each of the 
 the pieces of one column of the product and adds them up in fp32, always in the same order.
 
 A launch may begin before the kernel in front of it ends (``early_launches.py``): weights come
-meanwhile, and x and what is read beside the products behind ``griddepcontrol.wait``. So does a norm
-of x that is computed here (``hopper_row_norm.py``).
+meanwhile, and x and what is read beside the products behind ``griddepcontrol.wait``. x may be
+normalised before it is multiplied (``hopper_row_norm.py``).
 
 Weights lie as (N, K).
 """
@@ -43,7 +43,7 @@ class Row:
         early: whether a launch may begin before the kernel in front of it ends.
         leads: whether it lets such a launch behind it begin.
         norm: of x, by :meth:`fusepass.graph.norm.Norm.text`, if it is to be normalised.
-        vectors: dtypes of the norm's gain and shift, as torch calls them.
+        vector_dtypes: of the norm's gain and shift, as torch calls them.
         widths: columns of each product, where each has an epilogue of its own.
     """
 
@@ -53,7 +53,7 @@ class Row:
     early: bool = False
     leads: bool = False
     norm: str = ""
-    vectors: tuple[str, ...] = ()
+    vector_dtypes: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
 
     @property
@@ -96,10 +96,10 @@ def hopper_row(epilogues: Sequence[Epilogue], shape: Row, dtype: str) -> str:
         + "".join(f"u64 w{i}; " for i in weights)
         + "u64 apart; "
         + "".join(f"u64 b{i}; " for i in weights[1:] if several)
-        + "".join(f"u64 v{i}; " for i, _ in enumerate(shape.vectors))
+        + "".join(f"u64 v{i}; " for i, _ in enumerate(shape.vector_dtypes))
         + "".join(f"u64 p{i}, s{i}; " for i, _ in enumerate(operands))
         + "".join(f"u64 o{i}; " for i in range(count)),
-        **(normalising(shape.norm, shape.vectors) if shape.norm else _AS_IT_IS),
+        **(normalising(shape.norm, shape.vector_dtypes) if shape.norm else _AS_IT_IS),
         "$type": TYPES[dtype],
         "$located": _located(len(epilogues)),
         "$weights": "\n".join(_WEIGHT.format(i=i, at=at) for i, at in enumerate(addresses)),
@@ -195,8 +195,8 @@ __device__ __forceinline__ float number(const pack<u32, 4>& eight, int i) {
   widen(eight.of[i / 2], two, $type());
   return two[i % 2];
 }
-$adds_up
 $helpers
+$adds_up
 $functions
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32 + 32, 1)

@@ -1,8 +1,9 @@
 """The CUDA C++ text by which the kernel of one row for Hopper normalises its x (``hopper_row.py``).
 
 Every block does so for itself, while the weights it multiplies first are on their way; RMSNorm or
-LayerNorm with a weight, as ``graph/norm.py`` has them: in fp32, rounded once to x's dtype, as eager
-rounds it.
+LayerNorm with a weight, as ``graph/norm.py`` has them: in fp32, rounded once to x's dtype, as
+``F.rms_norm`` and ``F.layer_norm`` round it. (Models that write an RMSNorm out may round before the
+gain, too.)
 """
 
 from __future__ import annotations
@@ -77,13 +78,15 @@ $centre
   const float scale = rsqrtf(total + $eps);
   for (u32 i = thread * 8; i < t.K; i += WARPS * 256) {
     const pack<u32, 4> read = words(x + i * 2);
-    pack<u32, 4> made;
+    float made[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float value = (number(read, j) - mean) * scale * ($gain + $offset)$shift;
-      put(($type*)made.of + j, value);
-    }
-    keep(x + i * 2, made);
+    for (int j = 0; j < 8; ++j)
+      made[j] = (number(read, j) - mean) * scale * ($gain + $offset)$shift;
+    pack<u32, 4> rounded;
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      rounded.of[j] = _packed(made[j * 2], made[j * 2 + 1], $type());
+    keep(x + i * 2, rounded);
   }"""
 _CENTRE = """\
   const float mean = total;

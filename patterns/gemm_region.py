@@ -226,7 +226,7 @@ def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
     tile = tiles(epilogue).get(name)
     if tile is None or tile.cuda is None:
         return None
-    make = partial(prepare, epilogue, tile.cuda, problem.dtype, problem.device)
+    make = partial(prepare, epilogue.text(), tile.cuda, problem.dtype, problem.device)
     return own_kernels.compiled("gemm_region", make, node)
 
 

@@ -11,7 +11,7 @@ and likewise with ``layer_norm``.
 and r, which needs all of x, may come last. The kernels for one row read all of x in each program,
 multiply in fp32, and so need no kernel in front of them. Nothing is rounded where eager rounds n.
 Of a LayerNorm each program computes mean and variance before its products. The kernel for one row
-in CUDA C++ has n in shared memory, rounded as eager rounds it.
+in CUDA C++ has n in shared memory, rounded once.
 
 The products are a gated pair, one product with what is behind it, or several with their biases.
 Where x is made by code that Inductor generates anyway the norm is computed there, and costs
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,9 @@ from fusepass.graph.sibling_gemms import Siblings, siblings_of
 from fusepass.kernels import gemm_region, sibling_gemms
 from fusepass.kernels import normed_gemms as kernel
 from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import Tile, multiprocessors, shared_memory
+from fusepass.kernels.gemm_tiles import Tile, multiprocessors, ring_of, shared_memory
+from fusepass.kernels.hopper_cuda_launch import prepare
+from fusepass.kernels.hopper_row import Row
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
@@ -164,6 +167,9 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
     verdict = own_kernels.verdict(choice, first)
     if isinstance(verdict, Accept):
+        obstacle = _uncompiled(found, choice.candidate, first)
+        if obstacle is not None:
+            return obstacle
         site.notes.update(found=found, sizes=sizes, tile=choice.candidate)
         count = len(found.weights)
         text = f"a norm and {count} product{'s' * (count > 1)} of it in one launch, {verdict.text}"
@@ -185,12 +191,28 @@ def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
 
 def _ring(found: _Found) -> Tile | None:
     """The tile of the kernel in CUDA C++ that computes the norm, too; None where there is none."""
-    norm, weights, operands = found.norm.norm, found.weights, found.operands
-    tile = kernel.ring(found.epilogues, shared_memory(found.x.device))
-    if tile is None or not nvrtc.is_there():
+    tile = ring_of(found.epilogues[0], shared_memory(found.x.device))
+    if tile is None or not nvrtc.is_there() or _cut(found, tile) is None:
         return None
-    cut = kernel.in_cuda(norm, found.epilogues, weights, operands[: norm.vectors], tile)
-    return tile if cut is not None else None
+    return tile
+
+
+def _cut(found: _Found, tile: Tile) -> Row | None:
+    """How that kernel is told of the products."""
+    norm = found.norm.norm
+    vectors = found.operands[: norm.vectors]
+    return kernel.in_cuda(norm, found.epilogues, found.weights, vectors, tile)
+
+
+def _uncompiled(found: _Found, name: str, node: fx.Node) -> Reject | None:
+    """Why a kernel in CUDA C++ cannot be had, if it is one; compiled before a call is written."""
+    tile = ring_of(found.epilogues[0])
+    cut = _cut(found, tile) if tile is not None and tile.name == name else None
+    if cut is None:
+        return None
+    text = sibling_gemms.text_of(found.epilogues)
+    make = partial(prepare, text, cut, found.x.dtype, found.x.device)
+    return own_kernels.compiled("normed_gemms", make, node)
 
 
 def _rule_for_products(found: _Found) -> str:

@@ -30,7 +30,7 @@ def refused(device: torch.device, options: Options, node: fx.Node) -> Reject | N
         return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
     if not kernel_calls_possible():
         return Reject(Reason.UNSUPPORTED_VERSION, "never tried with this version of torch", node)
-    if options.inductor_value("cpp_wrapper"):
+    if options.inductor_value("cpp_wrapper") or options.inductor_value("fx_wrapper"):
         return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
     return None
 

@@ -14,6 +14,8 @@ from fusepass.graph.epilogue import Epilogue
 from fusepass.tune.problem import Problem, in_tf32, rounded
 from fusepass.tune.region_problem import random_operands
 
+_ONE_ROW = 4  # generations more than of several rows
+
 
 @dataclass(frozen=True)
 class SiblingProblem(Problem):
@@ -38,11 +40,15 @@ class SiblingProblem(Problem):
             str(self.dtype).removeprefix("torch."),
             self.layout,
             f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
-            f"kernels {self.generation + (self.dtype is torch.float32) + 4 * (self.m == 1)}",
+            f"kernels {self._kernels()}",
         ]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)
+
+    def _kernels(self) -> int:
+        """Their generation, which is another in TF32 and of one row."""
+        return self.generation + (self.dtype is torch.float32) + _ONE_ROW * (self.m == 1)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (k, n) and operands, on the device, as they are read: along k."""

@@ -56,7 +56,10 @@ def of_a_hopper(products: int, m: int) -> dict[str, Tile]:
 
 
 def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel for one row, and plain loads: for single products two tiles of them."""
+    """The kernel for one row, and plain loads: for single products two tiles of them.
+
+    A stream for large ones, which may be as fast where it is launched early.
+    """
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     for products, k, steps in (
         (1, 4096, [2048, 1024, 2048]),
@@ -69,6 +72,9 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         found = [named[name] for name in likely(named, products, 1, 4096, k)]
         assert [tile.form for tile in found] == ["ring"] + ["row"] * (len(steps) - 1)
         assert [tile.k for tile in found] == steps
+        large = [named[name].form for name in likely(named, products, 1, 1 << 14, k)]
+        streams = ["stream"] * (products == 1 and k > 1024)
+        assert large == ["ring", *streams] + ["row"] * (len(steps) - 1)
         assert {tile.name for tile in found} <= set(every_likely(named, 1))
         several = of_a_hopper(products, 2)
         assert not any(tile.form == "ring" for tile in several.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from pathlib import Path
@@ -15,19 +14,10 @@ from torch._inductor.utils import run_and_get_code
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
 from fusepass.graph.norm import Norm, normalised, parse
-from fusepass.kernels import gemm_tiles, hopper_cuda_launch
 from fusepass.kernels import normed_gemms as kernel
-from fusepass.kernels.gemm_tiles import is_hopper
-from fusepass.kernels.hopper_cuda import MEMORY
-from fusepass.kernels.hopper_cuda_launch import numbers_of
-from fusepass.kernels.hopper_row import WIDEST, Row, hopper_row
+from fusepass.kernels.gemm_tiles import is_hopper, ring_of
 from fusepass.kernels.norm_unfused import normalise
-from fusepass.torch_private.host_call import HostCall
 from tests.kernels.interpreter import interpret, needs_triton
-from tests.kernels.nvrtc import compile_error, needs_nvrtc
-from tests.kernels.test_hopper_cuda import Driver, driver
-
-__all__ = ["driver"]
 
 
 def epilogues(dtype: str) -> list[Epilogue]:
@@ -180,105 +170,6 @@ def test_it_compiles_without_a_gpu(capability: int, products: int, kind: tuple[b
     assert ", 0x10" in ptx or ".v4" in ptx  # 16 bytes at once
 
 
-@pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
-
-
-def in_cuda(case: Case) -> Row | None:
-    tile = kernel.ring(case.epilogues)
-    assert tile is not None
-    return kernel.in_cuda(case.norm, case.epilogues, case.weights, case.vectors, tile)
-
-
-@needs_nvrtc
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("products", [1, 2, 3, 8])
-@pytest.mark.parametrize("seed", range(6))
-def test_it_compiles_in_cuda(dtype: torch.dtype, products: int, seed: int, hopper: None) -> None:
-    case = Case(random.Random(seed), dtype, products)
-    cut = in_cuda(case)
-    assert cut is not None
-    text = hopper_row(case.epilogues, cut, str(dtype).removeprefix("torch."))
-    assert compile_error(text, "sm_90a") is None
-    assert "$" not in text
-    assert cut.shared(case.epilogues[0], WIDEST) <= MEMORY
-
-
-def test_what_the_kernel_in_cuda_is_told(hopper: None) -> None:
-    case = Case(random.Random(1), torch.float16, 3)
-    case.norm = Norm(1e-5, 0.0, True, True)
-    case.operands[:2] = [torch.ones(8), torch.ones(8).half()]
-    cut = in_cuda(case)
-    assert cut is not None
-    assert (cut.norm, cut.vectors) == (case.norm.text(), ("float32", "float16"))
-    assert cut.widths == tuple(weight.shape[1] for weight in case.weights)
-    case.operands[0] = torch.ones(8).double()
-    assert in_cuda(case) is None
-    case.operands[0] = torch.ones(8)
-    for tile in kernel.choices(case.norm, case.epilogues):
-        args = case.norm, case.epilogues, case.weights, case.vectors
-        assert kernel.in_cuda(*args, tile) is None
-    case.weights[2] = torch.empty(24, WIDEST + 8, dtype=torch.float16, device="meta").t()
-    case.weights = case.weights[2:] * 3
-    assert in_cuda(case) is None  # a row too long for shared memory
-
-
-@pytest.mark.parametrize("products", [1, 2, 3])
-def test_how_inductor_is_told(products: int, hopper: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launch of ours by the host, with the columns of each product."""
-    case = Case(random.Random(7), torch.float16, products)
-    values = [one.to("meta") for one in (case.x, *case.weights, *case.operands)]
-    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda", 0))
-    tile = kernel.ring(case.epilogues)
-    assert tile is not None
-    call = kernel.plan(values, products, case.text, tile.name)
-    assert isinstance(call, HostCall)
-    assert case.norm.text() in call.arguments[1]
-    wanted = case.weights if len(case.epilogues) > 1 else case.weights[:1]
-    assert [tuple(shape) for _, shape, _ in call.outputs] == [
-        (1, weight.shape[1])
-        for weight, epilogue in zip(wanted, case.epilogues, strict=True)
-        for _ in epilogue.outputs
-    ]
-
-
-def test_a_launch_in_cuda(driver: Driver, hopper: None) -> None:
-    """The table of several products: addresses, where each begins, the norm's vectors."""
-    case = Case(random.Random(7), torch.float16, 3)
-    cut = in_cuda(case)
-    assert cut is not None
-    widths, k = cut.widths, case.x.shape[1]
-    made = [
-        one for n, e in zip(widths, case.epilogues, strict=True) for one in [n] * len(e.outputs)
-    ]
-    outputs = [torch.empty(1, n) for n in made]
-    text = case.text.partition(" ")[2]
-    apart = case.weights[0].stride(1)
-    of = text, numbers_of(cut), "float16", (sum(widths), k), (k, apart), 0
-    fill = hopper_cuda_launch.filler(*eval(repr(of)))
-    rows = [
-        n
-        for n, e in zip(widths, case.epilogues, strict=True)
-        for o in e.operands
-        if o.kind == "full"
-    ]
-    fill(1, *rows, case.x, *case.weights, *case.operands, *outputs)
-    (*_, parameters) = driver.launches[0]
-    wanted = [case.x.data_ptr(), *(w.data_ptr() for w in case.weights), apart]
-    wanted += [widths[0], widths[0] + widths[1], *(v.data_ptr() for v in case.vectors)]
-    begin = len(wanted)
-    found = list((ctypes.c_uint64 * (begin + 2 * len(case.operands))).from_address(parameters[0]))
-    assert found[:begin] == wanted
-    rest = case.operands[case.norm.vectors :]
-    assert found[begin : begin + 2 * len(rest) : 2] == [one.data_ptr() for one in rest]
-    behind = begin + 2 * len(rest) + len(outputs)
-    sizes = (ctypes.c_uint32 * 3).from_address(parameters[0] + 8 * behind)
-    assert list(sizes) == [1, sum(widths), k]
-    assert driver.compiled[0] == hopper_row(case.epilogues, cut, "float16")
-
-
 def test_texts() -> None:
     every = epilogues("float16")
     for norm in (Norm(1e-6, 1.0), *(Norm(1e-5, 0.0, *kind) for kind in KINDS)):
@@ -348,7 +239,7 @@ def test_on_a_device(dtype: torch.dtype, products: int) -> None:
         torch.manual_seed(seed)
         case = Case(random.Random(seed), dtype, products, "cuda")
         chosen = [*kernel.choices(case.norm, case.epilogues)]
-        ring = kernel.ring(case.epilogues)
+        ring = ring_of(case.epilogues[0])
         if is_hopper(case.x.device) and ring is not None:
             chosen.append(ring)
         for tile in chosen:
@@ -356,26 +247,6 @@ def test_on_a_device(dtype: torch.dtype, products: int) -> None:
         made = normalise(case.x, case.vectors, case.norm)
         want = normalised(case.x, case.vectors, case.norm).to(dtype)
         torch.testing.assert_close(made, want)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 6e4])
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_numbers_in_cuda(value: float, kind: tuple[bool, bool]) -> None:
-    """And rows of one copy of weights and of several, of numbers whose squares overflow halves."""
-    if not is_hopper(torch.device("cuda")):
-        pytest.skip("needs a Hopper device")
-    norm, plain = Norm(1e-6, 1.0, *kind), epilogues("float16")[:1]
-    for k in (8, 2048, 4104):
-        x, weight = torch.randn(1, k, device="cuda"), torch.randn(520, k, device="cuda") / 64
-        x[0, k // 2] = value
-        vectors = [torch.randn(k, device="cuda") for _ in range(norm.vectors)]
-        args = x.half(), [weight.half().t()], vectors
-        tile = kernel.ring(plain)
-        assert tile is not None
-        (got,) = kernel.launch(*args, kernel.text_of(norm, plain), tile)
-        (want,) = kernel.reference(*args, norm, plain)
-        torch.testing.assert_close(got, want, equal_nan=True, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.gpu
@@ -390,7 +261,7 @@ def test_under_inductor(mode: str, products: int, form: str) -> None:
     case = Case(random.Random(5), torch.float16, products, "cuda")
     tile, text = kernel.choices(case.norm, case.epilogues)[0].name, case.text
     if form == "ring":
-        ring = kernel.ring(case.epilogues)
+        ring = ring_of(case.epilogues[0])
         assert ring is not None
         tile = ring.name
     weights, operands = case.weights, case.operands

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +16,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.errors import CandidateFailed
+from fusepass.kernels import gemm_tiles
+from fusepass.kernels.gemm_tiles import ring_of
 from fusepass.options import Options
+from fusepass.patterns import normed_gemms as rule
 from fusepass.report.decision import Outcome
 from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.tune import Choice
+from tests.kernels.test_gemm_region import EPILOGUES
 
+PLAIN, SWIGLU = EPILOGUES["plain"], EPILOGUES["swiglu"]
 K, N = 48, 24
 EPS = 1e-5
 NO_SIBLINGS = {"sibling_gemms": False}
@@ -156,6 +165,42 @@ def test_what_is_taken(norm: str, reader: str, shape: tuple[int, ...]) -> None:
         assert "rsqrt" not in gm.code
         assert [one.rule for one in decisions if one.outcome is Outcome.APPLIED] == ["normed_gemms"]
         by_error_rule(program, gm, given)
+
+
+@pytest.mark.parametrize("reader", ["pair", "attention", "alone"])
+@pytest.mark.parametrize("there", [True, False])
+def test_the_kernel_in_cuda_is_a_candidate(
+    reader: str, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Hopper with NVRTC; if it is chosen it is compiled, and what stops that is told."""
+    named: list[list[str]] = []
+    choose, tile = rule.choose, ring_of(SWIGLU if reader == "pair" else PLAIN)
+    assert tile is not None
+
+    def chosen(problem: Any, options: Options, candidates: Any) -> Choice:
+        named.append([one.name for one in candidates])
+        found = choose(problem, options, candidates)
+        return replace(found, candidate=tile.name) if there else found
+
+    def refused(*given: Any) -> None:
+        raise RuntimeError("no such driver")
+
+    monkeypatch.setattr(rule, "choose", chosen)
+    monkeypatch.setattr(rule, "prepare", refused)
+    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(rule.nvrtc, "is_there", lambda: there)
+
+    def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
+        return READERS[reader](llama(x, gain), w, b)
+
+    gm = graph_of(program, *drawn(torch.bfloat16, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if not there else "ignore", CandidateFailed)
+        decisions = rewrite_aten(gm.graph, Options(candidate="reference"), ())
+    assert (tile.name in named[0]) == there
+    assert ("fusepass.normed_gemms" in str(gm.graph)) != there
+    whys = [one.reason for one in decisions if one.rule == "normed_gemms"]
+    assert any("no such driver" in str(why) for why in whys) == there
 
 
 def test_scores_of_the_last_token() -> None:

@@ -33,7 +33,7 @@ from fusepass.graph.epilogue import Epilogue, parse
 from fusepass.graph.norm import Norm
 from fusepass.kernels import gemm_region, normed_gemms, sibling_gemms
 from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import Tile, tiles
+from fusepass.kernels.gemm_tiles import Tile, ring_of, tiles
 
 L2, ROUNDS = 220_000_000, 13  # bytes, more than it holds
 PLAIN = parse(
@@ -129,7 +129,7 @@ class Layer:
 
     def _ring(self) -> Tile:
         """Of the kernel in CUDA C++ that computes a norm, too."""
-        found = normed_gemms.ring([self.epilogue])
+        found = ring_of(self.epilogue)
         assert found is not None
         return found
 
