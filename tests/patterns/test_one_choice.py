@@ -168,10 +168,11 @@ def test_the_two_questions_have_keys_of_their_own(tuner: Callable[..., Tuner]) -
     assert not with_library & without
 
 
-def test_a_wrapper_in_cpp(tuner: Callable[..., Tuner]) -> None:
+@pytest.mark.parametrize("wrapper", ["cpp_wrapper", "fx_wrapper"])
+def test_a_wrapper_that_is_not_python(wrapper: str, tuner: Callable[..., Tuner]) -> None:
     """The library's call has a place there, ours has none."""
     asked = tuner(PINGPONG)
-    applied, _ = rewritten(F.relu, inductor={"cpp_wrapper": True})
+    applied, _ = rewritten(F.relu, inductor={wrapper: True})
     assert applied == {"linear_relu"}
     assert not asked.regions
 
