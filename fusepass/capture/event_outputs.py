@@ -82,7 +82,8 @@ class _Lowering:
         packs = self._packs()
         self.output.args = (tuple(self.results),)
         for node in reversed(leaving):
-            self.graph.erase_node(node)
+            if not node.users:  # a line may have had a number of an exception's handed out
+                self.graph.erase_node(node)
         self.graph.lint()
         self.gm.recompile()
         return Events(count, places, tuple(settled(event, packs) for event in events))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fusepass
 from fusepass.capture import events, places
 
 from .written import assert_late, assert_same_text, written
@@ -247,3 +248,22 @@ def test_stores_of_numbers_stay_beside_lines(written: str) -> None:
         with contextlib.redirect_stdout(io.StringIO()) as late:
             assert torch.equal(compiled(x, a), expected)
         assert late.getvalue() == eager.getvalue()
+
+
+def ratio_behind_a_raise(x: Tensor) -> Tensor:
+    rows = x.shape[0]
+    if x.isnan().any():
+        raise ValueError(f"{rows * 4}")
+    print(f"{x.mean():.3f} {x.numel() / rows}")
+    return x * 1
+
+
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_a_line_shows_a_number_made_of_one_in_an_exception(codegen: str) -> None:
+    calls = [lambda rows=rows: (torch.ones(rows, 4),) for rows in (3, 5, 7)]
+    bad = torch.full((6, 4), torch.nan)
+    compiled = assert_same_text(
+        ratio_behind_a_raise, *calls, lambda: (bad.clone(),), options={"codegen": codegen}
+    )
+    decisions = fusepass.last_report(compiled).decisions
+    assert [d.treatment for d in decisions if d.station == "capture"] == ["sink", "late"] * 2
