@@ -12,6 +12,7 @@ from fusepass.cache_check import ensure_writable
 from fusepass.options import Options
 from fusepass.rewrite.after_autograd import inductor_passes, op_by_op_compiler
 from fusepass.rewrite.registry import active_rules
+from fusepass.torch_private.checkpoints import checkpoint_as_eager
 
 
 def hand_off(
@@ -31,6 +32,7 @@ def hand_off(
         settings: of Inductor, chosen for this graph; the user's come before them.
     """
     if options.codegen == "eager":
+        checkpoint_as_eager(gm)
         return torch_private.forward_of(gm)
     if options.codegen == "eager-decomposed":
         compiler = op_by_op_compiler(options, active_rules("after"))

@@ -1,0 +1,39 @@
+"""Activation checkpointing inside a graph. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch.utils.checkpoint import checkpoint
+
+from fusepass.torch_private.inductor import forward_of
+
+
+def checkpoint_as_eager(gm: fx.GraphModule) -> None:
+    """Have a graph that is run op by op checkpoint as eager does, in the graphs it calls, too.
+
+    torch's own operator is made to be traced: it leaves the state of random generators to Inductor,
+    so that, run as it is, the backward would draw other numbers than the forward.
+    """
+    from torch._higher_order_ops.wrap import tag_activation_checkpoint
+
+    for part in gm.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
+                node.target = run_checkpointed
+
+
+def run_checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Run the body of a checkpoint, and again in the backward.
+
+    Args:
+        body: as Dynamo traced it, with the caller's ``context_fn`` if one was given.
+        args: its inputs.
+        kwargs: of the program's call of ``checkpoint``.
+    """
+    given = {**kwargs, "use_reentrant": False}  # what Dynamo traced is not reentrant
+    given["early_stop"] = False  # it would leave levels of torch.func that the body has entered
+    if "_checkpoint_context_fn" in body.meta:
+        given["context_fn"] = body.meta["_checkpoint_context_fn"]
+    return checkpoint(forward_of(body), *args, **given)
