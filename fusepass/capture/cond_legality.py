@@ -36,6 +36,7 @@ def check_cond(
     fakes: list[torch.Tensor],
     *,
     writes: bool,
+    checkpointed: bool,
 ) -> None:
     """Turn down what a ``torch.cond`` cannot hold.
 
@@ -46,10 +47,14 @@ def check_cond(
         arms: nodes of each arm.
         fakes: fake values of the results.
         writes: whether an arm writes memory older than it.
+        checkpointed: whether the branch is in a function that activation checkpointing runs.
 
     Raises:
         Refusal: with the reason.
     """
+    if checkpointed:  # torch decides there, call by call, what is computed again
+        text = "torch.cond cannot stand in a function that torch.utils.checkpoint runs"
+        raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     for node in chain(*arms.values()):
         name = _foreign(node)
         if name is not None:

@@ -26,6 +26,7 @@ from fusepass.graph.totality import partial_reason
 from fusepass.graph.zero_safe import zero_safe
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.checkpoints import is_checkpointed
 
 Nodes = dict[bool, list[fx.Node]]
 Pairs = list[tuple[fx.Node, fx.Node]]
@@ -149,7 +150,9 @@ def check_outputs(
     trained = any(fake.requires_grad for fake in fakes)
     treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
     if treatment == "cond":
-        check_cond(options, tested, Refusal(reason, text), arms, fakes, writes=len(pairs) > read)
+        why, writes = Refusal(reason, text), len(pairs) > read
+        inside = is_checkpointed(translator)
+        check_cond(options, tested, why, arms, fakes, writes=writes, checkpointed=inside)
     gated = (
         treatment == "where"
         and trained

@@ -7,7 +7,20 @@ from typing import Any
 from torch import fx
 from torch.utils.checkpoint import checkpoint
 
+from fusepass.torch_private.graphs import higher_order_name
 from fusepass.torch_private.inductor import forward_of
+
+_OPERATORS = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
+
+
+def is_checkpointed(translator: Any) -> bool:
+    """Whether what is traced goes into the body of a checkpoint, however deep."""
+    tracer = translator.output.current_tracer
+    while tracer is not None:
+        if higher_order_name(tracer.source_target) in _OPERATORS:
+            return True
+        tracer = tracer.parent
+    return False
 
 
 def checkpoint_as_eager(gm: fx.GraphModule) -> None:

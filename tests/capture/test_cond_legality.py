@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+import fusepass
 from fusepass.errors import CaptureFault
 
 from .side_by_side import side_by_side, signed
@@ -134,3 +136,59 @@ def test_floats_that_vary_are_no_operands(
     calls = [(x, rate) for rate in (2.0, -1.5, 0.5, 3.0) for x in signed(1.0, -0.5, 2.0)]
     side_by_side(program, *[(x, rate) for (x,), rate in calls])
     assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
+
+
+def gathered(y: Tensor) -> Tensor:
+    index = y.abs().long()
+    if y.max() > 1:
+        y = y.gather(0, index)
+    else:
+        y = y * 1
+    return y.sin()
+
+
+def cheap(y: Tensor) -> Tensor:
+    if y.max() > 1:
+        y = y * 2
+    return y.sin()
+
+
+def checkpointed(body: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def program(x: Tensor) -> Tensor:
+        result = checkpoint(body, x * 1.0, use_reentrant=False)
+        assert isinstance(result, Tensor)
+        return result
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "decided"),
+    [
+        (gathered, {}, ("keep", "untraceable")),
+        (cheap, {"treatment": "cond"}, ("keep", "untraceable")),
+        (cheap, {}, ("where", "pure_total")),
+    ],
+)
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_none_in_a_checkpointed_function(
+    body: Callable[[Tensor], Tensor], options: dict[str, str], decided: tuple[str, str]
+) -> None:
+    outcome = side_by_side(checkpointed(body), *TURNS, grad=True, **options)
+    assert outcome.treatments[0] == decided
+    if decided[0] == "keep":
+        assert "torch.utils.checkpoint" in outcome.reasons[0]
+
+
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_none_in_a_checkpointed_function_for_inductor() -> None:
+    program = checkpointed(gathered)
+    compiled = torch.compile(program, backend="fusepass")
+    for (x,) in TURNS:
+        torch.testing.assert_close(compiled(x), program(x))
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        compiled(ours).sum().backward()
+        program(theirs).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    decided = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
+    assert {(d.treatment, d.reason_code) for d in decided} == {("keep", "untraceable")}
