@@ -17,7 +17,7 @@ from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
-from fusepass.torch_private.error_hooks import cannot_resume
+from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -46,6 +46,8 @@ def on_fault(translator: Any, error: Exception) -> None:
     frame = frame_of(translator.output)
     if frame is None or _is_ours(error):
         return
+    if fails_on_fakes(error):
+        on_error(translator, error)
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"

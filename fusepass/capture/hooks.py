@@ -34,10 +34,10 @@ from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours
 from fusepass.capture.position import location, position
-from fusepass.capture.refusal import Refusal
+from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.region import region_of
 from fusepass.capture.take_back import keep_tests, take_back
-from fusepass.errors import CaptureFault, UnsupportedVersion
+from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 
@@ -142,9 +142,8 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     except Refusal as refusal:
         return _break(translator, jump, original, frame, where, refusal, speculation, read)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
-        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
-        fault = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-        return _break(translator, jump, original, frame, where, fault, speculation, read)
+        why = refusal_after(error, "an arm", where)
+        return _break(translator, jump, original, frame, where, why, speculation, read)
     finally:
         frame.active.pop()
     site.speculation, site.position, site.jump = speculation, place, key

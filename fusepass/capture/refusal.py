@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from fusepass.report.decision import Reason
+import warnings
+
+from fusepass.errors import CaptureFault
+from fusepass.report.decision import Reason, in_short
+from fusepass.torch_private.data_sizes import gives_unknown_sizes
+from fusepass.torch_private.error_hooks import fails_on_fakes
 
 
 class Refusal(Exception):
@@ -25,3 +30,18 @@ class ArmRaises(Refusal):
 
 class ArmStops(ArmRaises):
     """An arm cannot be traced on: what stands in the way may be part of a message."""
+
+
+def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusal:
+    """Why a site is kept after an error that nobody foresaw, with a warning if it is ours.
+
+    Args:
+        error: raised while the site was traced.
+        what: was traced, for a person: the program's own calls in it may have failed.
+        where: file and line of the site.
+    """
+    if fails_on_fakes(error):
+        why = "a size is not known" if gives_unknown_sizes(error) else in_short(error)
+        return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({why})")
+    warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=3)
+    return Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")

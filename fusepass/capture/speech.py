@@ -22,7 +22,7 @@ from fusepass.capture.line import LINE, Line, line
 from fusepass.capture.message import autocast_now
 from fusepass.capture.position import location, position
 from fusepass.capture.recipe import OPERAND, WHOLE, Writer
-from fusepass.capture.refusal import Refusal
+from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.rehearsal import check_sure
 from fusepass.capture.shown import Choice, Look
 from fusepass.capture.utterance import Utterance, utterance
@@ -65,8 +65,7 @@ def on_speech(
         why = Refusal(Reason.UNTRACEABLE, f"an argument cannot be traced ({error})".split("\n")[0])
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
-        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
-        why = Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        why = refusal_after(error, "an argument", where)
     else:
         return torch_private.constant(None)
     if frame.in_message or frame.arms:

@@ -8,7 +8,6 @@ traced as usual.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from fusepass import torch_private
@@ -17,8 +16,7 @@ from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.message import check_message, message, tag_as_message
 from fusepass.capture.position import location
 from fusepass.capture.raising_arm import Raised
-from fusepass.capture.refusal import Refusal
-from fusepass.errors import CaptureFault
+from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.report.decision import Reason
 
 _LEAVES = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "IMPORT_", "BEFORE_", "WITH_")
@@ -57,8 +55,8 @@ def on_speaker(translator: Any, height: int) -> None:
         why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {text}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
-        warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=2)
-        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        refusal = refusal_after(error, "an operand", where)
+        why = (refusal.code, refusal.text)
     else:
         return
     speech.put_kept(translator, frame, Refusal(*why))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
+from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors
+
+_PACKAGE = str(Path(__file__).parent.parent)
 
 
 def hook_errors(
@@ -44,6 +49,23 @@ def hook_errors(
     if own is None:
         return lambda: delattr(InstructionTranslator, "run")
     return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def fails_on_fakes(error: BaseException) -> bool:
+    """Whether it is a call of the program's that fails, on fake tensors, and neither torch nor us.
+
+    A RuntimeError of such a call Dynamo reports as what it is, an IndexError it lets through. A
+    size of what is cut from an empty tensor by an unknown number it cannot name.
+    """
+    from torch._dynamo import utils
+
+    if gives_unknown_sizes(error):
+        return True
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if utils.run_node.__code__ not in codes:
+        return False
+    behind = codes[codes.index(utils.run_node.__code__) :]
+    return not any(code.co_filename.startswith(_PACKAGE) for code in behind)
 
 
 def cannot_resume(translator: Any, error: BaseException) -> bool:

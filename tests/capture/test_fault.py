@@ -202,3 +202,60 @@ def test_a_coroutine_that_torch_cannot_resume_is_no_fault_of_ours(program: Any) 
     found = {(d.treatment, d.reason_code) for d in decisions if d.station == "capture"}
     assert ("keep", "generator") in found
     assert ("keep", "internal") not in found
+
+
+def cut_by_a_number_read(x: Tensor) -> Tensor:
+    k = (x > 0).sum().item()
+    if x.sum() > k:
+        x = x[:k]
+    return x
+
+
+def cut_by_a_number_of_an_arm(x: Tensor) -> Tensor:
+    k = 2 if x.sum() > 0 else 3
+    return x[:k]
+
+
+def indexed_in_an_arm(x: Tensor) -> Tensor:
+    y = x + 1
+    if y.isnan().any():
+        y = y - y[0]
+    return y
+
+
+def shown_in_an_arm(x: Tensor) -> Tensor:
+    y = x + 1
+    if y.isnan().any():
+        print("first row", y[0])  # noqa: T201
+    return y
+
+
+def shown(x: Tensor) -> Tensor:
+    print(x, [x[0].sum()])  # noqa: T201
+    return x
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (cut_by_a_number_read, "untraceable"),
+        (cut_by_a_number_of_an_arm, "python_value"),
+        (indexed_in_an_arm, "untraceable"),
+        (shown_in_an_arm, "untraceable"),
+        (shown, "untraceable"),
+    ],
+)
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(program: Any, code: str) -> None:
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.full((3, 4), 0.5), torch.ones(0, 4), torch.ones(5, 4), torch.ones(0, 4)):
+        try:
+            want = program(x)
+        except IndexError as error:
+            with pytest.raises(type(error), match="index 0 is out of bounds"):
+                compiled(x)
+        else:
+            torch.testing.assert_close(compiled(x), want, rtol=0, atol=0)
+    decisions = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
+    assert code in {d.reason_code for d in decisions if d.treatment == "keep"}
+    assert "internal" not in {d.reason_code for d in decisions}
