@@ -30,8 +30,12 @@ from fusepass.graph.number_use import SUPPORTED
 from fusepass.graph.number_uses import takes_any_number
 from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
+from fusepass.torch_private.graphs import is_transformed
 
 _MOST_OF_A_LIST = 32  # numbers that ``tolist`` may read
+_TRANSFORMED = Refusal(
+    Reason.UNTRACEABLE, "it is read inside torch.vmap or torch.func.functionalize"
+)
 
 
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
@@ -45,6 +49,8 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     if not all(torch_private.known_equal(n, 1) for n in held.shape):
         text = "a tensor of another number of elements than one is no number, which raises"
         return _read(translator, frame, held, Refusal(Reason.PARTIAL_OP, text), read)
+    if is_transformed(held):
+        return _read(translator, frame, held, _TRANSFORMED, read)
     forbidden = _forbidden(translator, frame, held)
     if forbidden is not None and not _wanted(translator, frame, messages=True):
         return _read(translator, frame, held, forbidden, read)
@@ -68,6 +74,8 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     if frame is None or frame.in_message or held is None:
         return read()
     forbidden = _forbidden(translator, frame, held)
+    if is_transformed(held):
+        forbidden = _TRANSFORMED
     count = held.numel()
     if forbidden is None and not (type(count) is int and count <= _MOST_OF_A_LIST):
         text = f"tolist reads more than {_MOST_OF_A_LIST} numbers, or an unknown number of them"

@@ -24,6 +24,7 @@ from fusepass.graph.number_trial import refuse_kinds
 from fusepass.graph.number_use import Use
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
+from fusepass.torch_private.graphs import is_transformed
 
 
 def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> None:
@@ -50,6 +51,9 @@ def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> Non
     value = tensor_value(node) if name != "setitem" else tensor_value(node.args[0])
     if handler is None or given is None or value is None or "out" in given:
         raise _no_handler(node, name, held)
+    operands = [tensor_value(operand) for operand in node.all_input_nodes]
+    if any(fake is not None and is_transformed(fake) for fake in [value, *operands]):
+        raise Unfit(Reason.UNTRACEABLE, f"{name} is inside torch.vmap or torch.func.functionalize")
     use = Use(node, name, in_place, given, held, value, recorder)
     recorder.grad = value.requires_grad
     refuse_kinds(use)

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+import fusepass
+from fusepass.errors import CaptureFault
+
 from .opaque import note
 from .side_by_side import Outcome, side_by_side, signed
 
@@ -182,3 +185,49 @@ def test_fullgraph() -> None:
     )
     for (x,) in TURNS:
         assert torch.equal(compiled(x), two_tests(x))
+
+
+def of_each_row(x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: row * row.sum().item())(x)
+
+
+def listed_of_each_row(x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: row * row[:2].tolist()[0])(x)
+
+
+def of_all_rows(x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: row * x.sum().item())(x)
+
+
+def in_front_of_rows(x: Tensor) -> Tensor:
+    total = x.sum().item()
+    return torch.vmap(lambda row: row * total)(x)
+
+
+def functionalized(x: Tensor) -> Tensor:
+    result = torch.func.functionalize(lambda y: y * y.sum().item())(x)
+    assert isinstance(result, Tensor)
+    return result
+
+
+@pytest.mark.parametrize(
+    "program", [of_each_row, listed_of_each_row, of_all_rows, in_front_of_rows, functionalized]
+)
+def test_inside_a_transform_it_is_read(
+    program: Callable[[Tensor], Tensor], recwarn: pytest.WarningsRecorder
+) -> None:
+    """What eager does there, an error for a number of each row included, is no fault of ours."""
+
+    def called(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+        try:
+            return function(x).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    x = torch.arange(6.0).reshape(2, 3)
+    for one in (x, -x):
+        assert called(compiled, one) == called(program, one)
+    decisions = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
+    assert {(d.treatment, d.reason_code) for d in decisions} == {("keep", "untraceable")}
+    assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
