@@ -95,15 +95,17 @@ def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
 
 
 def _handed(options: Options) -> Decision:
-    what = {"inductor": f"to Inductor, mode {options.mode}"}.get(
-        options.codegen, f"run as {options.codegen}"
-    )
+    what = {
+        "inductor": f"the rest goes to Inductor, mode {options.mode}",
+        "eager": "the graph is run op by op as written (codegen eager)",
+        "eager-decomposed": "the graph is run op by op, decomposed (codegen eager-decomposed)",
+    }[options.codegen]
     return Decision(
         Station.HAND_OFF,
         "codegen",
         Outcome.LEFT_TO_INDUCTOR,
         Reason.NO_RULE,
-        f"the rest goes {what}",
+        what,
     )
 
 

@@ -38,6 +38,8 @@ def test_results(codegen: str, sign: int) -> None:
     report = fusepass.last_report(compiled)
     (handed,) = (d for d in report.decisions if d.station == "hand_off")
     assert codegen in handed.reason.lower()
+    assert ("op by op" in handed.reason) == ("Inductor" not in handed.reason)
+    assert ("op by op" in handed.reason) == (codegen != "inductor")
     assert report.to_dict()["graphs"] == 1
 
 
