@@ -127,8 +127,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     if speculation.failed(translator):
         for site in frame.tests_before(key):
             frame.sites.remove(site)
-        with torch_private.plain_asserts():
-            return original(translator, jump)
+        return _left_to_dynamo(translator, jump, original, frame)
     place = position(translator, jump)
     read = () if tested is not None else read_back.items_tested(translator, frame)
     frame.active.append(key)
@@ -225,8 +224,22 @@ def _break(
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
-    with torch_private.plain_asserts():
-        original(translator, jump)
+    _left_to_dynamo(translator, jump, original, frame)
+
+
+def _left_to_dynamo(
+    translator: Any, jump: Any, original: Callable[[Any, Any], None], frame: Frame
+) -> None:
+    """Jump as Dynamo does; where it may not break the graph, its error says why we did not help."""
+    why = log.log_of(frame.compiler).kept.get(position(translator, jump))
+    try:
+        with torch_private.plain_asserts():
+            original(translator, jump)
+    except torch_private.unsupported_errors() as error:
+        if why is not None:
+            place = f"{why.file}:{why.line}"
+            error.add_note(f"fusepass: branch at {place} kept ({why.reason_code}): {why.reason}.")
+        raise
 
 
 def _on_break(translator: Any, reason: str, error: Any) -> None:

@@ -1,0 +1,60 @@
+"""Where a branch is left to Dynamo: with ``fullgraph=True`` its error has the reason as a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import Unsupported
+
+
+def other_shape(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x[:2]
+    return x * 2
+
+
+def in_a_helper(x: Tensor) -> Tensor:
+    return other_shape(x) + 1
+
+
+def in_an_arm(x: Tensor) -> Tensor:
+    return other_shape(x) if x.max() > 0 else x * 3
+
+
+def taken_back(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What keeps it is known only when the graph is complete."""
+    y = x * 2
+    z = y if x.sum() > 0 else y + 1
+    return y, z
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (other_shape, "shape_mismatch"),
+        (in_a_helper, "shape_mismatch"),
+        (in_an_arm, "shape_mismatch"),
+        (taken_back, "alias"),
+    ],
+)
+def test_the_reason_is_a_note_where_the_graph_may_not_break(
+    program: Callable[[Tensor], Any], code: str
+) -> None:
+    compiled = torch.compile(
+        program, backend="fusepass", options={"codegen": "eager"}, fullgraph=True
+    )
+    with pytest.raises(Unsupported) as raised:
+        compiled(torch.ones(4))
+    (note,) = (n for n in raised.value.__notes__ if n.startswith("fusepass: "))
+    assert __file__ in note
+    assert f"kept ({code})" in note
+
+
+def test_without_that_there_is_no_error() -> None:
+    compiled = torch.compile(in_a_helper, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.ones(4), -torch.ones(4)):
+        assert torch.equal(compiled(x), in_a_helper(x))
