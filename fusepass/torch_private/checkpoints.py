@@ -31,10 +31,12 @@ def checkpoint_as_eager(gm: fx.GraphModule) -> None:
     """
     from torch._higher_order_ops.wrap import tag_activation_checkpoint
 
-    for part in gm.modules():
-        if isinstance(part, fx.GraphModule):
-            for node in part.graph.find_nodes(op="call_function", target=tag_activation_checkpoint):
-                node.target = run_checkpointed
+    for part in (module for module in gm.modules() if isinstance(module, fx.GraphModule)):
+        calls = part.graph.find_nodes(op="call_function", target=tag_activation_checkpoint)
+        for node in calls:
+            node.target = run_checkpointed
+        if calls:
+            part.recompile()
 
 
 def run_checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
