@@ -1,9 +1,10 @@
 """Which operations are *total*: once shapes were accepted, no value can make them fail.
 
-Only total operations may run in the arm that was not taken. Shapes, dtypes and devices are known
-when the graph is traced, so an operation that can only fail on those is total here. Anything not
-listed is partial. Notable exclusions and their reasons are in :data:`EXCLUDED`; what depends on the
-arguments is in argument_checks.py and index_ranges.py.
+Only total operations may run in the arm that was not taken. Shapes and devices are known when the
+graph is traced, so an operation that can only fail on those is total here; whether it takes its
+dtypes is tried (dtype_trial.py). Anything not listed is partial. Notable exclusions and their
+reasons are in :data:`EXCLUDED`; what depends on the arguments is in argument_checks.py and
+index_ranges.py.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.argument_checks import ARGUMENT_CHECKS
 from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.dtype_trial import dtype_reason
 from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
@@ -125,6 +127,10 @@ def partial_reason(node: fx.Node) -> str | None:
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
+    return _reason_of_values(node, name) or dtype_reason(node, name)
+
+
+def _reason_of_values(node: fx.Node, name: str) -> str | None:
     if name in _CONDITIONAL:
         return _CONDITIONAL[name](node)
     if name in TOTAL:

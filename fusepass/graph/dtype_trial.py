@@ -1,0 +1,240 @@
+"""Whether eager takes operands of some dtypes in a call: tried, for what a trace shows is too much.
+
+Many kernels turn a dtype down only when they run (``topk`` of bool, ``<`` of complex numbers, ``&``
+of floats), and what a trace asks says nothing of it. So the call is made on zeros of the dtypes
+given. When that fails while the same call on other dtypes succeeds, it is the dtypes that fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.graph.canonical import tensor_value
+from fusepass.graph.effects import is_random
+from fusepass.graph.sizes import elements, size, tensors_of
+
+# Views and plain copies take every dtype, and so does asking for another.
+_ANY_DTYPE = frozenset(
+    """
+    H T alias as_strided bfloat16 bool broadcast_tensors broadcast_to byte char chunk clone
+    contiguous copy detach diag diagonal dim double empty empty_like expand expand_as flatten float
+    getattr getitem half int is_floating_point item long mT movedim narrow ndimension new_empty
+    numel permute repeat requires_grad reshape reshape_as select short size split split_with_sizes
+    squeeze stride t tensor_split tile to transpose type type_as unbind unflatten unsqueeze view
+    view_as view_dtype zero
+    """.split()
+)
+_ON_BITS = ("__and__", "__or__", "__xor__", "__invert__", "bitwise_")
+_FACTORIES = frozenset("arange eye full linspace new_full new_ones new_zeros ones zeros".split())
+_REAL = (torch.float32, torch.float64)  # which every kernel takes but those on bits
+_FLOATING = (*_REAL, torch.float16, torch.bfloat16)
+_OTHER_DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+_FEW, _MANY = 2**12, 2**18  # elements of all operands
+_SMALL = 16  # a size up to which it stays what it is
+_KEPT = 4096
+
+_outcomes: dict[Any, bool | None] = {}
+
+
+@dataclass(frozen=True)
+class _Operand:
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    device: torch.device
+
+    def zeros(self) -> torch.Tensor:
+        return torch.zeros(self.sizes, dtype=self.dtype, device=self.device)
+
+
+def dtype_reason(node: fx.Node, name: str) -> str | None:
+    """Why a call raises for the dtypes of its operands and kinds of its numbers; None if it runs.
+
+    Args:
+        node: a call that Dynamo has traced.
+        name: its canonical name.
+    """
+    if name.strip("_") in _ANY_DTYPE or is_random(node):
+        return None
+    values = [value for operand in node.all_input_nodes for value in tensors_of(operand)]
+    dtypes = list(dict.fromkeys(value.dtype for value in values))
+    kinds = _kinds(node)
+    alike = len(dtypes) == 1
+    if alike and dtypes[0] in _REAL and not kinds and not name.startswith(_ON_BITS):
+        return None
+    if not values and not (kinds and _is_small_factory(node, name)):
+        return None
+    if any(value.layout is not torch.strided or value.is_quantized for value in values):
+        return None
+    runs = _runs(node)
+    floating = alike and {str(dtypes[0]), *kinds} <= set(map(str, _FLOATING))
+    if runs or (runs is None and floating):
+        return None
+    shown = [str(kind).removeprefix("torch.") for kind in (*dtypes, *kinds)]
+    what = f"{name} of {' and '.join(dict.fromkeys(shown))}"
+    return f"{what} raises in eager" if runs is False else f"{what} could not be tried"
+
+
+def _kinds(node: fx.Node) -> list[str]:
+    """Numbers and dtypes among the arguments that an operation may not take for what they are."""
+    found: list[str] = []
+
+    def look(given: Any) -> Any:
+        if isinstance(given, (torch.dtype, complex)):
+            found.append(str(given) if isinstance(given, torch.dtype) else "a complex number")
+        return given
+
+    fx.node.map_aggregate((node.args, dict(node.kwargs)), look)
+    # Elsewhere a truth value is a flag: of what is to be kept, for example.
+    numbers = [*node.args[:2], node.kwargs.get("other"), node.kwargs.get("alpha")]
+    return found + ["a truth value" for number in numbers if isinstance(number, bool)]
+
+
+def _is_small_factory(node: fx.Node, name: str) -> bool:
+    made = tensor_value(node)
+    return name in _FACTORIES and made is not None and elements(made) <= _MANY
+
+
+def _runs(node: fx.Node) -> bool | None:
+    """Whether the call runs; None when it does on no dtype, so that nothing can be said."""
+    sampled = _samples(node)
+    operands = _operands(sampled)
+    total = sum(math.prod(operand.sizes) for operand in operands)
+    few = _shrunk(sampled, operands)
+    runs = _remembered(node, few)
+    if runs is None and few != sampled and total <= _MANY:
+        runs = _remembered(node, sampled)
+    return runs
+
+
+def _remembered(node: fx.Node, given: Any) -> bool | None:
+    kinds = {operand.device.type for operand in _operands(given)} or {"cpu"}
+    cast = [(k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in sorted(kinds)]
+    key = (node.op, node.target, repr(given), repr(cast))
+    if key not in _outcomes:
+        if len(_outcomes) >= _KEPT:
+            _outcomes.clear()
+        _outcomes[key] = _tried(node, given)
+    runs = _outcomes[key]
+    if not runs:
+        for region in _autocast_around(node):
+            with region:
+                runs = _succeeds(node, given) or runs
+    return runs
+
+
+def _tried(node: fx.Node, given: Any) -> bool | None:
+    if _succeeds(node, given):
+        return True
+    others = [_of_dtype(given, dtype) for dtype in _OTHER_DTYPES]
+    others += [_with_plain_numbers(other) for other in (given, *others)]
+    return False if any(_succeeds(node, other) for other in others) else None
+
+
+def _succeeds(node: fx.Node, given: Any) -> bool:
+    """Make the call on zeros: in range where they are indices, and nothing is divided by them."""
+
+    def made(one: Any) -> Any:
+        return one.zeros() if isinstance(one, _Operand) else one
+
+    with torch_private.real_tensors(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they speak of the sizes and values of the trial
+        try:
+            args, kwargs = fx.node.map_aggregate(given, made)
+            if node.op == "call_method":
+                getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:  # noqa: BLE001  # whatever it is, eager raises it
+            return False
+    return True
+
+
+def _samples(node: fx.Node) -> Any:
+    def sample(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return [sample(part) for part in value]
+        if isinstance(value, torch.Tensor):
+            there = value.device.type == "cuda" and torch.cuda.is_available()
+            device = value.device if there else torch.device("cpu")
+            return _Operand(value.dtype, tuple(map(size, value.shape)), device)
+        if isinstance(value, torch.SymInt):
+            hint = torch_private.size_hint(value)
+            return 1 if hint is None else hint
+        if isinstance(value, torch.SymFloat):
+            return 0.5
+        return True if isinstance(value, torch.SymBool) else value
+
+    def of_node(operand: fx.Node) -> Any:
+        return sample(operand.meta.get("example_value", operand.meta.get("val")))
+
+    return fx.map_arg((node.args, dict(node.kwargs)), of_node)
+
+
+def _operands(given: Any) -> list[_Operand]:
+    found: list[_Operand] = []
+
+    def look(one: Any) -> Any:
+        if isinstance(one, _Operand):
+            found.append(one)
+        return one
+
+    fx.node.map_aggregate(given, look)
+    return found
+
+
+def _shrunk(given: Any, operands: list[_Operand]) -> Any:
+    """The same call on fewer elements, and with sizes among its arguments that fit them."""
+    now = {n: n for operand in operands for n in operand.sizes}
+
+    def total() -> int:
+        return sum(math.prod(now[n] for n in operand.sizes) for operand in operands)
+
+    while total() > _FEW and max(now.values()) > 1:
+        largest = max(now.values())
+        now = {n: (largest // 2 if to == largest else to) for n, to in now.items()}
+
+    def smaller(one: Any) -> Any:
+        if isinstance(one, _Operand):
+            return replace(one, sizes=tuple(now[n] for n in one.sizes))
+        return now.get(one, one) if type(one) is int and one > _SMALL else one
+
+    return fx.node.map_aggregate(given, smaller)
+
+
+def _of_dtype(given: Any, dtype: torch.dtype) -> Any:
+    def turned(one: Any) -> Any:
+        if isinstance(one, _Operand):
+            return replace(one, dtype=dtype)
+        return dtype if isinstance(one, torch.dtype) else one
+
+    return fx.node.map_aggregate(given, turned)
+
+
+def _with_plain_numbers(given: Any) -> Any:
+    def plain(one: Any) -> Any:
+        return 1 if isinstance(one, (bool, complex)) else one
+
+    return fx.node.map_aggregate(given, plain)
+
+
+def _autocast_around(node: fx.Node) -> Iterator[contextlib.AbstractContextManager[Any]]:
+    """The regions of autocast that the graph has open at a node, the innermost first."""
+    closed = set()
+    before = node.prev
+    while before.op != "root":
+        name = getattr(before.target, "__name__", "") if before.op == "call_function" else ""
+        if name == "_exit_autocast":
+            closed.add(before.args[0])
+        elif name == "_enter_autocast" and before not in closed:
+            kind, dtype, enabled, _ = before.args
+            yield torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)  # type: ignore[arg-type]
+        before = before.prev
