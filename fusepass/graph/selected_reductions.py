@@ -130,9 +130,9 @@ def _spread(
         raise Kept(Reason.SIZE, "the variance of what a mask selected has no form of its own")
     if correction < 0:
         raise Kept(Reason.SIZE, "a variance of nothing is no number, divided by more than nothing")
-    if dtype in _HALF:
-        wide = low.add(node, "to", whole.node, torch.float32)
-        whole = replace(whole, node=wide)
+    wide = _accumulated_in(whole.value)
+    if wide != dtype:
+        whole = replace(whole, node=low.add(node, "to", whole.node, wide))
     mean = total(low, node, whole, dims, keepdim=True, mean=True)
     off = low.add(node, operator.sub, whole.node, mean)
     # Masked in front of the square too: else 0 · NaN goes back through the mean to every element.
@@ -144,7 +144,14 @@ def _spread(
     call = call_of(node)
     if call is not None and call.op == "std":
         result = _root(low, node, result)
-    return low.add(node, "to", result, dtype) if dtype in _HALF else result
+    return low.add(node, "to", result, dtype) if wide != dtype else result
+
+
+def _accumulated_in(value: torch.Tensor) -> torch.dtype:
+    """Where eager adds up squares, so that they overflow and vanish where eager's do."""
+    if value.dtype in _HALF:
+        return torch.float32
+    return torch.float64 if value.device.type == "cpu" else value.dtype
 
 
 def _root(low: Lowering, node: fx.Node, variance: fx.Node) -> fx.Node:

@@ -173,6 +173,31 @@ def test_a_mean_of_halves_does_not_overflow() -> None:
     by_error_rule(program, (x, x > 0)).only("device", "on_device")
 
 
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+@pytest.mark.parametrize("codegen", ["eager", "inductor"])
+def test_a_deviation_overflows_only_where_it_is_too_large(scale: float, codegen: str) -> None:
+    """Eager adds up the squares of float32 in double precision on the CPU."""
+
+    def program(x: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+        return x[m].std(), x[m].var(), x[m[:, 0]].std(0, unbiased=False)
+
+    given = [(x * scale, m) for x, _, m, *_ in draws()[:1]]
+    on_device(by_error_rule(program, *given, codegen=codegen), warns=True)
+
+    def loss(x: Tensor, m: Tensor) -> Tensor:
+        return x[m].std()
+
+    on_device(by_error_rule(loss, *given, grad=True, codegen=codegen), warns=True)
+
+
+def test_a_deviation_far_from_zero() -> None:
+    def program(x: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+        return x[m].std(), x[m].var()
+
+    given = [(x + 30000, m) for x, _, m, *_ in draws()[:1]]
+    on_device(by_error_rule(program, *given, grad=True), warns=True)
+
+
 def test_views_and_other_layouts() -> None:
     def program(x: Tensor, m: Tensor) -> tuple[Tensor, ...]:
         return x[m].sum(), x[:, m[0]].mean(1), x.t()[m.t()].mean(), x[m[:, 0], 1:].sum(0)
