@@ -69,12 +69,17 @@ def check_cond(
 
 
 def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:
-    """A ``torch.cond`` is given tensors and integers."""
+    """A ``torch.cond`` is given tensors and integers; it has no kernel for lazy tensors."""
     for nodes in arms.values():
         inside = set(nodes)
         for operand in chain(*(node.all_input_nodes for node in nodes)):
+            if operand in inside:
+                continue
             value = operand.meta.get("example_value")
-            if operand not in inside and isinstance(value, (torch.SymFloat, torch.SymBool)):
+            if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+                text = "an arm uses a lazily conjugated or negated view"
+                raise Refusal(Reason.UNTRACEABLE, f"{text}, which torch.cond has no kernel for")
+            if isinstance(value, (torch.SymFloat, torch.SymBool)):
                 kind = "a float" if isinstance(value, torch.SymFloat) else "a truth value"
                 text = f"an arm uses {kind} that varies, which torch.cond takes none of"
                 raise Refusal(Reason.PYTHON_VALUE, text)

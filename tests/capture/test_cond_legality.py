@@ -192,3 +192,53 @@ def test_none_in_a_checkpointed_function_for_inductor() -> None:
         torch.testing.assert_close(ours.grad, theirs.grad)
     decided = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
     assert {(d.treatment, d.reason_code) for d in decided} == {("keep", "untraceable")}
+
+
+def on_a_conjugate(x: Tensor) -> Tensor:
+    lazy = torch.complex(x, x * 2).conj()
+    if x.sum() > 0:
+        return lazy[torch.tensor([3, 0])].abs()
+    return lazy[:2].abs() * 3
+
+
+def on_a_negated_view(x: Tensor) -> Tensor:
+    lazy = torch.complex(x, x * 2).conj().imag
+    if x.sum() > 0:
+        return lazy[torch.tensor([3, 0])] + 1
+    return lazy[:2] * 3
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", [on_a_conjugate, on_a_negated_view])
+def test_lazy_views_are_no_operands(
+    program: Callable[..., Tensor], grad: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    outcome = side_by_side(program, *TURNS, grad=grad)
+    outcome.only("keep", "untraceable")
+    assert all("lazily" in why for why in outcome.reasons)
+    assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
+
+
+def test_a_lazy_argument_is_no_operand(recwarn: pytest.WarningsRecorder) -> None:
+    def program(z: Tensor) -> Tensor:
+        if z.real.sum() > 0:
+            return z[torch.tensor([3, 0])] * 2
+        return z[:2] * 3
+
+    f = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for (x,) in TURNS:
+        z = torch.complex(x, x * 2)
+        for given in (z.conj(), z):
+            assert torch.equal(f(given), program(given))
+    assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
+
+
+def conjugates(x: Tensor) -> Tensor:
+    z = torch.complex(x, x * 2)
+    if x.sum() > 0:
+        return z.conj()[torch.tensor([3, 0])] * 2
+    return z[:2] * 3
+
+
+def test_an_arm_may_conjugate() -> None:
+    side_by_side(conjugates, *TURNS).only("cond", "partial_op")
