@@ -55,8 +55,8 @@ def on_speaker(translator: Any, height: int) -> None:
         why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {text}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
-        refusal = refusal_after(error, "an operand", where)
-        why = (refusal.code, refusal.text)
+        kept = refusal_after(error, "an operand", where)
+        why = (kept.code, kept.text)
     else:
         return
     speech.put_kept(translator, frame, Refusal(*why))
