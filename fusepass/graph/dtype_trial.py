@@ -20,6 +20,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import is_random
+from fusepass.graph.number_trial import called, is_there
 from fusepass.graph.sizes import elements, size, tensors_of
 
 # Views and plain copies take every dtype, and so does asking for another.
@@ -38,7 +39,7 @@ _FACTORIES = frozenset("arange eye full linspace new_full new_ones new_zeros one
 _REAL = (torch.float32, torch.float64)  # which every kernel takes but those on bits
 _FLOATING = (*_REAL, torch.float16, torch.bfloat16)
 _OTHER_DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
-_FEW, _MANY = 2**12, 2**18  # elements of all operands
+_FEW, _MANY = 2**12, 2**22  # elements of all operands
 _SMALL = 16  # a size up to which it stays what it is
 _KEPT = 4096
 
@@ -67,15 +68,16 @@ def dtype_reason(node: fx.Node, name: str) -> str | None:
     values = [value for operand in node.all_input_nodes for value in tensors_of(operand)]
     dtypes = list(dict.fromkeys(value.dtype for value in values))
     kinds = _kinds(node)
-    alike = len(dtypes) == 1
-    if alike and dtypes[0] in _REAL and not kinds and not name.startswith(_ON_BITS):
+    if len(dtypes) == 1 and dtypes[0] in _REAL and not kinds and not name.startswith(_ON_BITS):
         return None
-    if not values and not (kinds and _is_small_factory(node, name)):
+    if not values and not (kinds and name in _FACTORIES):
+        return None
+    if name in _FACTORIES and not _is_small(node):
         return None
     if any(value.layout is not torch.strided or value.is_quantized for value in values):
         return None
     runs = _runs(node)
-    floating = alike and {str(dtypes[0]), *kinds} <= set(map(str, _FLOATING))
+    floating = {*map(str, dtypes), *kinds} <= set(map(str, _FLOATING))
     if runs or (runs is None and floating):
         return None
     shown = [str(kind).removeprefix("torch.") for kind in (*dtypes, *kinds)]
@@ -98,9 +100,9 @@ def _kinds(node: fx.Node) -> list[str]:
     return found + ["a truth value" for number in numbers if isinstance(number, bool)]
 
 
-def _is_small_factory(node: fx.Node, name: str) -> bool:
+def _is_small(node: fx.Node) -> bool:
     made = tensor_value(node)
-    return name in _FACTORIES and made is not None and elements(made) <= _MANY
+    return made is not None and elements(made) <= _MANY
 
 
 def _runs(node: fx.Node) -> bool | None:
@@ -116,18 +118,24 @@ def _runs(node: fx.Node) -> bool | None:
 
 
 def _remembered(node: fx.Node, given: Any) -> bool | None:
-    kinds = {operand.device.type for operand in _operands(given)} or {"cpu"}
-    cast = [(k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in sorted(kinds)]
-    key = (node.op, node.target, repr(given), repr(cast))
-    if key not in _outcomes:
-        if len(_outcomes) >= _KEPT:
-            _outcomes.clear()
-        _outcomes[key] = _tried(node, given)
-    runs = _outcomes[key]
-    if not runs:
-        for region in _autocast_around(node):
-            with region:
-                runs = _succeeds(node, given) or runs
+    kinds = sorted({operand.device.type for operand in _operands(given)} or {"cpu"})
+    regions = _autocast_around(node)
+    cast = [
+        regions.get(k, (torch.get_autocast_dtype(k), torch.is_autocast_enabled(k))) for k in kinds
+    ]
+    settings = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    key = (node.op, node.target, repr(given), repr(cast), settings)
+    try:
+        return _outcomes[key]
+    except KeyError:
+        pass
+    try:
+        runs = _tried(node, given)
+    except torch.OutOfMemoryError:  # says nothing of dtypes, and may be gone next time
+        return None
+    if len(_outcomes) >= _KEPT:
+        _outcomes.clear()
+    _outcomes[key] = runs
     return runs
 
 
@@ -145,17 +153,32 @@ def _succeeds(node: fx.Node, given: Any) -> bool:
     def made(one: Any) -> Any:
         return one.zeros() if isinstance(one, _Operand) else one
 
-    with torch_private.real_tensors(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they speak of the sizes and values of the trial
+    with torch_private.real_tensors(), _without_warnings(), contextlib.ExitStack() as regions:
         try:
-            args, kwargs = fx.node.map_aggregate(given, made)
-            if node.op == "call_method":
-                getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            else:
-                node.target(*args, **kwargs)  # type: ignore[operator]
+            for kind, (dtype, enabled) in _autocast_around(node).items():
+                regions.enter_context(
+                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+                )
+            args, kwargs = fx.node.map_aggregate(given, made)  # type: ignore[misc]
+            called(node, args, kwargs)
+        except torch.OutOfMemoryError:
+            raise
         except Exception:  # noqa: BLE001  # whatever it is, eager raises it
             return False
     return True
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Warnings would speak of the sizes and values of a trial; those torch gives once stay due."""
+    always = torch.is_warn_always_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.set_warn_always(True)
+        try:
+            yield
+        finally:
+            torch.set_warn_always(always)
 
 
 def _samples(node: fx.Node) -> Any:
@@ -163,8 +186,7 @@ def _samples(node: fx.Node) -> Any:
         if isinstance(value, (tuple, list)):
             return [sample(part) for part in value]
         if isinstance(value, torch.Tensor):
-            there = value.device.type == "cuda" and torch.cuda.is_available()
-            device = value.device if there else torch.device("cpu")
+            device = value.device if is_there(value.device) else torch.device("cpu")
             return _Operand(value.dtype, tuple(map(size, value.shape)), device)
         if isinstance(value, torch.SymInt):
             hint = torch_private.size_hint(value)
@@ -198,7 +220,7 @@ def _shrunk(given: Any, operands: list[_Operand]) -> Any:
     def total() -> int:
         return sum(math.prod(now[n] for n in operand.sizes) for operand in operands)
 
-    while total() > _FEW and max(now.values()) > 1:
+    while total() > _FEW and max(now.values(), default=1) > 1:
         largest = max(now.values())
         now = {n: (largest // 2 if to == largest else to) for n, to in now.items()}
 
@@ -226,8 +248,9 @@ def _with_plain_numbers(given: Any) -> Any:
     return fx.node.map_aggregate(given, plain)
 
 
-def _autocast_around(node: fx.Node) -> Iterator[contextlib.AbstractContextManager[Any]]:
-    """The regions of autocast that the graph has open at a node, the innermost first."""
+def _autocast_around(node: fx.Node) -> dict[str, tuple[Any, bool]]:
+    """Dtype and whether it is on, of the innermost region that the graph has open, by device."""
+    found: dict[str, tuple[Any, bool]] = {}
     closed = set()
     before = node.prev
     while before.op != "root":
@@ -236,5 +259,6 @@ def _autocast_around(node: fx.Node) -> Iterator[contextlib.AbstractContextManage
             closed.add(before.args[0])
         elif name == "_enter_autocast" and before not in closed:
             kind, dtype, enabled, _ = before.args
-            yield torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)  # type: ignore[arg-type]
+            found.setdefault(str(kind), (dtype, bool(enabled)))
         before = before.prev
+    return found

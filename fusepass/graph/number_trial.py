@@ -43,7 +43,7 @@ def refuse_kinds(use: Use) -> None:
         if value is None:
             return _SAMPLES[kind_of(node) or "int"]
         make = torch.zeros if node in positions else torch.ones
-        device = value.device if _is_there(value.device) else "cpu"
+        device = value.device if is_there(value.device) else "cpu"
         return make((1,) * value.dim(), dtype=value.dtype, device=device)
 
     node = use.node
@@ -52,7 +52,7 @@ def refuse_kinds(use: Use) -> None:
     what = f"{use.name} of {' and '.join(dict.fromkeys(map(name_of, dtypes)))} and a {kinds}"
     with torch_private.real_tensors():
         try:
-            made = _called(node, fx.map_arg(node.args, sample), fx.map_arg(node.kwargs, sample))
+            made = called(node, fx.map_arg(node.args, sample), fx.map_arg(node.kwargs, sample))
         except Exception as error:  # noqa: BLE001  # whatever it is, eager raises it
             text = f"{what} raises in eager ({type(error).__name__})"
             raise Unfit(Reason.PARTIAL_OP, text) from None
@@ -64,11 +64,13 @@ def _given(use: Use) -> list[Held]:
     return [use.held[node] for node in use.node.all_input_nodes if node in use.held]
 
 
-def _called(node: fx.Node, args: Any, kwargs: Any) -> Any:
+def called(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """Make a node's call on other arguments."""
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _is_there(device: torch.device) -> bool:
+def is_there(device: torch.device) -> bool:
+    """Whether calls can be tried on a device itself; else they are on the CPU."""
     return device.type == "cuda" and torch.cuda.is_available()

@@ -48,7 +48,17 @@ def run_checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         kwargs: of the program's call of ``checkpoint``.
     """
     given = {**kwargs, "use_reentrant": False}  # what Dynamo traced is not reentrant
-    given["early_stop"] = False  # it would leave levels of torch.func that the body has entered
+    if _enters_levels(body):
+        given["early_stop"] = False  # it would leave the levels that were entered
     if "_checkpoint_context_fn" in body.meta:
         given["context_fn"] = body.meta["_checkpoint_context_fn"]
-    return checkpoint(forward_of(body), *args, **given)
+    run = forward_of(body)
+    # As arguments buffers that the body writes would be saved, to be read in the backward.
+    return checkpoint(lambda: run(*args), **given)
+
+
+def _enters_levels(body: fx.GraphModule) -> bool:
+    """Whether a graph, or one that it calls, enters levels of ``torch.func``."""
+    parts = [part for part in body.modules() if isinstance(part, fx.GraphModule)]
+    nodes = (node for part in parts for node in part.graph.nodes)
+    return any("increment_nesting" in str(node.target) for node in nodes)

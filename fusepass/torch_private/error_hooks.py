@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, NoReturn
 
 from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo import is_dynamos_file
-from fusepass.torch_private.stack import restart_errors
+from fusepass.torch_private.stack import restart_errors, wrap_call
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_OUR_CALLS = (wrap_call.__code__,)
 
 
 def hook_errors(
@@ -64,8 +66,12 @@ def fails_on_fakes(error: BaseException) -> bool:
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if utils.run_node.__code__ not in codes:
         return False
-    behind = codes[codes.index(utils.run_node.__code__) :]
-    return not any(code.co_filename.startswith(_PACKAGE) for code in behind)
+    run = codes.index(utils.run_node.__code__)
+    steps = [i for i, code in enumerate(codes[:run]) if code.co_name == "step"]
+    called = codes[steps[-1] if steps else 0 : run]  # by the program's line
+    if any(code in called for code in _OUR_CALLS):
+        return False
+    return not any(code.co_filename.startswith(_PACKAGE) for code in codes[run:])
 
 
 def cannot_resume(translator: Any, error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import fusepass
 import fusepass.capture.complete
+from fusepass import torch_private
 from fusepass.errors import CaptureFault, RuleError
 from fusepass.torch_private import raising
 
@@ -259,3 +260,23 @@ def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(program: Any,
     decisions = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
     assert code in {d.reason_code for d in decisions if d.treatment == "keep"}
     assert "internal" not in {d.reason_code for d in decisions}
+
+
+def test_a_wrong_call_of_ours_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A select that is out of range, recorded where a number is turned into a truth value."""
+    own = torch_private.wrap_call
+
+    def wrong(translator: Any, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        tensors = [one for one in args if isinstance(one, torch.fx.Proxy)]
+        return own(translator, "call_method", "select", (tensors[0], 0, 99), {})
+
+    def program(x: Tensor) -> Tensor:
+        y = x + 1
+        if x.sum():
+            y = y * 2
+        return y.reshape(-1)
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    monkeypatch.setattr(torch_private, "wrap_call", wrong)
+    with pytest.warns(CaptureFault, match="please report"):
+        assert torch.equal(compiled(X), program(X))

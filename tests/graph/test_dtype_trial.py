@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch.nn.functional as F
 from torch import fx
 
 import fusepass
+from fusepass.graph import dtype_trial
+from fusepass.graph.canonical import op_name
 from fusepass.graph.dtype_trial import dtype_reason
 from fusepass.graph.effects import is_random
 from fusepass.graph.totality import partial_reason
@@ -149,7 +153,7 @@ def test_a_call_is_total_exactly_where_eager_takes_the_dtypes() -> None:
             runs = False
         raising += not runs
         reasons = [partial_reason(node) for node in nodes if not is_random(node)]
-        of_dtypes = [why for why in reasons if why is not None and "raises in eager" in why]
+        of_dtypes = [why for node in nodes if (why := dtype_reason(node, op_name(node) or ""))]
         if (runs and of_dtypes) or (not runs and not any(reasons)):
             wrong.append((number, [o.dtype for o in operands], runs, reasons))
     assert not wrong
@@ -243,11 +247,100 @@ def test_large_operands_and_their_sizes_are_made_small() -> None:
     i = torch.empty(64, 4096, dtype=torch.int64)
     nodes = calls(lambda i: i.expand(9, 64, 4096).logcumsumexp(0), (i,))
     assert nodes is not None
-    assert "int64" in str(partial_reason(nodes[-1]))
+    assert "int64 raises in eager" in str(partial_reason(nodes[-1]))
 
 
-def test_a_trial_leaves_the_random_generator_alone() -> None:
+def test_a_trial_leaves_everything_as_it_was() -> None:
     node = captured(lambda x: F.dropout(x, 0.5), X.bfloat16())[0]
-    before = torch.get_rng_state()
+    tried = captured(lambda x: x.logcumsumexp(0), X.bfloat16())[0]
+    before = torch.get_rng_state(), torch.is_warn_always_enabled(), torch.is_grad_enabled()
     assert dtype_reason(node, "dropout") is None
-    assert torch.equal(torch.get_rng_state(), before)
+    assert dtype_reason(tried, "logcumsumexp") is None
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (torch.is_warn_always_enabled(), torch.is_grad_enabled()) == before[1:]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_large_calls_of_ordinary_code_stay_total(autocast: bool) -> None:
+    """Whose sizes cannot be halved: groups, heads that share keys, kernels as large as strides."""
+    single, image = torch.randn(320), torch.randn(2, 320, 64, 64)
+    numbers = torch.zeros(600, 1024, dtype=torch.int64)
+    kind = torch.float32 if autocast else torch.bfloat16
+    grouped, patches = torch.randn(320, 10, 3, 3).to(kind), torch.randn(64, 320, 16, 16).to(kind)
+    programs: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+        (lambda x, w: F.group_norm(x, 32, w, w), (image.bfloat16(), single)),
+        (lambda x, w: F.conv2d(x, w, groups=32), (image.bfloat16(), grouped)),
+        (lambda x, w: F.conv2d(x, w, stride=16), (image.bfloat16(), patches)),
+        (
+            lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True),
+            (torch.randn(1, 28, 64, 64).bfloat16(), torch.randn(1, 4, 64, 64).bfloat16()),
+        ),
+        (lambda m: m.clone().__setitem__((slice(None), 300), 5), (numbers,)),
+        (lambda m: m.topk(500)[0], (numbers,)),
+    ]
+    for program, operands in programs:
+
+        def inside(*given: torch.Tensor, program: Callable[..., Any] = program) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                return program(*given)
+
+        nodes = captured(inside, *operands)
+        assert [dtype_reason(node, op_name(node) or "") for node in nodes] == [None] * len(nodes)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_autocast_that_is_off_inside_another(outside: bool) -> None:
+    """The innermost region says what is cast: there are no distances of bfloat16."""
+
+    def f(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = p * 2
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outside):
+            if p.sum() > 0:
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    with torch.autocast("cpu", enabled=False):
+                        y = y + torch.cdist(x, x)[0, 0]
+        return y
+
+    x, p = torch.randn(3, 3).bfloat16(), torch.ones(3)
+    compiled = torch.compile(f, backend="fusepass", options={"codegen": "eager"})
+    assert torch.equal(compiled(-p, x), f(-p, x))
+    with pytest.raises(RuntimeError, match="cdist"):
+        compiled(p, x)
+
+
+def test_large_tensors_that_are_made_of_nothing_are_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = calls(lambda i: i.new_zeros(1 << 27), (I,))
+    assert nodes is not None
+
+    def never(*given: Any) -> bool:
+        raise AssertionError("a call was tried")
+
+    monkeypatch.setattr(dtype_trial, "_succeeds", never)
+    assert dtype_reason(nodes[-1], "new_zeros") is None
+
+
+def test_warnings_that_torch_gives_once_stay_due() -> None:
+    """Those of the trial are not shown, and are no first ones."""
+    program = """
+import warnings, torch
+from fusepass.graph.dtype_trial import _without_warnings
+def halves():
+    return torch.ones(2, dtype=torch.complex32) * 2
+with _without_warnings():
+    halves()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    halves()
+assert any("ComplexHalf" in str(one.message) for one in caught), caught
+assert not torch.is_warn_always_enabled()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_thousands_of_numbers() -> None:
+    one = torch.zeros((), dtype=torch.int64)
+    nodes = calls(lambda i: torch.stack([i] * 5000), (one,))
+    assert nodes is not None
+    assert dtype_reason(nodes[-1], "stack") is None
