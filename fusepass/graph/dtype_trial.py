@@ -159,7 +159,7 @@ def _succeeds(node: fx.Node, given: Any) -> bool:
                 regions.enter_context(
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
                 )
-            args, kwargs = fx.node.map_aggregate(given, made)  # type: ignore[misc]
+            args, kwargs = fx.node.map_aggregate(given, made)
             called(node, args, kwargs)
         except torch.OutOfMemoryError:
             raise

@@ -149,7 +149,7 @@ def test_a_call_is_total_exactly_where_eager_takes_the_dtypes() -> None:
         try:
             program(*operands)
             runs = True
-        except RuntimeError:
+        except (RuntimeError, TypeError):  # which of them depends on torch
             runs = False
         raising += not runs
         reasons = [partial_reason(node) for node in nodes if not is_random(node)]

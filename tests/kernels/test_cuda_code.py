@@ -93,7 +93,7 @@ def test_launches_that_overlap() -> None:
         assert called.count("fusepass_") == 2, name
         overlaps = name != "written"
         assert ("gdc_launch_dependents()" in code) == overlaps, name
-        assert f"('row', 1024, 8, 8, {overlaps}, False)" in code, name
+        assert f"('row', 2048, 3, 12, {overlaps}, False, '', (), ())" in code, name
         (lines,) = kernels.values()
         assert lines > 100, name  # of PTX for sm_90
         assert called.count("empty_strided_cuda(") == 2, name  # nothing is copied
