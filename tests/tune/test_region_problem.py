@@ -76,7 +76,7 @@ def test_rows_of_a_class() -> None:
 @pytest.mark.parametrize(
     ("changed", "kernels"),
     [
-        ({"m": 1}, 11),
+        ({"m": 1}, 12),
         ({"m": 2}, 8),
         ({"m": 64}, 8),
         ({"m": 128}, 10),
