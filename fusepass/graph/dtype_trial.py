@@ -20,6 +20,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import is_random
+from fusepass.graph.modes import autocasts_at
 from fusepass.graph.number_trial import called, is_there
 from fusepass.graph.sizes import elements, size, tensors_of
 
@@ -250,15 +251,4 @@ def _with_plain_numbers(given: Any) -> Any:
 
 def _autocast_around(node: fx.Node) -> dict[str, tuple[Any, bool]]:
     """Dtype and whether it is on, of the innermost region that the graph has open, by device."""
-    found: dict[str, tuple[Any, bool]] = {}
-    closed = set()
-    before = node.prev
-    while before.op != "root":
-        name = getattr(before.target, "__name__", "") if before.op == "call_function" else ""
-        if name == "_exit_autocast":
-            closed.add(before.args[0])
-        elif name == "_enter_autocast" and before not in closed:
-            kind, dtype, enabled, _ = before.args
-            found.setdefault(str(kind), (dtype, bool(enabled)))
-        before = before.prev
-    return found
+    return {str(kind): (dtype, bool(on)) for kind, dtype, on, _ in autocasts_at(node)}

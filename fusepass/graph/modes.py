@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -36,3 +37,17 @@ def modes_of_graph() -> Iterator[Callable[[fx.Node], None]]:
         for region in reversed(open_regions.values()):
             region.__exit__(None, None, None)
         torch.set_grad_enabled(before)
+
+
+def autocasts_at(target: fx.Node) -> list[tuple[Any, ...]]:
+    """Arguments of the autocast regions of its graph that a node stands in, outermost first."""
+    open_regions: list[fx.Node] = []
+    for node in target.graph.nodes:
+        if node is target:
+            break
+        name = getattr(node.target, "__name__", "")
+        if name == "_enter_autocast":
+            open_regions.append(node)
+        elif name == "_exit_autocast" and node.args and node.args[0] in open_regions:
+            open_regions.remove(node.args[0])
+    return [tuple(node.args) for node in open_regions]

@@ -16,6 +16,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.modes import autocasts_at
 from fusepass.graph.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason
@@ -26,7 +27,7 @@ from fusepass.rewrite.legality import Cut, Surroundings, cut, written_later
 from fusepass.rewrite.match import State
 from fusepass.rewrite.pattern import Pattern
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.replacement import Site, autocasts_at, fakes_of, record, sizes_in
+from fusepass.rewrite.replacement import Site, fakes_of, record, sizes_in
 from fusepass.rewrite.rule import Match, Place, Rule
 from fusepass.rewrite.splice import MADE_BY
 from fusepass.rewrite.trace import GradModeError, TraceError

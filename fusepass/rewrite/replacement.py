@@ -52,20 +52,6 @@ class Site:
     bases: tuple[fx.Node, ...]
 
 
-def autocasts_at(target: fx.Node) -> list[tuple[Any, ...]]:
-    """Arguments of the autocast regions of its graph that a node stands in, outermost first."""
-    open_regions: list[fx.Node] = []
-    for node in target.graph.nodes:
-        if node is target:
-            break
-        name = getattr(node.target, "__name__", "")
-        if name == "_enter_autocast":
-            open_regions.append(node)
-        elif name == "_exit_autocast" and node.args and node.args[0] in open_regions:
-            open_regions.remove(node.args[0])
-    return [tuple(node.args) for node in open_regions]
-
-
 def fakes_of(
     binding: Binding, bases: Sequence[fx.Node], fake_mode: Any, *, grad: bool
 ) -> tuple[list[Any], dict[str, Any]]:
