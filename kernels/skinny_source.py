@@ -23,9 +23,10 @@ _SKINNY = """
 def fusepass_gemm(x_ptr, $gain $weights $params M, N, K, sx, sw,
                   BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr):
     WEIGHT_FIRST: tl.constexpr = BM <= 32
+    program = tl.program_id(0)
 $leads
     tiles_n = tl.cdiv(N, BN)
-    m, n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
+    m, n = program // tiles_n, program % tiles_n
     rows = m * BM + tl.arange(0, BM)
     columns = n * BN + tl.arange(0, BN)
     k = tl.arange(0, BK)
@@ -43,6 +44,14 @@ $norm_ends
     _epilogue($products, m, n, rows, columns, M, N $given)
 """
 
+# Not ``gdc_launch_dependents``: Inductor asks of each kernel which of its inputs it writes, and with
+# torch 2.11 one with assembly that does more than compute passes for writing all, the weights, too.
+_LEADS = """\
+    program = tl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [program],
+        dtype=tl.int32, is_pure=True, pack=1,
+    )
+"""
 _ROWS = {
     "start": "    product{0} = tl.zeros((BN, BM) if WEIGHT_FIRST else (BM, BN), tl.float32)",
     "load": "        w{0} = tl.load(w{0}_ptr + offsets + start, mask=inside, other=0.0,"
@@ -139,7 +148,7 @@ def skinny_source(
     lines = LINES[form]
     each = range(epilogue.products)
     parts = {
-        "$leads\n": "    tl.extra.cuda.gdc_launch_dependents()\n" * leads,
+        "$leads\n": _LEADS * leads,
         "$weights ": "".join(f"w{i}_ptr, " for i in each),
         "$starts": "\n".join(lines["start"].format(i) for i in each),
         "$steps": "\n".join(lines[key].format(i) for key in ("load", "step") for i in each),

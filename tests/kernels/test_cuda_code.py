@@ -36,6 +36,7 @@ def _written(what: str, given: str = "", **environment: str) -> list[list[Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "every input is mutated" not in done.stderr, done.stderr[-3000:]  # nor warned of
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -92,7 +93,7 @@ def test_launches_that_overlap() -> None:
         assert "ops.fusepass" not in called, name
         assert called.count("fusepass_") == 2, name
         overlaps = name != "written"
-        assert ("gdc_launch_dependents()" in code) == overlaps, name
+        assert ("griddepcontrol.launch_dependents" in code) == overlaps, name
         assert f"('row', 2048, 3, 12, {overlaps}, False, '', (), ())" in code, name
         (lines,) = kernels.values()
         assert lines > 100, name  # of PTX for sm_90

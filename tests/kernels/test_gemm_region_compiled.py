@@ -39,6 +39,7 @@ def binary_of(
     transposed: bool = True,
     batches: bool = False,
     hosted: bool = False,
+    leads: bool = False,
 ) -> Any:
     """The same as Triton's compiler gives it."""
     import triton
@@ -50,7 +51,7 @@ def binary_of(
         weights = [w.contiguous() for w in weights]
     if batches:
         x, weights = x[None], [w[None] for w in weights]
-    made = kernel.kernel(epilogue.text(), tile, batches, hosted)
+    made = kernel.kernel(epilogue.text(), tile, batches, hosted, leads)
     outputs = [torch.empty(1, dtype=getattr(torch, o.dtype)) for o in epilogue.outputs]
     values = x, *weights, *operands
     given = kernel.arguments(x, weights, operands, outputs, epilogue, values, tile, 2)
@@ -97,6 +98,23 @@ def test_it_compiles_without_a_gpu(name: str, capability: int, form: str, itemsi
     every = [tile for tile in tiles(epilogue).values() if tile.itemsize == itemsize]
     tile = next(tile for tile in every if (tile.form + str(tile.m)).startswith(form))
     assert "fusepass_gemm" in compiled(epilogue, tile, capability)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["swiglu", "gelu"])
+@pytest.mark.parametrize("form", ["row", "rows"])
+def test_one_that_lets_the_next_begin_says_so_first(name: str, form: str) -> None:
+    """Once, in front of what it reads; it is read as ever."""
+    epilogue = EPILOGUES[name]
+    tile = next(one for one in tiles(epilogue).values() if one.form == form and one.itemsize == 2)
+    first, alone = (
+        binary_of(epilogue, tile, 90, leads=leads).asm["ptx"] for leads in (True, False)
+    )
+    assert first.count("griddepcontrol.launch_dependents") == 1
+    assert first.index("griddepcontrol.launch_dependents") < first.index("ld.global")
+    assert "griddepcontrol" not in alone
+    reads = re.compile(r"(?:ld\.global|cp\.async)\.[\w:.]+")
+    assert sorted(reads.findall(first)) == sorted(reads.findall(alone))
 
 
 @needs_triton
