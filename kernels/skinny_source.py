@@ -44,7 +44,7 @@ $norm_ends
     _epilogue($products, m, n, rows, columns, M, N $given)
 """
 
-# Not ``gdc_launch_dependents``: Inductor asks of each kernel which of its inputs it writes, and with
+# Not ``gdc_launch_dependents``: Inductor asks of each kernel which of its inputs it writes. With
 # torch 2.11 one with assembly that does more than compute passes for writing all, the weights, too.
 _LEADS = """\
     program = tl.inline_asm_elementwise(
