@@ -46,6 +46,9 @@ def _replace(site: Site) -> None:
         for arm in (True, False)
     }
     results: dict[bool, tuple[fx.Node, ...]] = {True: taken, False: other}  # type: ignore[dict-item]
+    shared = _shared_numbers(arms, node)
+    for nodes in arms.values():
+        nodes[:0] = _numbers_outside(nodes)
     operands = _free_inputs(arms, results)
     names = []
     for arm, label in ((True, "taken"), (False, "other")):
@@ -70,9 +73,42 @@ def _replace(site: Site) -> None:
                 user.replace_all_uses_with(item)
                 graph.erase_node(user)
     erase_select(node)
-    for nodes in arms.values():
+    for arm, nodes in arms.items():
         for inner in reversed(nodes):
-            graph.erase_node(inner)
+            if arm_of(inner, branch.site, branches) is arm:
+                if inner not in shared:
+                    graph.erase_node(inner)
+                elif ARM in node.meta:
+                    inner.meta[ARM] = node.meta[ARM]
+                else:
+                    del inner.meta[ARM]
+
+
+def _shared_numbers(arms: dict[bool, list[fx.Node]], site: fx.Node) -> set[fx.Node]:
+    """What an arm computes and others read, too, with what that is made of.
+
+    Torch computes each number that is made of sizes once in a graph, where it is met first.
+    """
+    found: set[fx.Node] = set()
+    for nodes in arms.values():
+        inside = {*nodes, site}
+        for node in reversed(nodes):
+            if found.intersection(node.users) or not inside.issuperset(node.users):
+                found.add(node)
+    return found
+
+
+def _numbers_outside(nodes: list[fx.Node]) -> list[fx.Node]:
+    """The numbers an arm reads that are no integers, which torch.cond does not take as operands."""
+    found: dict[fx.Node, None] = {}
+    todo, inside = list(nodes), set(nodes)
+    while todo:
+        for node in todo.pop().all_input_nodes:
+            kind = node.meta.get("example_value")
+            if node not in inside and isinstance(kind, (torch.SymFloat, torch.SymBool)):
+                found = {node: None, **{k: v for k, v in found.items() if k is not node}}
+                todo.append(node)
+    return list(found)
 
 
 def _free_inputs(

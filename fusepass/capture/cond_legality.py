@@ -7,6 +7,7 @@ training a joint graph computes the arm again and hands on a gradient for every 
 
 from __future__ import annotations
 
+import functools
 from itertools import chain
 from typing import Any
 
@@ -17,9 +18,11 @@ from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, is_state_change, written_nodes
+from fusepass.graph.number_trial import called
 from fusepass.graph.totality import EXCLUDED, TOTAL
 from fusepass.options import Options
 from fusepass.report.decision import Reason
+from fusepass.torch_private.effects import effect_of
 
 _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
@@ -61,6 +64,8 @@ def check_cond(
             text = f"{name} in an arm is no operation that torch.cond can hold"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     _check_operands(arms)
+    if options.codegen == "inductor":
+        _check_effects(why, arms)
     if any(fake.requires_grad for fake in fakes):
         _check_training(arms, fakes, writes)
     if cuda_graphs(options, tested) and options.treatment != "cond":
@@ -85,6 +90,24 @@ def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:
                 raise Refusal(Reason.PYTHON_VALUE, text)
 
 
+def _check_effects(why: Refusal, arms: dict[bool, list[fx.Node]]) -> None:
+    """Inductor has no place for operations with effects in the arms of a ``torch.cond``."""
+    for node in chain(*arms.values()):
+        if not (_is_solver(node) or torch_private.operator_name(node.target)):
+            continue
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
+        effect = effect_of(functools.partial(called, node, args, kwargs))
+        if effect is not None:
+            text = f"{_shown(node)} in an arm runs {effect}, which has an effect"
+            raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text} that Inductor cannot hold there")
+
+
+def _is_solver(node: fx.Node) -> bool:
+    """Whether a call may raise for the values of a matrix."""
+    name = op_name(node) or ""
+    return name in _SOLVERS or name.startswith("linalg_")
+
+
 def _check_training(
     arms: dict[bool, list[fx.Node]], fakes: list[torch.Tensor], writes: bool
 ) -> None:
@@ -95,8 +118,7 @@ def _check_training(
         if op_name(node) is None and torch_private.operator_name(node.target) is not None:
             text = "in an arm, a custom operator, may have no backward: eager asks only if it ran"
             raise Refusal(Reason.PARTIAL_OP, f"{_shown(node)} {text}")
-        name = op_name(node) or ""
-        if name in _SOLVERS or name.startswith("linalg_"):
+        if _is_solver(node):
             text = "has an effect that the backward of torch.cond cannot hold"
             raise Refusal(Reason.PARTIAL_OP, f"{op_name(node)} in an arm {text}")
     if writes:

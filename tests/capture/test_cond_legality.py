@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fusepass
+from fusepass import torch_private
 from fusepass.errors import CaptureFault
 
 from .side_by_side import side_by_side, signed
@@ -93,6 +94,26 @@ def test_a_fill_that_no_integer_can_hold_is_made_where_it_is_asked_for() -> None
     outcome.only("cond", "partial_op")
 
 
+@pytest.mark.parametrize("solver", [torch.linalg.cholesky, torch.linalg.inv, torch.inverse])
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_solvers_in_arms_for_inductor(solver: Callable[[Tensor], Tensor]) -> None:
+    """It holds them where they have no effect, as with torch 2.11; else the branch stays."""
+
+    def program(x: Tensor) -> Tensor:
+        square = torch.eye(4) + x * x.unsqueeze(1)
+        return solver(square) if x.sum() > 0 else square.t() * 2
+
+    compiled = torch.compile(program, backend="fusepass")
+    for (x,) in TURNS:
+        torch.testing.assert_close(compiled(x), program(x))
+    (decided,) = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
+    if (decided.treatment, decided.reason_code) != ("cond", "partial_op"):
+        assert (decided.treatment, decided.reason_code) == ("keep", "untraceable")
+        assert "runs _linalg_check_errors, which has an effect" in decided.reason
+    elif torch_private.torch_version() >= (2, 13):
+        pytest.fail(decided.reason)
+
+
 def branches_for_nothing(x: Tensor) -> Tensor:
     # What the inner branch leaves is read by nobody: it has no selection, and its arm no owner.
     if x.sum() > 0:
@@ -136,6 +157,44 @@ def test_floats_that_vary_are_no_operands(
     calls = [(x, rate) for rate in (2.0, -1.5, 0.5, 3.0) for x in signed(1.0, -0.5, 2.0)]
     side_by_side(program, *[(x, rate) for (x,), rate in calls])
     assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
+
+
+def shares_a_number(x: Tensor, y: Tensor) -> Tensor:
+    if y.sum() > 0:
+        x = x[torch.randperm(len(x))] * (1 / (len(x) + 2))
+    return x * (1 / (len(x) + 2))
+
+
+def shares_it_with_the_other_arm(x: Tensor, y: Tensor) -> Tensor:
+    if y.sum() > 0:
+        x = x[torch.randperm(len(x))] * (1 / (len(x) + 2))
+    else:
+        x = x[y.long().abs()] * (1 / (len(x) + 2)) * (3 + 1 / (len(x) + 2))
+    return x * (3 + 1 / (len(x) + 2)) * (len(x) + 2)
+
+
+def shares_it_within(x: Tensor, y: Tensor) -> Tensor:
+    if y.sum() > 0:
+        if x.sum() < 3:
+            x = x[torch.randperm(len(x))] * (1 / (len(x) + 2))
+        x = x * (1 / (len(x) + 2) + 5 / len(y))
+    return x * (3 + 1 / (len(x) + 2)) - 5 / len(y)
+
+
+@pytest.mark.parametrize(
+    "program", [shares_a_number, shares_it_with_the_other_arm, shares_it_within]
+)
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_a_number_made_of_sizes_that_others_read_too(program: Callable[..., Tensor]) -> None:
+    """Torch computes it once, in the arm if that comes first."""
+    calls = [
+        (torch.ones(size), torch.full((size,), value))
+        for size in (4, 7, 5)
+        for value in (0.5, -0.5)
+    ]
+    outcome = side_by_side(program, *calls, dynamic=True)
+    assert {treatment for treatment, _ in outcome.treatments} == {"cond"}, outcome.decisions
+    assert not outcome.breaks
 
 
 def gathered(y: Tensor) -> Tensor:
