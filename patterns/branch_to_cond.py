@@ -18,7 +18,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
-from fusepass.graph.canonical import tensor_value
+from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
 from fusepass.graph.sizes import tensors_of
@@ -186,7 +186,9 @@ def _carve(
         env[operand] = body.placeholder(operand.name)
         env[operand].meta = {k: v for k, v in operand.meta.items() if k == "example_value"}
     for node in nodes:
-        env[node] = body.node_copy(node, env.__getitem__)
+        env[node] = copied = body.node_copy(node, env.__getitem__)
+        if op_name(node) == "sum":
+            _with_dense_gradient(copied)
     handed: list[fx.Node] = []
     seen = set(memories(operands))
     for result in results:
@@ -200,6 +202,22 @@ def _carve(
         handed.append(out)
     body.output(tuple(handed))
     return fx.GraphModule(gm, body)
+
+
+def _with_dense_gradient(total: fx.Node) -> None:
+    """Multiply what is summed by 1, so that its gradient is a tensor with memory of its own.
+
+    The backward of a sum gives a view of one number for all, and torch cannot bring an operand's
+    gradients together where that of one arm is such a view and the other's is not.
+    """
+    summed = total.args[0] if total.args else None
+    value = tensor_value(summed) if isinstance(summed, fx.Node) else None
+    if value is None or not value.requires_grad:
+        return
+    with total.graph.inserting_before(total):
+        made = total.graph.call_function(torch.mul, (summed, 1))
+    made.meta = {**total.meta, "example_value": value * 1}
+    total.args = (made, *total.args[1:])
 
 
 RULE = GraphRule("branch_to_cond", _is_cond_site, _check, _replace, settled_by_capture=True)

@@ -331,8 +331,9 @@ def _compared(translator: Any, instruction: Any) -> list[Any]:
     """Values on the stack whose identity an instruction may look at."""
     stack, name = translator.stack, instruction.opname
     if name == "IS_OP":
-        pair = list(stack[-2:])
-        return pair if all(is_any_tensor(realized(value)) for value in pair) else []
+        pair = list(map(realized, stack[-2:]))
+        told = pair[0] is pair[1] or not all(map(is_any_tensor, pair))  # one value is itself
+        return [] if told else pair
     if name == "CALL":
         callee = stack[-instruction.arg - 2 :][:2]
         is_id = any(getattr(realized(value), "fn", None) is id for value in callee)

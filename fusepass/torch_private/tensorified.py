@@ -1,16 +1,19 @@
-"""Writes to 0-d float64 inputs stay in the graph. Run on torch 2.11 to 2.15.
+"""Numbers that Dynamo hands to a graph as 0-d float64 inputs. Run on torch 2.11 to 2.15.
 
-Where Dynamo traces a frame a second time, with a number as a constant that was read from such an
-input, it takes the input's node out of the graph if nothing but ``item`` reads it. Up to torch 2.13
-it looks at all nodes in that way: a write (``self.steps.add_(1)``) carries the number of what it
-writes, has no reader, and is gone.
+Writes to such inputs stay in the graph: where Dynamo traces a frame a second time, with a number as
+a constant that was read from one, it takes the input's node out if nothing but ``item`` reads it.
+Up to torch 2.13 it looks at all nodes in that way: a write (``self.steps.add_(1)``) carries the
+number of what it writes, has no reader, and is gone.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from fusepass.torch_private.versions import torch_version
 
 
 def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
@@ -44,3 +47,15 @@ def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
         OutputGraph.remove_tensorify_specialized_graphargs = theirs  # type: ignore[method-assign]
 
     return undo
+
+
+@contextmanager
+def without_autograd_cache() -> Iterator[None]:
+    """AOTAutograd compiles anew, before torch 2.15, where it may take one number for another."""
+    if torch_version() >= (2, 15):
+        yield
+        return
+    from torch._functorch import config
+
+    with config.patch(enable_autograd_cache=False):
+        yield

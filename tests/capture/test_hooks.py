@@ -58,3 +58,33 @@ def test_without_that_there_is_no_error() -> None:
     compiled = torch.compile(in_a_helper, backend="fusepass", options={"codegen": "eager"})
     for x in (torch.ones(4), -torch.ones(4)):
         assert torch.equal(compiled(x), in_a_helper(x))
+
+
+ATTENTION = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+
+
+def attends_to_itself(x: Tensor) -> Tensor:
+    x = x * 2
+    if x.abs().max() > 3:
+        x = x.clamp(-3, 3)
+    result: Tensor = ATTENTION(x, x, x)[0]  # which asks whether these are one tensor
+    return result
+
+
+def is_itself(x: Tensor) -> tuple[Tensor, bool, bool]:
+    y = x * 2
+    if x.sum() > 0:
+        y = y + 1
+    z = y
+    return y * 3, z is y, y is not z
+
+
+@pytest.mark.parametrize("program", [attends_to_itself, is_itself])
+def test_a_value_is_itself_whichever_arm_made_it(program: Callable[[Tensor], Any]) -> None:
+    compiled = torch.compile(
+        program, backend="fusepass", options={"codegen": "eager"}, fullgraph=True
+    )
+    with torch.no_grad():
+        for scale in (1.0, 4.0, -1.0):
+            x = torch.linspace(0, 1, 24).view(2, 3, 4) * scale
+            torch.testing.assert_close(compiled(x), program(x))
