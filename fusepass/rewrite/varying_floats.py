@@ -88,7 +88,8 @@ def _computed(graph: fx.Graph, value: fx.Node) -> fx.Node:
     source = _given(value)
     if source is not None:
         return source
-    args = [_computed(graph, one) if isinstance(one, fx.Node) else float(one) for one in value.args]
+    args: list[Any] = list(value.args)
+    args = [_computed(graph, one) if isinstance(one, fx.Node) else float(one) for one in args]
     made = graph.call_function(_SAME[value.target], tuple(args))
     given = [one.meta["example_value"] if isinstance(one, fx.Node) else one for one in args]
     made.meta = {"example_value": _SAME[value.target](*given)}
