@@ -65,6 +65,7 @@ def check_cond(
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     _check_operands(arms)
     if options.codegen == "inductor":
+        _check_numbers(arms)
         _check_effects(why, arms)
     if any(fake.requires_grad for fake in fakes):
         _check_training(arms, fakes, writes)
@@ -88,6 +89,15 @@ def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:
                 kind = "a float" if isinstance(value, torch.SymFloat) else "a truth value"
                 text = f"an arm uses {kind} that varies, which torch.cond takes none of"
                 raise Refusal(Reason.PYTHON_VALUE, text)
+
+
+def _check_numbers(arms: dict[bool, list[fx.Node]]) -> None:
+    """A float argument is an input that is read where the program first uses it."""
+    for node in chain(*arms.values()):
+        value = node.meta.get("example_value")
+        if op_name(node) == "item" and isinstance(value, torch.SymFloat):
+            text = "an arm uses a float that varies, which Inductor cannot read there"
+            raise Refusal(Reason.PYTHON_VALUE, text)
 
 
 def _check_effects(why: Refusal, arms: dict[bool, list[fx.Node]]) -> None:

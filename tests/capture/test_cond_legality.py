@@ -149,7 +149,15 @@ def with_a_number_in_one(x: Tensor, rate: float) -> Tensor:
     return scaled * 2
 
 
-@pytest.mark.parametrize("program", [with_a_number, with_a_number_in_one])
+def with_a_number_read_in_an_arm(x: Tensor, rate: float) -> Tensor:
+    if x.sum() > 0:
+        x = x[torch.tensor([2, 0, 1])] * (1 - rate)
+    return x * (1 - rate)
+
+
+@pytest.mark.parametrize(
+    "program", [with_a_number, with_a_number_in_one, with_a_number_read_in_an_arm]
+)
 def test_floats_that_vary_are_no_operands(
     program: Callable[..., Tensor], recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -157,6 +165,19 @@ def test_floats_that_vary_are_no_operands(
     calls = [(x, rate) for rate in (2.0, -1.5, 0.5, 3.0) for x in signed(1.0, -0.5, 2.0)]
     side_by_side(program, *[(x, rate) for (x,), rate in calls])
     assert not [one for one in recwarn if issubclass(one.category, CaptureFault)]
+
+
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+def test_a_float_that_varies_for_inductor(caplog: pytest.LogCaptureFixture) -> None:
+    """It has no place for the reading of one in an arm: the branch stays, with a reason."""
+    program = with_a_number_read_in_an_arm
+    compiled = torch.compile(program, backend="fusepass")
+    for rate in (0.5, -1.5, 0.25):
+        for (x,) in signed(1.0, -0.5, 2.0):
+            torch.testing.assert_close(compiled(x, rate), program(x, rate))
+    decided = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
+    assert [(d.treatment, d.reason_code) for d in decided][-1] == ("keep", "python_value")
+    assert "Backend compiler" not in caplog.text
 
 
 def no_labels(x: Tensor, y: Tensor) -> Tensor:
