@@ -11,11 +11,10 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.cache_check import ensure_writable
 from fusepass.options import Options
-from fusepass.rewrite import varying_floats
 from fusepass.rewrite.after_autograd import inductor_passes, op_by_op_compiler
 from fusepass.rewrite.registry import active_rules
 from fusepass.torch_private.checkpoints import checkpoint_as_eager
-from fusepass.torch_private.tensorified import without_autograd_cache
+from fusepass.torch_private.tensorified import has_varying_floats, without_autograd_cache
 
 
 def hand_off(
@@ -40,7 +39,6 @@ def hand_off(
     if options.codegen == "eager-decomposed":
         compiler = op_by_op_compiler(options, active_rules("after"))
         return torch_private.compile_decomposed_eager(gm, inputs, compiler)
-    varying_floats.keep_as_tensors(gm)
     patches = {**torch_private.cond_config(gm), **torch_private.mode_config(options.mode)}
     patches |= torch_private.host_output_config(gm, {**patches, **options.inductor})
     patches |= {**settings, **options.inductor}
@@ -48,5 +46,5 @@ def hand_off(
         theirs = patches.get(hook, torch_private.inductor_config_value(hook))
         patches[hook] = torch_private.chained_passes(theirs, ours)
     ensure_writable()
-    with without_autograd_cache() if varying_floats.has_any(gm) else nullcontext():
+    with without_autograd_cache() if has_varying_floats(gm) else nullcontext():
         return torch_private.compile_with_inductor(gm, inputs, patches, name)

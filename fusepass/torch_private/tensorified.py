@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import fx
+
 from fusepass.torch_private.versions import torch_version
 
 
@@ -49,9 +52,27 @@ def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
     return undo
 
 
+def has_varying_floats(gm: fx.GraphModule) -> bool:
+    """Whether a graph is given a Python float that may differ from call to call."""
+    return any(
+        isinstance(node.meta.get("example_value"), torch.SymFloat) and _reads_an_input(node)
+        for node in gm.graph.find_nodes(op="call_method", target="item")
+    )
+
+
+def _reads_an_input(node: fx.Node) -> bool:
+    source = node.args[0]
+    return isinstance(source, fx.Node) and source.op == "placeholder"
+
+
 @contextmanager
 def without_autograd_cache() -> Iterator[None]:
-    """AOTAutograd compiles anew, before torch 2.15, where it may take one number for another."""
+    """AOTAutograd compiles anew, before torch 2.15, where it may take one number for another.
+
+    Where a float is asked for as such, as by what the program keeps of it (``self.rate *= 0.9``),
+    torch compiles for the value of the moment, with a guard, which gets lost where the cache knows
+    the graph from another value (pytorch/pytorch issue 194976).
+    """
     if torch_version() >= (2, 15):
         yield
         return

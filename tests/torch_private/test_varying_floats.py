@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 import fusepass
-from fusepass import torch_private
 
 
 class State:
@@ -38,7 +36,6 @@ def without_a_branch(x: Tensor, state: State) -> Any:
 
 
 def divides(x: Tensor, state: State) -> Any:
-    """Not computed on tensors: Python raises where it divides by zero."""
     if x.sum() > 0:
         x = x * 2
     state.rate = 1 / (state.rate + 1)
@@ -46,18 +43,13 @@ def divides(x: Tensor, state: State) -> Any:
 
 
 @pytest.mark.parametrize("codegen", ["inductor", "eager"])
-@pytest.mark.parametrize(
-    ("program", "compiled_once"),
-    [(behind_a_branch, True), (printed, True), (without_a_branch, True), (divides, False)],
-)
+@pytest.mark.parametrize("program", [behind_a_branch, printed, without_a_branch, divides])
 def test_values_over_several_calls(
     program: Callable[[Tensor, State], Any],
-    compiled_once: bool,
     codegen: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fusepass.reset()
-    counters.clear()
     compiled = torch.compile(program, backend="fusepass", options={"codegen": codegen})
     ours, theirs = State(), State()
     for call in range(5):
@@ -66,8 +58,6 @@ def test_values_over_several_calls(
         wanted, wanted_text = program(x, theirs), capsys.readouterr().out
         torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0)
         assert (got_text, ours.rate) == (wanted_text, theirs.rate)
-    if compiled_once and torch_private.torch_version() >= (2, 13):  # for one value, then for all
-        assert counters["stats"]["unique_graphs"] == 2
 
 
 def test_a_division_by_zero_raises() -> None:
