@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import torch_private, tune
+from fusepass import before_cut, torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
 from fusepass.frozen import watched
@@ -33,6 +33,7 @@ from fusepass.waits.graph import waits_in_graph
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
 hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
+before_cut.install()
 
 
 def fusepass(
@@ -61,16 +62,17 @@ def fusepass(
     """
     resolved = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
+    operations, waits = record.operations, record.waits  # of the pieces before this one
 
     def compiled(options: Options) -> Callable[..., Any]:
         record.decide(rewrite(gm, graph_rules(), options))  # station 2
         for graph in innermost_first(gm):
             record.decisions += apply_rules(graph, active_rules("before"), options, "before")
         if log.are_counted():
-            record.waits = waits_in_graph(gm, record.decisions)
-        record.operations = sum(n.op.startswith("call_") for n in gm.graph.nodes)
+            record.waits = waits + waits_in_graph(gm, record.decisions)
+        record.operations = operations + sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
-        record.decisions.append(_handed(options))
+        record.decisions += [one for one in [_handed(options)] if one not in record.decisions]
         settings, found = recipes_for(gm, options)
         record.decisions += found
 

@@ -11,6 +11,7 @@ import torch
 import torch._dynamo
 import torch._inductor
 
+from fusepass.torch_private.buckets import behind_buckets
 from fusepass.torch_private.calls import written_out
 
 
@@ -39,13 +40,9 @@ def compiler_chain(compiler: Any) -> Iterator[Any]:
     while compiler is not None and seen < 16:
         yield compiler
         seen += 1
-        for link in ("_torchdynamo_orig_backend", "compiler_fn", "func"):
-            inner = getattr(compiler, link, None)
-            if inner is not None and callable(inner):
-                compiler = inner
-                break
-        else:
-            return
+        links = ("_torchdynamo_orig_backend", "compiler_fn", "func")
+        inside = [getattr(compiler, link, None) for link in links] + [behind_buckets(compiler)]
+        compiler = next((one for one in inside if callable(one)), None)
 
 
 def backend_of(compiled: Any) -> Any:
