@@ -25,6 +25,7 @@ from fusepass.capture.region import Region
 from fusepass.capture.trace_arm import trace_arm
 from fusepass.graph.effects import written_nodes
 from fusepass.report.decision import Reason
+from fusepass.torch_private.loggers import failures_unlogged
 
 
 def _starts(translator: Any, target: int, keeps: bool, number: Any) -> tuple[Any, Any]:
@@ -48,6 +49,7 @@ def _left_as_message(translator: Any, last: Any, site_id: int) -> bool:
     return True
 
 
+@failures_unlogged()  # an arm that is not taken may fail for the tensors of a call
 def fork(
     translator: Any,
     jump: Any,

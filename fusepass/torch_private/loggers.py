@@ -1,8 +1,11 @@
-"""Dynamo: which logger it is, and whether it is enabled. Run on 2.11 to 2.15."""
+"""Loggers: which one Dynamo has, whether it is enabled, and torch's own. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -41,3 +44,22 @@ def pin_level(logger: logging.Logger, source: Any) -> bool:
         current, source = current.parent, AttrSource(source, "parent")
     install_guard(*(each.make_guard(GuardBuilder.EQUALS_MATCH) for each in asked))
     return True
+
+
+@contextlib.contextmanager
+def failures_unlogged() -> Iterator[None]:
+    """Leave out the traceback that torch logs where an operation fails on fake tensors.
+
+    For what may fail without being an error of the program; other threads' are logged.
+    """
+    here = threading.get_ident()
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.thread != here or record.levelno < logging.ERROR
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_shown)
