@@ -12,7 +12,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.lasting_copy import lasting_copy
-from fusepass.graph.number_range import SIZE, Range, exactly
+from fusepass.graph.number_range import Range, exactly, of_size
 from fusepass.graph.recording import Recorder
 from fusepass.report.decision import Reason
 
@@ -151,7 +151,7 @@ def range_of(side: Held | fx.Node | float) -> Range:
     """The range of an operand."""
     if isinstance(side, Held):
         return side.range
-    return SIZE if isinstance(side, fx.Node) else exactly(side)
+    return of_size(side.meta["example_value"]) if isinstance(side, fx.Node) else exactly(side)
 
 
 def kind_of_operand(side: Held | fx.Node | float) -> str:

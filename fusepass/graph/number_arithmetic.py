@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass import torch_private
 from fusepass.graph import number_comparison
 from fusepass.graph.number import DTYPES, MIXED, Held, Unfit, kind_of_operand, operand, range_of
 from fusepass.graph.number_range import (
@@ -184,11 +185,27 @@ def _of_two(node: fx.Node, sides: list[Side], recorder: Recorder) -> Held | None
         return result.made("int", found, _ordered(result, _TORCH[target]))
     if target not in (operator.add, operator.sub, operator.mul, operator.truediv):
         return None
-    if "float" not in kinds and not all(each.within(EXACT) for each in ranges):
-        raise Unfit(Reason.OVERFLOW, "a quotient of integers beyond 2**53 is rounded otherwise")
+    if "float" not in kinds:
+        ranges = [_exact_in_double(*each) for each in zip(sides, ranges, strict=True)]
     _as_floats(sides)
     found = arithmetic(target, *ranges)
     return result.made("float", found, _ordered(result, _TORCH[target]))
+
+
+def _exact_in_double(side: Side, found: Range) -> Range:
+    """The range of an operand of a quotient, a size being guarded to be no larger than it may be.
+
+    Raises:
+        Unfit: it may be larger.
+    """
+    size = side.meta["example_value"] if isinstance(side, fx.Node) else None
+    if isinstance(size, torch.SymInt) and not found.within(EXACT):
+        guarded = torch_private.bounds_up_to(size, EXACT)
+        if guarded is not None:
+            return Range(max(found.least, guarded[0]), min(found.most, guarded[1]))
+    if not found.within(EXACT):
+        raise Unfit(Reason.OVERFLOW, "a quotient of integers beyond 2**53 is rounded otherwise")
+    return found
 
 
 def _ordered(result: _Result, call: Callable[..., Any]) -> Callable[..., fx.Node]:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.torch_private.host_tensors import size_bounds
 
 _INT64 = 2**63
 _ELEMENTS = 2**62  # more than any tensor has
@@ -63,7 +64,17 @@ class Range:
 
 ANY_FLOAT = Range(-math.inf, math.inf, nan=True)
 BOOL = Range(0, 1)
-SIZE = Range(0, _ELEMENTS)
+
+
+def of_size(size: torch.SymInt | int) -> Range:
+    """The range of an integer that the graph computes of sizes, or is given by the program.
+
+    What is not bounded otherwise is taken to be smaller than the elements of any tensor.
+    """
+    if isinstance(size, int):
+        return exactly(size)
+    least, most = size_bounds(size)
+    return Range(max(least, -_ELEMENTS), min(most, _ELEMENTS))
 
 
 def exactly(number: float) -> Range:
@@ -192,7 +203,10 @@ _DEPTH = 16  # how many operations are looked through
 
 
 def _counted(node: fx.Node, depth: int, holds: Callable[[fx.Node], bool]) -> int | None:
-    """The most an integer tensor can hold that has a number of elements, or a position, in it."""
+    """The most an integer tensor can hold that has a number of elements, or a position, in it.
+
+    Of a symbolic number of elements it is taken that they do not fill nine petabytes.
+    """
     name, source = op_name(node), node.args[0] if node.args else None
     value = tensor_value(source)
     if not depth or not holds(node) or value is None:
@@ -200,7 +214,7 @@ def _counted(node: fx.Node, depth: int, holds: Callable[[fx.Node], bool]) -> int
     truths = value.dtype is torch.bool and "dtype" not in node.kwargs
     if name in _COUNTING or (name == "sum" and truths):
         elements = value.numel()
-        return elements if type(elements) is int else _ELEMENTS
+        return elements if type(elements) is int else EXACT
     same = name in _SAME_ELEMENTS or name in _CASTS
     whole = not value.dtype.is_floating_point and tensor_value(node).dtype is torch.int64  # type: ignore[union-attr]
     return _counted(source, depth - 1, holds) if same and whole else None  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import fx
 
@@ -41,11 +43,17 @@ def bounds_up_to(size: torch.SymInt, limit: int) -> tuple[int, int] | None:
     return (-limit, limit) if bool(size >= -limit) else None
 
 
+def size_bounds(size: torch.SymInt) -> tuple[float, float]:
+    """Bounds of a symbolic integer that hold for every input, without a guard; may be infinite."""
+    found = size.node.shape_env.bound_sympy(size.node.expr)
+    least = int(found.lower) if found.lower.is_Integer else -math.inf
+    return least, int(found.upper) if found.upper.is_Integer else math.inf
+
+
 def known_bounds(size: torch.SymInt) -> tuple[int, int] | None:
     """Bounds of a symbolic size that hold for every input, without a guard, or None."""
-    found = size.node.shape_env.bound_sympy(size.node.expr)
-    bounds = found.lower, found.upper
-    return (int(bounds[0]), int(bounds[1])) if all(b.is_Integer for b in bounds) else None
+    least, most = size_bounds(size)
+    return (least, most) if isinstance(least, int) and isinstance(most, int) else None
 
 
 def as_int(size: object) -> int | None:
