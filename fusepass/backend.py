@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass import before_cut, torch_private, tune
@@ -28,7 +29,7 @@ from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
 from fusepass.second_try import compiled_or_without_rules
 from fusepass.torch_private.registration import allow_registering_twice
-from fusepass.torch_private.saved_tensors import saving_unhooked
+from fusepass.torch_private.saved_tensors import saving_masks_unhooked, saving_unhooked
 from fusepass.waits.graph import waits_in_graph
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
@@ -86,6 +87,9 @@ def fusepass(
     # Dynamo's frames are traced so, too; but the backend is also called by itself.
     with saving_unhooked():
         runs = compiled_or_without_rules(gm, record, resolved, compiled)
+    captured = any(d.station is Station.CAPTURE for d in record.decisions)
+    if captured and torch.is_grad_enabled():
+        runs = saving_masks_unhooked(runs)
     return log.counting(runs, record)
 
 

@@ -1,6 +1,7 @@
-"""Calls of torch that hide a test: ``torch._assert``, ``equal``, ``allclose``, extrema.
+"""Calls of torch that hide a test: ``_assert``, ``_check``, ``equal``, ``allclose``, extrema.
 
-``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one.
+``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
+so are ``torch._check`` and its kin where they ask for numbers that are not read.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
 elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
 (empty_selection.py), variances warn where there is too little (few_selected.py).
@@ -17,12 +18,16 @@ from fusepass import torch_private
 from fusepass.capture import few_selected
 from fusepass.capture.empty_selection import extremum
 from fusepass.capture.frame import frame_of
+from fusepass.capture.items import FROM_ITEM
 from fusepass.capture.read_back import is_only_tested
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.memory import memory_of
+from fusepass.graph.number import kind_of
 from fusepass.graph.selected import SPREADS
 from fusepass.graph.selected_extrema import EXTREMA
+from fusepass.torch_private.checks import CHECKS, Check, check_of, trace_check
 
+_KINDS = {"_check_is_size": "int"}
 _TOLERANCES = {"rtol": 1e-05, "atol": 1e-08, "equal_nan": False}
 
 
@@ -44,6 +49,10 @@ def on_call(
         return extremum(translator, frame, name, args, call) if alone else call()
     if name == "_assert":
         return torch_private.traced_assert(translator, args, kwargs)
+    if name in CHECKS.values():
+        check = check_of(name, args, kwargs)
+        ours = check is not None and _is_unknown(check)
+        return trace_check(translator, check) if ours else call()
     number = len(args) + len(kwargs)
     # One operand less in a call of a method.
     direct = torch_private.operand_count(translator) in (number, number - 1)
@@ -51,6 +60,20 @@ def on_call(
         return call()
     compared = _compared(translator, name, args, kwargs)
     return call() if compared is None else compared
+
+
+def _is_unknown(check: Check) -> bool:
+    """Whether what a check asks is for the device to say; of sizes Dynamo knows what to do."""
+    condition = torch_private.realized(check.condition)
+    if check.of_tensor:
+        held = tensor_value(torch_private.node_of(condition))
+        return held is not None and held.dtype is torch.bool
+    node = torch_private.number_node(condition)
+    return (
+        node is not None
+        and FROM_ITEM in node.meta
+        and kind_of(node) == _KINDS.get(check.name, "bool")
+    )
 
 
 def _compared(translator: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fusepass.torch_private.checks import CHECKS
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
@@ -26,6 +27,7 @@ _FUNCTIONS: dict[Any, str] = {
     torch.min: "min",
     torch.std: "std",
     torch.var: "var",
+    **CHECKS,
 }
 _METHODS = ("allclose", "equal", "max", "min", "std", "var")
 # What a tensor is besides its contents, layout and device.
@@ -33,7 +35,7 @@ _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains
 
 
 def hook_calls(on_call: CallHandler) -> Callable[[], None]:
-    """Put a handler in front of ``torch._assert``, ``equal``, ``allclose``, extrema and variances.
+    """Put a handler in front of ``_assert``, ``_check``, ``equal``, extrema and variances of torch.
 
     Args:
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
@@ -152,8 +154,9 @@ def _is_special(classes: Any) -> bool:
 
 
 def is_assert(function: Any) -> bool:
-    """Whether a function is torch's wrapper around ``assert``."""
-    return _name(function) == "_assert"
+    """Whether a function of torch's only tests something, and raises."""
+    name = _name(function)
+    return name == "_assert" or name in CHECKS.values()
 
 
 def _name(function: Any) -> str | None:

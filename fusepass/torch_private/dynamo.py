@@ -13,6 +13,7 @@ import torch._inductor
 
 from fusepass.torch_private.buckets import behind_buckets
 from fusepass.torch_private.calls import written_out
+from fusepass.torch_private.checks import WRITTEN_IN
 
 
 def transparent(error: Exception) -> Exception:
@@ -199,7 +200,7 @@ def input_count(translator: Any) -> int:
 
 def is_internal_file(path: str) -> bool:
     """Whether a source file holds stand-ins, Dynamo's or ours, and is not part of a program."""
-    return is_dynamos_file(path) or path == written_out.__code__.co_filename
+    return is_dynamos_file(path) or path in (written_out.__code__.co_filename, WRITTEN_IN)
 
 
 def is_dynamos_file(path: str) -> bool:

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 
 @contextlib.contextmanager
 def saving_unhooked() -> Iterator[None]:
@@ -44,3 +46,36 @@ def hook_saving(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
     if own is None:
         return lambda: delattr(InstructionTranslator, "run")
     return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def saving_masks_unhooked(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph of which the caller's hooks do not get the truth values it saves.
+
+    The predicate of a captured branch is one, which eager mode never saves: hooks that save tensors
+    in another dtype would have the backward read it as something else.
+
+    Args:
+        compiled: the graph's code, called with its inputs.
+    """
+    top = torch._C._autograd._top_saved_tensors_default_hooks
+
+    @functools.wraps(compiled)
+    def entered(*args: Any) -> Any:
+        hooks = top(True)
+        if hooks is None:
+            return compiled(*args)
+        pack, unpack = hooks[:2]
+
+        def packed(tensor: torch.Tensor) -> tuple[bool, Any]:
+            return (True, tensor) if tensor.dtype is torch.bool else (False, pack(tensor))
+
+        def unpacked(held: tuple[bool, Any]) -> torch.Tensor:
+            as_it_is, value = held
+            return value if as_it_is else unpack(value)
+
+        with torch.autograd.graph.saved_tensors_hooks(packed, unpacked):
+            return compiled(*args)
+
+    if getattr(compiled, "_boxed_call", False):
+        entered._boxed_call = True  # type: ignore[attr-defined]
+    return entered

@@ -248,3 +248,30 @@ def test_frames_of_other_backends_are_traced_as_ever() -> None:
 
     torch.compile(lambda x: x + 1, backend=asked)(_x())
     assert seen == [False]
+
+
+@pytest.mark.parametrize("options", [{"codegen": "eager"}, {}], ids=["eager", "inductor"])
+def test_hooks_that_save_in_another_type_do_not_get_predicates(options: dict[str, Any]) -> None:
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = x @ w
+        if y.abs().max() > 1:
+            y = y.sin()
+        else:
+            y = y.cos()
+        z = y @ w
+        if z.sum() > 0:
+            z = z * y.exp()
+        return z @ w
+
+    compiled = torch.compile(program, backend="fusepass", options=options)
+    torch.manual_seed(2)
+    w = torch.randn(4, 4)
+    for scale in (1.0, 0.01):
+        gradients = []
+        for run in (program, compiled):
+            x = (scale * torch.arange(16.0).reshape(4, 4)).requires_grad_()
+            with saved_tensors_hooks(Tensor.double, Tensor.float):
+                y = run(x, w)
+            y.sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(gradients[1], gradients[0])
