@@ -20,11 +20,14 @@ from fusepass.capture.empty_selection import extremum
 from fusepass.capture.frame import frame_of
 from fusepass.capture.items import FROM_ITEM
 from fusepass.capture.read_back import is_only_tested
+from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.memory import memory_of
 from fusepass.graph.number import kind_of
 from fusepass.graph.selected import SPREADS
 from fusepass.graph.selected_extrema import EXTREMA
+from fusepass.report.decision import Reason
+from fusepass.torch_private.calls import SETTER
 from fusepass.torch_private.checks import CHECKS, Check, check_of, trace_check
 
 _KINDS = {"_check_is_size": "int"}
@@ -41,6 +44,10 @@ def on_call(
     """Trace one of these calls; the tracked value it gives."""
     frame = frame_of(translator.output)
     if frame is None or frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+        return call()
+    if name == SETTER:
+        if frame.arms or frame.in_message:
+            raise Refusal(Reason.SIDE_EFFECT, "an arm changes a setting of torch")
         return call()
     if name in SPREADS:
         return few_selected.spread(translator, frame, name, call)

@@ -16,8 +16,8 @@ from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason
-from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes
+from fusepass.report.decision import Decision, Outcome, Reason, in_short
+from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -52,6 +52,9 @@ def on_fault(translator: Any, error: Exception) -> None:
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
         _go_on_plain(translator, frame, Reason.GENERATOR, text)
+    if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
+        text = f"Inductor cannot compile the graph with what is captured ({in_short(error)})"
+        _go_on_plain(translator, frame, Reason.INTERNAL, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)

@@ -75,6 +75,7 @@ def _handlers() -> torch_private.Handlers:
         on_graph=settle_graph,
         on_break=_on_break,
         on_raise=_on_raise,
+        on_import=_on_import,
         on_error=fault.on_error,
         on_fault=fault.on_fault,
         on_observed=fault.on_observed,
@@ -255,6 +256,13 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
 
 def _on_raise(translator: Any, instruction: Any) -> None:
     raising_arm.on_raise(translator, frame_of(translator.output), instruction)
+
+
+def _on_import(translator: Any, name: str) -> None:
+    """A module is loaded once, and may do anything then: not for an arm that is not taken."""
+    frame = frame_of(translator.output)
+    if frame is not None and (frame.arms or frame.in_message):
+        raise Refusal(Reason.SIDE_EFFECT, f"an arm imports {name}, which is not loaded yet")
 
 
 def _on_skip(translator: Any, error: Exception) -> None:

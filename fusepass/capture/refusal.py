@@ -43,5 +43,7 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
     if fails_on_fakes(error):
         why = "a size is not known" if gives_unknown_sizes(error) else in_short(error)
         return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({why})")
+    if isinstance(error, AttributeError) and error.name == "__name__":  # `exit`, in Dynamo
+        return Refusal(Reason.UNTRACEABLE, f"{what} calls something without a name ({error})")
     warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=3)
     return Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")

@@ -29,6 +29,8 @@ _FUNCTIONS: dict[Any, str] = {
     torch.var: "var",
     **CHECKS,
 }
+SETTER = "a setter"
+_SETTERS = ("set_", "enable_", "preferred_")
 _METHODS = ("allclose", "equal", "max", "min", "std", "var")
 # What a tensor is besides its contents, layout and device.
 _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains_grad".split())
@@ -39,7 +41,8 @@ def hook_calls(on_call: CallHandler) -> Callable[[], None]:
 
     Args:
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
-            among the arguments; must return a tracked value or ``call()``.
+            among the arguments; must return a tracked value or ``call()``. The name is
+            :data:`SETTER` for what changes a setting of torch.
 
     Returns:
         The function that takes it out again.
@@ -51,7 +54,7 @@ def hook_calls(on_call: CallHandler) -> Callable[[], None]:
 
     @functools.wraps(of_function)
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        name = _name(self.value)
+        name = SETTER if is_setter(self.value) else _name(self.value)
         if name is None:
             return of_function(self, tx, args, kwargs)
         call = functools.partial(of_function, self, tx, args, kwargs)
@@ -157,6 +160,12 @@ def is_assert(function: Any) -> bool:
     """Whether a function of torch's only tests something, and raises."""
     name = _name(function)
     return name == "_assert" or name in CHECKS.values()
+
+
+def is_setter(function: Any) -> bool:
+    """Whether a function of torch's changes a setting, which Dynamo has it do while it traces."""
+    name = str(getattr(function, "__name__", "")).lstrip("_")
+    return name.startswith(_SETTERS) and name != "set_" and "grad" not in name
 
 
 def _name(function: Any) -> str | None:

@@ -177,3 +177,10 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
             one()
 
     return put_back
+
+
+def is_inductors(error: BaseException) -> bool:
+    """Whether Inductor failed on a graph, or found no compiler for its code."""
+    from torch._inductor.exc import InductorError
+
+    return isinstance(error, InductorError)

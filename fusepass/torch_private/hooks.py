@@ -26,6 +26,8 @@ from fusepass.torch_private.error_hooks import (
 )
 from fusepass.torch_private.freezing import hook_freezing
 from fusepass.torch_private.identity import IdentityHandlers, hook_identity
+from fusepass.torch_private.imports import import_hook
+from fusepass.torch_private.raising import RaiseHandler, raise_hook
 from fusepass.torch_private.saved_tensors import hook_saving
 from fusepass.torch_private.speech import (
     LOADS,
@@ -37,7 +39,6 @@ from fusepass.torch_private.speech import (
 from fusepass.torch_private.stack import (
     is_any_tensor,
     realized,
-    unsupported_errors,
     wrap_call,
 )
 from fusepass.torch_private.tensorified import hook_tensorified
@@ -68,7 +69,6 @@ JumpHandler = Callable[[Any, Any, Callable[[Any, Any], None]], None]
 GraphHandler = Callable[[Any, fx.GraphModule, Callable[[], Any]], Any]
 IdentityHandler = Callable[[Any, Callable[[], list[Any]]], None]
 BreakHandler = Callable[[Any, str, Any], None]
-RaiseHandler = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Handlers:
             ``compile()`` or raise.
         on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
+        on_import: called as ``(translator, name)`` before an ``import`` that loads a module.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
         on_fault: called in the same way when an error inside Dynamo or a backend is.
@@ -115,6 +116,7 @@ class Handlers:
     on_graph: GraphHandler
     on_break: BreakHandler
     on_raise: RaiseHandler
+    on_import: Callable[[Any, str], None]
     on_error: Callable[[Any, Exception], None]
     on_fault: Callable[[Any, Exception], None]
     on_observed: Callable[[Any, Exception], None]
@@ -185,7 +187,8 @@ def _hook_instructions(handlers: Handlers) -> Callable[[], None]:
             functools.partial(_identity_hook, handlers.on_identity, handlers.on_truth),
         ),
         "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth, handlers.on_not),
-        "RAISE_VARARGS": functools.partial(_raise_hook, handlers.on_raise),
+        "IMPORT_NAME": functools.partial(import_hook, handlers.on_import),
+        "RAISE_VARARGS": functools.partial(raise_hook, handlers.on_raise),
         **dict.fromkeys(LOADS, functools.partial(_load_hook, handlers.on_speaker)),
     }
     undo = contextlib.ExitStack()
@@ -378,22 +381,5 @@ def _not_hook(
             original(translator, instruction)
         else:
             translator.stack[-1] = negated
-
-    return handler
-
-
-def _raise_hook(
-    on_raise: RaiseHandler, original: Callable[[Any, Any], None]
-) -> Callable[[Any, Any], None]:
-    def handler(translator: Any, instruction: Any) -> None:
-        on_raise(translator, instruction)
-        try:
-            original(translator, instruction)
-        except AssertionError as fault:
-            # Dynamo 2.11 looks for the current exception also where it could not raise one, and
-            # so hides that it gives up the frame.
-            if isinstance(fault.__context__, unsupported_errors()):
-                raise fault.__context__ from None
-            raise
 
     return handler

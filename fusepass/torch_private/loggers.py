@@ -48,18 +48,27 @@ def pin_level(logger: logging.Logger, source: Any) -> bool:
 
 @contextlib.contextmanager
 def failures_unlogged() -> Iterator[None]:
-    """Leave out the traceback that torch logs where an operation fails on fake tensors.
+    """Leave out what torch says about code that is only tried: no error of the program.
 
-    For what may fail without being an error of the program; other threads' are logged.
+    It logs a traceback where an operation fails on fake tensors, and warns of functions that Dynamo
+    cannot trace. Other threads' failures are logged.
     """
-    here = threading.get_ident()
+    from torch._dynamo import utils
+
+    here, warn_once = threading.get_ident(), utils.warn_once
 
     def is_shown(record: logging.LogRecord) -> bool:
         return record.thread != here or record.levelno < logging.ERROR
 
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     logger.addFilter(is_shown)
+    utils.warn_once = _untold
     try:
         yield
     finally:
+        utils.warn_once = warn_once
         logger.removeFilter(is_shown)
+
+
+def _untold(*_: Any, **__: Any) -> None:
+    """In the place of what warns."""

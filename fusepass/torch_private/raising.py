@@ -6,14 +6,16 @@ import builtins
 import logging
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch._dynamo.variables import LazyVariableTracker
 
 from fusepass.torch_private.graphs import real_input
-from fusepass.torch_private.stack import node_of
+from fusepass.torch_private.stack import node_of, unsupported_errors
+
+RaiseHandler = Callable[[Any, Any], None]
 
 _HARMLESS_CONTEXTS = frozenset(
     """
@@ -168,3 +170,22 @@ def builtin_class(translator: Any, name: str) -> Any:
     """The class a global name stands for in the traced frame, or None."""
     found = translator.f_globals.get(name, getattr(builtins, name, None))
     return found if isinstance(found, type) else None
+
+
+def raise_hook(
+    on_raise: RaiseHandler, original: Callable[[Any, Any], None]
+) -> Callable[[Any, Any], None]:
+    """What stands for ``raise`` in the tables of opcodes, with a handler in front."""
+
+    def handler(translator: Any, instruction: Any) -> None:
+        on_raise(translator, instruction)
+        try:
+            original(translator, instruction)
+        except AssertionError as fault:
+            # Dynamo 2.11 looks for the current exception also where it could not raise one, and
+            # so hides that it gives up the frame.
+            if isinstance(fault.__context__, unsupported_errors()):
+                raise fault.__context__ from None
+            raise
+
+    return handler

@@ -280,3 +280,18 @@ def test_a_wrong_call_of_ours_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch_private, "wrap_call", wrong)
     with pytest.warns(CaptureFault, match="please report"):
         assert torch.equal(compiled(X), program(X))
+
+
+def test_a_missing_compiler_is_no_fault_of_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        if y.isinf().any():
+            y = y.clamp(max=3)
+        return y + 1
+
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "/bin/false"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CaptureFault)
+        with pytest.raises(Exception, match="No working C\\+\\+ compiler"):
+            torch.compile(program, backend="fusepass")(torch.ones(5))
