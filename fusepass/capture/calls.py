@@ -58,8 +58,9 @@ def on_call(
         return torch_private.traced_assert(translator, args, kwargs)
     if name in CHECKS.values():
         check = check_of(name, args, kwargs)
-        ours = check is not None and _is_unknown(check)
-        return trace_check(translator, check) if ours else call()
+        if check is None or not _is_unknown(check):
+            return call()
+        return trace_check(translator, check)
     number = len(args) + len(kwargs)
     # One operand less in a call of a method.
     direct = torch_private.operand_count(translator) in (number, number - 1)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fusepass.torch_private.stack import constant_of
+from fusepass.torch_private.stack import realized
 
 
 def import_hook(
@@ -31,7 +31,7 @@ def import_hook(
 
 def _not_loaded(translator: Any, instruction: Any) -> str | None:
     """The first module that an ``import`` loads, or may load."""
-    level, members = (constant_of(value)[1] for value in translator.stack[-2:])
+    level, members = (realized(value).as_python_constant() for value in translator.stack[-2:])
     name = instruction.argval
     if level:
         package = translator.f_globals.get("__package__") or ""

@@ -57,7 +57,7 @@ def saving_masks_unhooked(compiled: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         compiled: the graph's code, called with its inputs.
     """
-    top = torch._C._autograd._top_saved_tensors_default_hooks
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks
 
     @functools.wraps(compiled)
     def entered(*args: Any) -> Any:
