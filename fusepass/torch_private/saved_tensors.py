@@ -71,7 +71,8 @@ def saving_masks_unhooked(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
         def unpacked(held: tuple[bool, Any]) -> torch.Tensor:
             as_it_is, value = held
-            return value if as_it_is else unpack(value)
+            tensor: torch.Tensor = value if as_it_is else unpack(value)
+            return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(packed, unpacked):
             return compiled(*args)
