@@ -43,7 +43,15 @@ def on_call(
 ) -> Any:
     """Trace one of these calls; the tracked value it gives."""
     frame = frame_of(translator.output)
-    if frame is None or frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+    if frame is None:
+        return call()
+    off = frame.options.treatment == "keep" or not frame.options.rule_on("branch")
+    if name in CHECKS.values():  # of a number that is not read Dynamo would drop it: never left out
+        check = check_of(name, args, kwargs)
+        if check is None or not _is_unknown(check) or (off and check.of_tensor):
+            return call()
+        return trace_check(translator, check)
+    if off:
         return call()
     if name == SETTER:
         if frame.arms or frame.in_message:
@@ -56,11 +64,6 @@ def on_call(
         return extremum(translator, frame, name, args, call) if alone else call()
     if name == "_assert":
         return torch_private.traced_assert(translator, args, kwargs)
-    if name in CHECKS.values():
-        check = check_of(name, args, kwargs)
-        if check is None or not _is_unknown(check):
-            return call()
-        return trace_check(translator, check)
     number = len(args) + len(kwargs)
     # One operand less in a call of a method.
     direct = torch_private.operand_count(translator) in (number, number - 1)

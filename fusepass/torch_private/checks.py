@@ -37,13 +37,15 @@ class Check:
         name: of the function, one of :data:`CHECKS`.
         error: the tracked class of what it raises, None for the function's own.
         condition: tracked: a truth value, a size, or a tensor of truth values.
-        message: tracked: a function or None.
+        message: tracked: a function that gives it, or None.
+        text: the message where there is no function.
     """
 
     name: str
     error: Any
     condition: Any
     message: Any
+    text: str
 
     @property
     def of_tensor(self) -> bool:
@@ -65,15 +67,17 @@ def check_of(name: str, args: list[Any], kwargs: dict[str, Any]) -> Check | None
     if len(args) > len(names) or given.keys() & kwargs.keys() or kwargs.keys() - set(names):
         return None
     given |= kwargs
-    message = given.pop("message", None)
+    message, text = given.pop("message", None), None
     if message is not None and message.is_python_constant():
         value = message.as_python_constant()
-        if value is not None and not callable(value):
-            return None  # a text, from torch 2.15 on: Dynamo's own, or not torch's to take
-        message = None if value is None else message
+        text = value if isinstance(value, str) and _takes_text() else None
+        if text is None and value is not None and not callable(value):
+            return None
+        message = message if callable(value) else None
     if given.keys() != set(names) - {"message"}:
         return None
-    return Check(name, given.get("error_type"), given[names[-2]], message)
+    text = _default_message() if text is None else text
+    return Check(name, given.get("error_type"), given[names[-2]], message, text)
 
 
 def trace_check(translator: Any, check: Check) -> Any:
@@ -86,7 +90,7 @@ def trace_check(translator: Any, check: Check) -> Any:
     error = check.error
     if error is None:
         error = SourcelessBuilder.create(translator, _ERRORS[check.name])
-    text = ConstantVariable.create(_default_message() if check.message is None else "")
+    text = ConstantVariable.create(check.text)
     message = ConstantVariable.create(None) if check.message is None else check.message
     arguments = [error, check.condition, message, text]
     return translator.inline_user_function_return(UserFunctionVariable(written), arguments, {})
@@ -95,9 +99,19 @@ def trace_check(translator: Any, check: Check) -> Any:
 @functools.cache
 def _default_message() -> str:
     """What torch says where the program gives no message."""
+    return _said()
+
+
+@functools.cache
+def _takes_text() -> bool:
+    """Whether a message may be a text, as from torch 2.15 on; before it must be a function."""
+    return _said("text") == "text"
+
+
+def _said(*message: Any) -> str:
     try:
-        torch._check(cond=False)
-    except RuntimeError as error:
+        torch._check(False, *message)
+    except (RuntimeError, TypeError) as error:
         return str(error)
     return ""
 

@@ -92,6 +92,29 @@ def test_a_check_is_a_branch_that_raises(program: Callable[[Tensor], Tensor]) ->
     assert "sink" in {decision.treatment for decision in report.decisions}
 
 
+@pytest.mark.parametrize("off", ["branch", "sink", "print"])
+def test_a_check_is_not_lost_with_a_rule_off(off: str) -> None:
+    options = {"codegen": "eager", "rules": {off: False}}
+    for program in (before_a_line, before_a_branch_that_raises, twice):
+        compiled = torch.compile(program, backend="fusepass", options=options)
+        for x in (torch.ones(4), -torch.ones(4)):
+            (found, printed), expected = _seen(compiled, x), _seen(program, x)
+            assert printed == expected[1]
+            failed = isinstance(expected[0], tuple)  # Dynamo's own message, where it is a break
+            assert failed == isinstance(found, tuple)
+            assert failed or found == expected[0]
+
+
+def test_a_text_for_a_message() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch._check(x.max().item() > 0.5, "small")
+        return x * 2
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.ones(4), -torch.ones(4)):
+        assert _seen(compiled, x) == _seen(program, x)
+
+
 def test_a_check_through_inductor() -> None:
     compiled = torch.compile(before_a_line, backend="fusepass")
     for x in (torch.ones(4), -torch.ones(4)):
