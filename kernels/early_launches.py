@@ -24,6 +24,7 @@ from dataclasses import replace
 from torch import fx
 
 from fusepass.graph.epilogue import parse
+from fusepass.graph.readers import readers
 from fusepass.kernels.gemm_tiles import Tile, ring_of, tiles
 from fusepass.kernels.hopper_cuda import Shape
 from fusepass.kernels.hopper_cuda_launch import Cut
@@ -133,17 +134,20 @@ def _may_lead(node: object) -> bool:
 
 def _origin(value: object) -> object:
     """What a tensor is a view or a part of."""
-    while isinstance(value, fx.Node) and (value.target is operator.getitem or _is_view(value)):
+    while isinstance(value, fx.Node) and _is_named(value):
         value = value.args[0]
     return value
 
 
+def _is_named(node: fx.Node) -> bool:
+    """Whether a node is a view or a part of a tensor."""
+    return node.target is operator.getitem or _is_view(node)
+
+
 def _readers(node: fx.Node) -> Iterator[fx.Node]:
     """Products of a node's results."""
-    for user in node.users:
-        if user.target is operator.getitem or _is_view(user):
-            yield from _readers(user)
-        elif _calls(user, "gemm_region") and user.args[0] is node:
+    for user, read in readers(node, _is_named):
+        if _calls(user, "gemm_region") and user.args[0] is read:
             yield user
 
 

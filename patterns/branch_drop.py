@@ -15,18 +15,20 @@ back for the zero it gets).
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.select import BRANCH, Branch, arm_of, select
-from fusepass.graph import history, mask_facts, same_value
+from fusepass.graph import history, mask_facts, questions, same_value
 from fusepass.graph.canonical import argument, op_name, tensor_value, where_parts
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.history import History
-from fusepass.graph.mask_facts import MaskFacts, facts_of
-from fusepass.graph.same_value import Held
+from fusepass.graph.mask_facts import facts_of
+from fusepass.graph.questions import Steps
+from fusepass.graph.same_value import SameValues
 from fusepass.graph.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
@@ -66,13 +68,15 @@ def _replace(site: Site) -> None:
 
 def _erase_unused(node: fx.Node) -> None:
     """Erase a pure call nobody reads, and what it alone read."""
-    calls = node.op in ("call_function", "call_method")
-    if not calls or node.users or written_nodes(node) or is_random(node) or partial_reason(node):
-        return
-    operands = node.all_input_nodes
-    node.graph.erase_node(node)
-    for operand in operands:
-        _erase_unused(operand)
+    todo = [node]
+    while todo:
+        unused = todo.pop()
+        calls = unused.op in ("call_function", "call_method") and not unused._erased
+        if not calls or unused.users or written_nodes(unused):
+            continue
+        if not (is_random(unused) or partial_reason(unused)):
+            todo += unused.all_input_nodes
+            unused.graph.erase_node(unused)
 
 
 def _acting_arm(node: fx.Node) -> bool | None:
@@ -85,14 +89,14 @@ def _acting_arm(node: fx.Node) -> bool | None:
         if not all(a is b or {op_name(a), op_name(b)} & _HANDS_ON for a, b in pairs):
             continue
         history = History(node.graph, node)
-        facts = facts_of(predicate, not acting, history, history.moments[node])  # type: ignore[arg-type]
-        if not (facts.false or facts.true):
+        unchanged = _Unchanged(history, predicate, not acting, history.moments[node])  # type: ignore[arg-type]
+        if not (unchanged.facts.false or unchanged.facts.true):
             continue
         branches = known_branches(node.graph)
         site = node.meta[BRANCH].site
-        inside = [n for n in node.graph.nodes if arm_of(n, site, branches) is not None]
-        unchanged = _Unchanged(facts, inside)
-        if all(unchanged.is_same(a, b, history.moments[node]) for a, b in pairs):
+        unchanged.look_at(n for n in node.graph.nodes if arm_of(n, site, branches) is not None)
+        moments = history.moments[node], history.moments[node]
+        if all(unchanged.values.are_same(a, b, moments) for a, b in pairs):
             return None if node.meta[BRANCH].gated and unchanged.hands_gradients else acting
     return None
 
@@ -101,81 +105,87 @@ _HANDS_ON = {"clone", "copy_", "masked_fill", "masked_fill_", "where"}
 
 
 class _Unchanged:
-    """What the values the arms leave are when masks are known to be false.
+    """What the values the arms leave are when a predicate came out one way.
 
     Attributes:
+        values: compares them.
+        facts: masks of which every element is known then.
         hands_gradients: whether a value that is not stored then would get (zero) gradients.
     """
 
-    def __init__(self, facts: MaskFacts, arms: list[fx.Node]) -> None:
-        self.history = facts.history
-        self.facts = dataclasses.replace(facts, source=self._source)
+    def __init__(self, history: History, predicate: fx.Node, outcome: bool, moment: int) -> None:
+        self.history = history
+        self.values = SameValues(history, self._handed_on)
+        self.facts = facts_of(predicate, outcome, self.values, moment)
         self.hands_gradients = False
-        for node in arms:  # in program order: a mask may be made of what was stored before it
-            if self._stores_nothing(node):
+
+    def look_at(self, arms: Iterable[fx.Node]) -> None:
+        """Take writes that store nothing for none; a mask may be made of what was stored before.
+
+        Args:
+            arms: their nodes, in program order.
+        """
+        for node in arms:
+            if written_nodes(node) and self.values.questions.answer(self._stores_nothing, node):
                 self.history.forgive(node)
+                self.values.questions.forget_unknown()
 
-    def is_same(self, value: fx.Node, idle: fx.Node, moment: int) -> bool:
-        """Whether at a moment ``value`` holds what ``idle`` holds."""
-        (a, at_a), (b, at_b) = self._source((value, moment)), self._source((idle, moment))
-        return a is b and not self.history.is_written(a, min(at_a, at_b), max(at_a, at_b))
-
-    def _source(self, held: Held) -> Held:
-        """The node whose value this one hands on, and when it reads it."""
-        node, moment = held
-        while self.history.holds(node, moment):
-            handed = self._handed_on(node)
-            if handed is None or not _same_kind(node, handed):
-                break
-            node, moment = handed, self.history.moments[node]
-        return node, moment
-
-    def _handed_on(self, node: fx.Node) -> fx.Node | None:
+    def _handed_on(self, node: fx.Node) -> Steps:
+        """Step function: the node whose value this one hands on when it is computed."""
         name, moment = op_name(node), self.history.moments[node]
         handed: object = None
         if name in ("masked_fill", "masked_fill_"):
             mask, value = argument(node, 1, "mask"), argument(node, 2, "value")
-            if self.facts.is_false(mask, moment):
+            if (yield (self._is_all, False, mask, moment)):
                 handed = node.args[0]
                 self._note(value)
         elif (parts := where_parts(node)) is not None:
             condition, if_true, if_false = parts
-            if self.facts.is_false(condition, moment):
+            if (yield (self._is_all, False, condition, moment)):
                 handed = if_false
                 self._note(if_true)
-            elif self.facts.is_true(condition, moment):
+            elif (yield (self._is_all, True, condition, moment)):
                 handed = if_true
                 self._note(if_false)
-        elif name == "clone" or (name == "copy_" and self._stores_nothing(node)):
+        elif name == "clone" or (name == "copy_" and (yield (self._stores_nothing, node))):
             handed = node.args[0]
-        return handed if isinstance(handed, fx.Node) else None
+        return handed if isinstance(handed, fx.Node) and _same_kind(node, handed) else None
+
+    def _is_all(self, value: bool, mask: Any, moment: int) -> Steps:
+        """Step function: whether all elements of a mask have a value; it may be one number."""
+        if not isinstance(mask, fx.Node):
+            return mask is value
+        return (yield (self.facts.all_are, value, mask, moment))
 
     def _note(self, unused: object) -> None:
         value = tensor_value(unused)
         self.hands_gradients |= value is not None and value.requires_grad
 
-    def _stores_nothing(self, node: fx.Node) -> bool:
+    def _stores_nothing(self, node: fx.Node) -> Steps:
+        """Step function: whether what a call writes was there before."""
         name, moment = op_name(node), self.history.moments[node]
         if name == "masked_fill_":
-            return self.facts.is_false(argument(node, 1, "mask"), moment)
-        if name == "copy_" and isinstance(node.args[1], fx.Node):
-            source = node.args[1]
-            parts = where_parts(source)
-            if parts is None or not self.history.holds(source, moment):
-                return False
-            read, target = self.history.moments[source], node.args[0]
-            if self.facts.is_false(parts[0], read) and isinstance(target, fx.Node):
-                self._note(parts[1])
-                return parts[2] is target and not self.history.is_written(target, read, moment)
-        return False
+            return (yield (self._is_all, False, argument(node, 1, "mask"), moment))
+        if name != "copy_" or not isinstance(node.args[1], fx.Node):
+            return False
+        source, target = node.args[1], node.args[0]
+        parts = where_parts(source)
+        if parts is None or not self.history.holds(source, moment):
+            return False
+        read = self.history.moments[source]
+        if not (yield (self._is_all, False, parts[0], read)) or not isinstance(target, fx.Node):
+            return False
+        self._note(parts[1])
+        return parts[2] is target and not self.history.is_written(target, read, moment)
 
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     x, y = tensor_value(a), tensor_value(b)
     if x is None or y is None or x.dim() != y.dim():
         return False
-    same_shape = all(torch_private.known_equal(m, n) for m, n in zip(x.shape, y.shape, strict=True))
-    return same_shape and (x.dtype, x.device) == (y.dtype, y.device)
+    lies = ((*x.shape, *x.stride()), (*y.shape, *y.stride()))  # a sum rounds as its operand lies
+    same_lie = all(torch_private.known_equal(m, n) for m, n in zip(*lies, strict=True))
+    return same_lie and (x.dtype, x.device) == (y.dtype, y.device)
 
 
 RULE = GraphRule(
@@ -186,5 +196,5 @@ RULE = GraphRule(
     summary="the arm stores through a mask that is all false when the guard would skip it",
     settled_by_capture=True,
     treatment="drop",
-    sources=(history, mask_facts, same_value),
+    sources=(history, mask_facts, questions, same_value),
 )

@@ -23,6 +23,7 @@ from torch import fx
 from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import is_random, written_nodes
+from fusepass.graph.same_value import node_pairs
 from fusepass.graph.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
@@ -162,33 +163,26 @@ def _same_values(
     arms: dict[fx.Node, bool],
 ) -> bool:
     """Whether two tuples of values are computed alike from values outside the outer branch."""
-    memo: dict[tuple[fx.Node, fx.Node], bool] = {}
-
-    def same(a: object, b: object) -> bool:
-        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-            if a is b:
-                return True
-            if (a, b) not in memo:
-                memo[a, b] = (
-                    arms.get(a) is (not inner_in)
-                    and arms.get(b) is inner_in
-                    and a.op == b.op
-                    and a.op in ("call_function", "call_method")
-                    and a.target == b.target
-                    and _same_kind(a, b)
-                    and same(a.args, b.args)
-                    and same(a.kwargs, b.kwargs)
-                )
-            return memo[a, b]
-        if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-            return len(a) == len(b) and all(map(same, a, b))
-        if isinstance(a, dict) and isinstance(b, dict):
-            return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-        if isinstance(a, slice) and isinstance(b, slice):
-            return all(map(same, (a.start, a.stop, a.step), (b.start, b.stop, b.step)))
-        return type(a) is type(b) and repr(a) == repr(b)
-
-    return len(left) == len(right) and all(map(same, left, right))
+    pairs = node_pairs(left, right)
+    met: set[tuple[fx.Node, fx.Node]] = set()
+    while pairs:
+        a, b = pairs.pop()
+        if a is b or (a, b) in met:
+            continue
+        met.add((a, b))
+        alike = (
+            arms.get(a) is (not inner_in)
+            and arms.get(b) is inner_in
+            and a.op == b.op
+            and a.op in ("call_function", "call_method")
+            and a.target == b.target
+            and _same_kind(a, b)
+        )
+        operands = node_pairs((a.args, a.kwargs), (b.args, b.kwargs)) if alike else None
+        if operands is None:
+            return False
+        pairs += operands
+    return pairs is not None
 
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:

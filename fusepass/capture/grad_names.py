@@ -47,6 +47,8 @@ _COMPARED = (POINTWISE - _APART) | frozenset(
     """.split()
 )
 
+_MOST_JOINS = 64  # behind one another; every text would have a look for each way through them
+
 
 def look_in(
     graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int]
@@ -61,6 +63,13 @@ def look_in(
     Returns:
         None where eager's ``grad_fn`` is not known.
     """
+    return _look(graph, node, position, [_MOST_JOINS])
+
+
+def _look(
+    graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int], left: list[int]
+) -> Look | Choice | None:
+    """The same; ``left`` counts the places where arms meet that may still be looked through."""
     value = tensor_value(node)
     if value is None:
         return None
@@ -72,11 +81,12 @@ def look_in(
     if not (isinstance(join, fx.Node) and join.target is select and value.requires_grad):
         return look_of_node(node, value._is_view() and bool(writes))
     test: Any = join.args[0]
-    if writes or History(graph, _last(graph)).is_written(test, 0, sys.maxsize):
+    left[0] -= 1
+    if left[0] < 0 or writes or History(graph, _last(graph)).is_written(test, 0, sys.maxsize):
         return None
     index: Any = node.args[1]
     arms: Any = join.args[1:]
-    taken, other = (look_in(graph, arm[index], position) for arm in arms)
+    taken, other = (_look(graph, arm[index], position, left) for arm in arms)
     if taken is None or other is None or taken == other:
         return taken if taken == other else None
     if ARM in test.meta:

@@ -40,10 +40,16 @@ choice.fusepass_pure = True  # type: ignore[attr-defined]
 
 def is_choice(node: fx.Node) -> bool:
     """Whether a node is a number that differs between arms, or arithmetic of such numbers."""
-    if NUMBER in node.meta:
-        return True
-    sources = node.all_input_nodes
-    return node.op == "call_function" and bool(sources) and all(map(is_choice, sources))
+    todo, met = [node], {node}
+    while todo:
+        number = todo.pop()
+        if NUMBER not in number.meta:
+            sources = set(number.all_input_nodes)
+            if number.op != "call_function" or not sources:
+                return False
+            todo += sources - met
+            met |= sources
+    return True
 
 
 def record_choice(translator: Any, predicate: Any, sides: tuple[Any, Any], branch: Branch) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class Shadowing:
             for node in self.nodes:
                 for operand in node.all_input_nodes:
                     if operand in aliases:
-                        self._twin(operand, root, aliases, twins)
+                        self._twin(operand, aliases, twins)
         for node in self.nodes:
             node.args = fx.map_arg(node.args, lambda n: twins.get(n, n))
             node.kwargs = fx.map_arg(node.kwargs, lambda n: twins.get(n, n))
@@ -50,27 +51,27 @@ class Shadowing:
         return twins[root]
 
     def _twin(
-        self,
-        alias: fx.Node,
-        root: fx.Node,
-        aliases: set[fx.Node],
-        twins: dict[fx.Node, fx.Node],
+        self, alias: fx.Node, aliases: set[fx.Node], twins: dict[fx.Node, fx.Node]
     ) -> fx.Node:
         """The same view of the shadow as ``alias`` is of the root."""
-        if alias in twins:
-            return twins[alias]
-        sources = [n for n in alias.all_input_nodes if n in aliases]
-        if len(sources) != 1:
-            raise Refusal(Reason.ALIAS, "an arm writes memory that is shared in an unusual way")
-        source = self._twin(sources[0], root, aliases, twins)
+        chain = [alias]
+        while chain[-1] not in twins:
+            sources = [n for n in chain[-1].all_input_nodes if n in aliases]
+            if len(sources) != 1:
+                raise Refusal(Reason.ALIAS, "an arm writes memory that is shared in an unusual way")
+            chain += sources
+        for view, source in reversed(list(itertools.pairwise(chain))):
+            twins[view] = self._twin_of(view, source, twins[source])
+        return twins[alias]
+
+    def _twin_of(self, alias: fx.Node, source: fx.Node, twin: fx.Node) -> fx.Node:
+        """The same view of a twin as ``alias`` is of its source."""
         if written_nodes(alias):  # the result of an earlier in-place call is its operand
-            if not _same_geometry(alias, sources[0]):
+            if not _same_geometry(alias, source):
                 raise Refusal(Reason.ALIAS, "an arm writes memory that was given another shape")
-            twins[alias] = source
-            return source
-        copied = self.graph.node_copy(alias, lambda n: source if n is sources[0] else n)
-        twins[alias] = self._describe(copied, alias)
-        return copied
+            return twin
+        copied = self.graph.node_copy(alias, lambda n: twin if n is source else n)
+        return self._describe(copied, alias)
 
     def _describe(self, node: fx.Node, like: fx.Node) -> fx.Node:
         node.meta = {k: v for k, v in like.meta.items() if k in ("stack_trace", "nn_module_stack")}

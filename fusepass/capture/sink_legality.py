@@ -74,8 +74,19 @@ def may_fail(node: fx.Node) -> str | None:
 
 def left_out(node: fx.Node) -> bool:
     """Whether a node is only there for a message, or one of Dynamo's checks on such a node."""
-    if only_for_message(node) or comes_from_items(node):
-        return True
+    todo, met = [node], {node}
+    while todo:
+        current = todo.pop()
+        if only_for_message(current) or comes_from_items(current):
+            return True
+        sources = _checked(current) - met
+        met |= sources
+        todo += sources
+    return False
+
+
+def _checked(node: fx.Node) -> set[fx.Node]:
+    """What a check looks at; nothing for any other node."""
     value = node.meta.get("example_value")
     if (
         node.op != "call_function"
@@ -84,9 +95,8 @@ def left_out(node: fx.Node) -> bool:
         or is_line(node)
         or written_nodes(node)  # x[i] = number has no value, and does something
     ):
-        return False
-    inputs = node.all_input_nodes
-    return bool(inputs) and any(map(left_out, inputs)) and op_name(node) != "getitem"
+        return set()
+    return set() if op_name(node) == "getitem" else set(node.all_input_nodes)
 
 
 def input_owners(graph: fx.Graph) -> dict[int, list[fx.Node]]:

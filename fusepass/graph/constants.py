@@ -48,25 +48,40 @@ def constant_value(node: fx.Node, max_elements: int = 1 << 24) -> torch.Tensor:
 
 
 def _evaluate(node: fx.Node, max_elements: int) -> Any:
-    held = node.meta.get(_MEMO)
-    if held is None:
+    """A node's value; first those it is made of, which may be many, one made of the other."""
+    written = _written(node.graph)
+    todo = [] if _MEMO in node.meta else [node]
+    while todo:
+        last = todo[-1]
         try:
-            held = (_compute(node, max_elements), None)
+            _check(last, written, max_elements)
+            for operand in last.all_input_nodes:
+                if _MEMO not in operand.meta:
+                    todo.append(operand)
+                    break
+                _held(operand)
+            else:
+                todo.pop().meta[_MEMO] = (_compute(last), None)
         except NotConstant as reason:
-            held = (None, str(reason))
-        node.meta[_MEMO] = held
-    if held[1] is not None:
-        raise NotConstant(held[1])
-    return held[0]
+            todo.pop().meta[_MEMO] = (None, str(reason))
+    return _held(node)
+
+
+def _held(node: fx.Node) -> Any:
+    value, problem = node.meta[_MEMO]
+    if problem is not None:
+        raise NotConstant(problem)
+    return value
 
 
 def _written(graph: fx.Graph) -> set[int | None]:
     return {memory_of(written) for node in graph.nodes for written in written_nodes(node)}
 
 
-def _compute(node: fx.Node, max_elements: int) -> Any:
+def _check(node: fx.Node, written: set[int | None], max_elements: int) -> None:
+    """Raise unless the node's call gives the same bits everywhere, and few of them."""
     name = op_name(node)
-    if memory_of(node) in _written(node.graph):
+    if memory_of(node) in written:
         raise NotConstant(f"{node.name} is written in place")
     if name not in EXACT:
         raise NotConstant(f"{name or node.name} is not an exact operation on constants")
@@ -79,9 +94,11 @@ def _compute(node: fx.Node, max_elements: int) -> Any:
     if stored > max_elements:
         raise NotConstant(f"{node.name} is too large to compute at compile time")
 
+
+def _compute(node: fx.Node) -> Any:
     def argument(value: Any) -> Any:
         if isinstance(value, fx.Node):
-            return _evaluate(value, max_elements)
+            return _held(value)
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "xpu", "mps"):

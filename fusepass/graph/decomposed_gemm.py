@@ -100,12 +100,12 @@ def _column(node: Any, dim: int) -> fx.Node | None:
 
 def _erase(node: fx.Node) -> None:
     """Erase a node and what only it used, up to what is no step of a product."""
-    if node.users or op_name(node) not in {*CASTS, "sum", "mul", "unsqueeze"}:
-        return
-    inputs = node.all_input_nodes
-    node.graph.erase_node(node)
-    for one in inputs:
-        _erase(one)
+    steps, todo = {*CASTS, "sum", "mul", "unsqueeze"}, [node]
+    while todo:
+        unused = todo.pop()
+        if not unused._erased and not unused.users and op_name(unused) in steps:
+            todo += unused.all_input_nodes
+            unused.graph.erase_node(unused)
 
 
 def _called(graph: fx.Graph, like: fx.Node, target: Any, *args: Any) -> fx.Node:

@@ -8,6 +8,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
+from fusepass.graph.readers import readers
 
 _VIEWS = frozenset(
     """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
@@ -79,15 +80,13 @@ def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node]
     """Those that Inductor generates, and those it calls as they are."""
     generated: list[fx.Node] = []
     called: list[fx.Node] = []
-    for user in node.users:
-        if user.op != "call_function" or user in besides:
-            continue
-        name = op_name(user)
-        if name in _VIEWS:
-            for found, more in zip((generated, called), _readers(user, besides), strict=True):
-                found.extend(more)
-            continue
-        (called if _is_called(user) else generated).append(user)
+
+    def is_view(node: fx.Node) -> bool:
+        return node.op == "call_function" and node not in besides and op_name(node) in _VIEWS
+
+    for user, _ in readers(node, is_view):
+        if user.op == "call_function" and user not in besides and not is_view(user):
+            (called if _is_called(user) else generated).append(user)
     return generated, called
 
 

@@ -37,10 +37,44 @@ _FOUND_SECOND = {
 
 def range_of(node: Any) -> Any:
     """A size below which every element of an index tensor is, none below zero; None if unknown."""
-    value = tensor_value(node)
-    if value is None or value.dtype not in (torch.int64, torch.int32) or _is_written(node):
+    if not isinstance(node, fx.Node):
         return None
-    name, source = op_name(node), node.args[0] if node.args else None
+    written = {key for one in node.graph.nodes for key in memories(written_nodes(one))}
+    bound, current = None, node
+    while isinstance(current, fx.Node) and written.isdisjoint(memories([current])):
+        value, name = tensor_value(current), op_name(current)
+        if value is None or value.dtype not in (torch.int64, torch.int32):
+            break
+        most = _most(current) if name == "clamp" else None
+        if most is not None and bound is None:
+            bound = most + 1
+        if not _has_elements_of_source(current) and most is None:
+            found = _range_of_call(str(name), current)
+            return found if found is None or bound is None else bound
+        if most is not None and _is_natural(argument(current, 1, "min")):
+            return bound
+        current = current.args[0] if current.args else None
+    return None
+
+
+def _has_elements_of_source(node: fx.Node) -> bool:
+    name = op_name(node)
+    if name in ("getitem", "__getitem__"):
+        return tensor_value(node.args[0]) is not None and _is_basic(node.args[1])
+    return name in _SAME_ELEMENTS
+
+
+def _most(clamp: fx.Node) -> int | None:
+    most = argument(clamp, 2, "max")
+    return most if _is_natural(most) else None
+
+
+def _is_natural(number: Any) -> bool:
+    return type(number) is int and number >= 0
+
+
+def _range_of_call(name: str, node: fx.Node) -> Any:
+    source = node.args[0] if node.args else None
     if name in ("argmax", "argmin", "argsort"):
         return _length(source, argument(node, 1, "dim", -1 if name == "argsort" else None))
     if name == "getitem" and isinstance(source, fx.Node) and node.args[1] == 1:
@@ -48,22 +82,11 @@ def range_of(node: Any) -> Any:
         if found is not None and tensor_value(source) is None:
             dim = argument(source, found[0], "dim", found[1])
             return None if dim is None else _length(source.args[0], dim)
-    if name in _SAME_ELEMENTS or (name in ("getitem", "__getitem__") and _is_basic(node.args[1])):
-        return range_of(source)
     if name == "arange":
         return source if len(node.args) == 1 and isinstance(source, (int, fx.Node)) else None
-    return _range_of_arithmetic(str(name), node)
-
-
-def _range_of_arithmetic(name: str, node: fx.Node) -> Any:
     if name == "remainder":
         divisor = argument(node, 1, "other")
         return divisor if type(divisor) is int and divisor > 0 else None
-    if name == "clamp":
-        least, most = argument(node, 1, "min"), argument(node, 2, "max")
-        above = type(least) is int and least >= 0
-        if type(most) is int and most >= 0 and (above or range_of(node.args[0]) is not None):
-            return most + 1
     return None
 
 
@@ -76,12 +99,6 @@ def _length(source: Any, dim: Any) -> Any:
     if type(dim) is not int or value.dim() == 0:
         return 1 if value.dim() == 0 else None
     return value.shape[dim]
-
-
-def _is_written(node: fx.Node) -> bool:
-    """Whether what a node holds may be something else by the time it is used."""
-    keys = set(memories([node]))
-    return any(not keys.isdisjoint(memories(written_nodes(n))) for n in node.graph.nodes)
 
 
 def _is_basic(index: Any) -> bool:

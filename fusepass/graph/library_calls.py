@@ -6,6 +6,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name
+from fusepass.graph.readers import readers
 
 LIBRARY_CALLS = frozenset("mm addmm bmm baddbmm convolution cudnn_convolution_relu".split())
 _OURS = frozenset(
@@ -21,9 +22,14 @@ def stays_inside(node: fx.Node) -> bool:
     Their results are memory of their own: nothing holds this one when they are done.
     """
     return bool(node.users) and all(
-        stays_inside(user) if op_name(user) in VIEWS else is_library_call(user)
-        for user in node.users
+        bool(user.users) if is_view(user) else is_library_call(user)
+        for user, _ in readers(node, is_view)
     )
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node shows the numbers of another one."""
+    return op_name(node) in VIEWS
 
 
 def is_library_call(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ sliced copies of a mask. A fact is about a mask at the moment at which the predi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.history import History
-from fusepass.graph.same_value import Held, same_value
+from fusepass.graph.questions import Steps
+from fusepass.graph.same_value import Held, SameValues
 from fusepass.graph.sizes import is_nonempty
 
 _SAME_ELEMENTS = frozenset(
@@ -29,125 +30,127 @@ _MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "eq": "eq", "ne": "
 _NOT = frozenset({"logical_not", "bitwise_not", "__invert__"})
 _OR = frozenset({"logical_or", "bitwise_or", "__or__"})
 _AND = frozenset({"logical_and", "bitwise_and", "__and__"})
+_Outcome = tuple[fx.Node, int, bool]  # what a node, read at a moment, came out as
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # which have infinities
 
 
-# Whether all elements of a mask, read at a moment, have a value: asked once, masks are used twice.
-_Answers = dict[tuple[bool, fx.Node, int], bool]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MaskFacts:
     """Masks of which every element is known.
 
     Attributes:
-        history: of the graph they are in.
+        values: compares values of the graph they are in.
         false: no element is true.
         true: every element is true.
-        source: gives what a node is known to hold.
     """
 
-    history: History
-    false: list[Held] = field(default_factory=list)
-    true: list[Held] = field(default_factory=list)
-    source: Callable[[Held], Held] = lambda held: held
+    values: SameValues
+    false: dict[Held, None] = field(default_factory=dict)
+    true: dict[Held, None] = field(default_factory=dict)
 
     def is_false(self, mask: Any, moment: int) -> bool:
         """Whether no element of a mask, read at a moment, is true."""
-        return mask is False or self._is_all(False, mask, moment, {})
+        return mask is False or self._is_all(False, mask, moment)
 
     def is_true(self, mask: Any, moment: int) -> bool:
         """Whether every element of a mask, read at a moment, is true."""
-        return mask is True or self._is_all(True, mask, moment, {})
+        return mask is True or self._is_all(True, mask, moment)
 
-    def _is_all(self, value: bool, mask: Any, moment: int, known: _Answers) -> bool:
-        if not _is_bool(mask):
-            return False
-        asked = (value, mask, moment)
-        if asked not in known:
-            known[asked] = self._follows(value, mask, moment, known)
-        return known[asked]
+    def _is_all(self, value: bool, mask: Any, moment: int) -> bool:
+        asked = self.values.questions.answer
+        return _is_bool(mask) and bool(asked(self.all_are, value, mask, moment))
 
-    def _follows(self, value: bool, mask: Any, moment: int, answers: _Answers) -> bool:
-        for known, read in self.true if value else self.false:
-            if same_value(mask, known, self.history, (moment, read), self.source):
+    def all_are(self, value: bool, mask: fx.Node, moment: int) -> Steps:
+        """Step function: whether all elements of a mask, read at a moment, have a value."""
+        known = self.true if value else self.false
+        if (mask, moment) in known:
+            return True
+        for fact in known:
+            if (yield (self.values.nodes_are_same, (mask, moment), fact)):
                 return True
-        if not self.history.holds(mask, moment):
+        if not self.values.history.holds(mask, moment):
             return False
-        name, moment = op_name(mask), self.history.moments[mask]
-        if name in _SAME_ELEMENTS:
-            return self._is_all(value, mask.args[0], moment, answers)
+        name, moment = op_name(mask), self.values.history.moments[mask]
+        if mask.kwargs and name not in _SAME_ELEMENTS:
+            return False  # an operand may be among them
+        parts = mask.args if name in _AND | _OR else mask.args[:1]
+        one_is_enough = name in _OR if value else name in _AND
         if name in _NOT:
-            return self._is_all(not value, mask.args[0], moment, answers)
-        if name in _AND or name in _OR:
-            one_is_enough = (name in _OR) is value
-            known_parts = (self._is_all(value, part, moment, answers) for part in mask.args)
-            return any(known_parts) if one_is_enough else all(known_parts)
-        return False
+            value = not value
+        elif name not in _AND | _OR | _SAME_ELEMENTS:
+            return False
+        for part in parts:
+            follows = _is_bool(part) and (yield (self.all_are, value, part, moment))
+            if bool(follows) is one_is_enough:
+                return one_is_enough
+        return not one_is_enough and bool(parts)
 
 
-def facts_of(predicate: fx.Node, outcome: bool, history: History, moment: int) -> MaskFacts:
+def facts_of(predicate: fx.Node, outcome: bool, values: SameValues, moment: int) -> MaskFacts:
     """What is known where a 0-d predicate, read at a moment, came out as ``outcome``."""
-    facts = MaskFacts(history)
-    _learn(predicate, moment, outcome, facts)
+    facts = MaskFacts(values)
+    todo, met = [(predicate, moment, outcome)], set[_Outcome]()
+    while todo:
+        known = todo.pop()
+        if known not in met and tensor_value(known[0]) is not None:
+            met.add(known)
+            todo += _learn(*known, facts)
     return facts
 
 
-def _learn(node: Any, moment: int, outcome: bool, facts: MaskFacts) -> None:
-    if tensor_value(node) is None or (node, moment) in (facts.true if outcome else facts.false):
-        return
+def _learn(node: fx.Node, moment: int, outcome: bool, facts: MaskFacts) -> Iterator[_Outcome]:
+    """Note what a node came out as; what follows from it at once."""
     if _is_bool(node):
-        (facts.true if outcome else facts.false).append((node, moment))
-    if not facts.history.holds(node, moment):
+        (facts.true if outcome else facts.false)[node, moment] = None
+    history = facts.values.history
+    if not node.args or not history.holds(node, moment):
         return
-    name, args, moment = op_name(node), node.args, facts.history.moments[node]
+    name, args, moment = op_name(node), node.args, history.moments[node]
+    operands: list[Any] = [arg for arg in args if isinstance(arg, fx.Node)]
     if name in _NOT:
         if name == "logical_not" or _is_bool(args[0]):  # ~1 is -2, which is true
-            _learn(args[0], moment, not outcome, facts)
+            yield operands[0], moment, not outcome
     elif (name in _OR and not outcome) or (name in _AND and outcome):
-        for arg in args:
-            _learn(arg, moment, outcome, facts)
+        for operand in operands:
+            yield operand, moment, outcome
     elif name in _SAME_ELEMENTS and (_is_repeated(node, args[0]) or _is_whole_mask(node, args[0])):
-        _learn(args[0], moment, outcome, facts)
+        yield operands[0], moment, outcome
     elif name in ("any", "max", "amax") and _whole(node) and not outcome and _is_bool(args[0]):
-        _learn(args[0], moment, False, facts)
+        yield operands[0], moment, False
     elif name in ("all", "min", "amin") and _whole(node) and outcome and _is_bool(args[0]):
-        _learn(args[0], moment, True, facts)
+        yield operands[0], moment, True
     elif name in _MIRRORED and len(args) == 2:
         if isinstance(args[0], (int, float)):  # torch 2.11 records ``0 < count`` as it stands
             name, args = _MIRRORED[name], args[::-1]
-        _learn_from_count(str(name), args[0], args[1], moment, outcome, facts)
+        mask = _empty_by_count(str(name), args[0], args[1], moment, outcome, history)
+        if mask is not None:
+            yield *mask, False
 
 
-def _learn_from_count(
-    name: str, count: Any, number: Any, moment: int, outcome: bool, facts: MaskFacts
-) -> None:
+def _empty_by_count(
+    name: str, count: Any, number: Any, moment: int, outcome: bool, history: History
+) -> Held | None:
     """``mask.sum() > 0`` and its relatives: comparisons that tell no true element from some."""
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        return
+        return None
     some = (name, number) in (("gt", 0), ("ne", 0), ("ge", 1))
     none = (name, number) in (("eq", 0), ("le", 0), ("lt", 1))
     if not (some and not outcome) and not (none and outcome):
-        return
-    if tensor_value(count) is None or not facts.history.holds(count, moment):
-        return
-    if _is_bool(count):
-        _learn(count, facts.history.moments[count], False, facts)
-        return
-    found = _counted_mask(count, moment, facts)
-    if found is not None:
-        _learn(*found, False, facts)
+        return None
+    if tensor_value(count) is None or not history.holds(count, moment):
+        return None
+    return (count, history.moments[count]) if _is_bool(count) else _counted(count, moment, history)
 
 
-def _counted_mask(node: fx.Node, moment: int, facts: MaskFacts) -> tuple[fx.Node, int] | None:
+def _counted(node: fx.Node, moment: int, history: History) -> Held | None:
     """The mask a number counts, and when it does: one that is 0 only if no element is true."""
     dtypes: list[torch.dtype] = []
-    while facts.history.holds(node, moment) and node.args:
+    while history.holds(node, moment) and node.args:
         value, source = tensor_value(node), tensor_value(node.args[0])
         if value is None or source is None:
             return None
         dtypes.append(value.dtype)
-        name, moment = op_name(node), facts.history.moments[node]
+        name, moment = op_name(node), history.moments[node]
         if name in ("sum", "count_nonzero"):
             counts = _whole(node) and _is_bool(node.args[0]) and _stay_counts(dtypes, source)
             return (node.args[0], moment) if counts else None  # type: ignore[return-value]

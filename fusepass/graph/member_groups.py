@@ -33,6 +33,7 @@ from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.library_calls import LIBRARY_CALLS
 from fusepass.graph.members import Member, dense, lie_alike, member_of, through_views
+from fusepass.graph.readers import readers
 
 FEWEST = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
@@ -187,14 +188,10 @@ def _reads_happen_before(node: fx.Node, gone: Collection[fx.Node], copies: Copie
     What Inductor computes element by element happens where its result is needed, and what is read
     by a copy into another input, or leaves the graph, is read at the end.
     """
-    for user in node.users:
-        overwrites = op_name(user) == "copy_" and user.args[0] is node and user.args[1] in copies
-        if user in gone or overwrites:
-            continue
-        if _may_be_view(user):
-            if not _reads_happen_before(user, gone, copies):
-                return False
-        elif op_name(user) not in LIBRARY_CALLS:
+    for user, read in readers(node, lambda user: user not in gone and _may_be_view(user)):
+        overwrites = op_name(user) == "copy_" and user.args[0] is read and user.args[1] in copies
+        passed = user in gone or overwrites or _may_be_view(user)
+        if not passed and op_name(user) not in LIBRARY_CALLS:
             return False
     return True
 

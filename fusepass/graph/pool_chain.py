@@ -18,9 +18,10 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import FLOATS, NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
-from fusepass.graph.library_calls import VIEWS, is_library_call
+from fusepass.graph.library_calls import is_library_call, is_view
 from fusepass.graph.members import through_views
 from fusepass.graph.monotone import is_monotone, joined, tells_zeros_apart
+from fusepass.graph.readers import readers
 
 _MAXIMA = frozenset("_low_memory_max_pool_with_offsets max_pool2d_with_indices".split())
 _LAID_OUT_ANEW = frozenset("convolution cudnn_convolution_relu conv_relu".split())
@@ -178,10 +179,7 @@ def _is_there(node: fx.Node) -> bool:
 
 
 def _feeds_convolution(node: fx.Node) -> bool:
-    return any(
-        _feeds_convolution(user) if op_name(user) in VIEWS else _is_convolution(user)
-        for user in node.users
-    )
+    return any(_is_convolution(user) for user, _ in readers(node, is_view))
 
 
 def _is_convolution(node: fx.Node) -> bool:

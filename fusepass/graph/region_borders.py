@@ -13,6 +13,7 @@ from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.epilogue import Argument, Epilogue, Output, Step
 from fusepass.graph.epilogue_of_aten import CASTS, FLOATS, NoRegion
 from fusepass.graph.library_calls import VIEWS
+from fusepass.graph.readers import readers
 from fusepass.graph.region import Growth, Part, Region, Value
 from fusepass.graph.region_reductions import Reduced
 
@@ -130,14 +131,12 @@ def _shown(node: fx.Node, taken: set[fx.Node]) -> bool:
 
     Which results are no others' than the backward's, Inductor writes down at the output.
     """
-    for user in node.users:
+    for user, read in readers(node, lambda user: user not in taken and op_name(user) in _ALIASES):
         if user.op == "output":
-            results = list(user.args[0]) if isinstance(user.args[0], (tuple, list)) else [node]
+            results = list(user.args[0]) if isinstance(user.args[0], (tuple, list)) else [read]
             seen = user.meta.get("user_visible_output_idxs", range(len(results)))
-            if any(results[i] is node for i in seen):
+            if any(results[i] is read for i in seen):
                 return True
-        elif user not in taken and op_name(user) in _ALIASES and _shown(user, taken):
-            return True
     return False
 
 

@@ -25,6 +25,7 @@ from fusepass.graph.epilogue import is_constant
 from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, is_cast
 from fusepass.graph.gemm import is_gemm, operands_of
 from fusepass.graph.norm import Norm
+from fusepass.graph.readers import readers
 from fusepass.graph.row_statistics import scaled_rows
 
 _SAME_ROW = VIEWS | {"alias"}  # what is left of a slice that takes all
@@ -61,9 +62,9 @@ def norm_of(x: fx.Node) -> RowNorm | None:
         return None
     if torch_private.known_equal(value.shape[-1], 0):
         return None
-    readers = list(_readers(result))
-    products = [user for user, is_view in readers if not is_view]
-    views = [user for user, is_view in readers if is_view]
+    users = [user for user, _ in readers(result, _keeps_rows)]
+    products = [user for user in users if not _keeps_rows(user)]
+    views = list(filter(_keeps_rows, users))
     if any(not _takes_as_x(one, (result, *views)) for one in products):
         return None
     for rows, gain_of, shift_of, between in _with_vectors(result):
@@ -83,13 +84,8 @@ def norm_of(x: fx.Node) -> RowNorm | None:
     return None
 
 
-def _readers(node: fx.Node) -> Iterator[tuple[fx.Node, bool]]:
-    """Everything that reads a node, or a reshape of it; and whether it is such a reshape."""
-    for user in node.users:
-        is_view = op_name(user) in _SAME_ROW
-        yield user, is_view
-        if is_view:
-            yield from _readers(user)
+def _keeps_rows(node: fx.Node) -> bool:
+    return op_name(node) in _SAME_ROW
 
 
 def _takes_as_x(node: fx.Node, named: tuple[fx.Node, ...]) -> bool:

@@ -19,6 +19,7 @@ from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.epilogue import is_constant
 from fusepass.graph.epilogue_of_aten import FLOATS, VIEWS, is_cast
 from fusepass.graph.gemm import is_gemm, operands_of
+from fusepass.graph.readers import readers
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,14 @@ def row_scale(x: fx.Node) -> RowScale | None:
 def _only_for_gemms(node: fx.Node) -> bool:
     """Whether every reader of a node takes it for its x, through reshapes or at once."""
     return all(
-        _only_for_gemms(user)
-        if op_name(user) in VIEWS
-        else is_gemm(user) and [one is node for one in operands_of(user)] == [False, True, False]
-        for user in node.users
+        _is_view(user)
+        or (is_gemm(user) and [one is read for one in operands_of(user)] == [False, True, False])
+        for user, read in readers(node, _is_view)
     )
+
+
+def _is_view(node: fx.Node) -> bool:
+    return op_name(node) in VIEWS
 
 
 def _is_single(node: fx.Node) -> bool:

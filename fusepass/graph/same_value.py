@@ -6,8 +6,7 @@ of them read it, and nothing wrote their results since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import fx
@@ -15,21 +14,12 @@ from torch import fx
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.history import History
+from fusepass.graph.questions import Questions, Steps
 
 Held = tuple[fx.Node, int]  # what a node holds at a moment of a history
 
 
-def _itself(held: Held) -> Held:
-    return held
-
-
-def same_value(
-    a: Any,
-    b: Any,
-    history: History,
-    moments: tuple[int, int],
-    source: Callable[[Held], Held] = _itself,
-) -> bool:
+def same_value(a: Any, b: Any, history: History, moments: tuple[int, int]) -> bool:
     """Whether two arguments (nodes, numbers, containers of them) are equal for every input.
 
     Args:
@@ -37,38 +27,73 @@ def same_value(
         b: another.
         history: of the graph both are in.
         moments: when ``a`` and when ``b`` are read.
-        source: gives what a node is known to hold (a copy's original, say).
     """
-    return _Comparison(history, source).same(a, b, moments)
+    return SameValues(history).are_same(a, b, moments)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """One question of :func:`same_value`, with what was already found: values are used twice."""
+def _hands_on_nothing(node: fx.Node) -> Steps:
+    return None
+    yield
 
-    history: History
-    source: Callable[[Held], Held]
-    known: dict[tuple[Held, Held], bool] = field(default_factory=dict)
 
-    def same(self, a: Any, b: Any, moments: tuple[int, int]) -> bool:
-        if isinstance(a, fx.Node) and isinstance(b, fx.Node):
-            pair = (a, moments[0]), (b, moments[1])
-            if pair not in self.known:
-                self.known[pair] = self._same_nodes(*pair)
-            return self.known[pair]
-        if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-            pairs = zip(a, b, strict=False)
-            return len(a) == len(b) and all(self.same(x, y, moments) for x, y in pairs)
-        if isinstance(a, dict) and isinstance(b, dict):
-            return a.keys() == b.keys() and all(self.same(a[k], b[k], moments) for k in a)
-        if isinstance(a, slice) and isinstance(b, slice):
-            return self.same((a.start, a.stop, a.step), (b.start, b.stop, b.step), moments)
-        return type(a) is type(b) and repr(a) == repr(b)
+class SameValues:
+    """Comparisons of values of one graph; what was found is kept.
 
-    def _same_nodes(self, first: Held, second: Held) -> bool:
-        (a, at_a), (b, at_b) = self.source(first), self.source(second)
+    Args:
+        history: of the graph.
+        handed_on: a step function: the node whose value a node hands on at the moment it is
+            computed, or None.
+
+    Attributes:
+        history: of the graph.
+        questions: asked so far.
+    """
+
+    def __init__(
+        self, history: History, handed_on: Callable[[fx.Node], Steps] = _hands_on_nothing
+    ) -> None:
+        self.history, self.questions, self._handed_on = history, Questions(), handed_on
+
+    def are_same(self, a: Any, b: Any, moments: tuple[int, int]) -> bool:
+        """Whether two arguments are equal, as :func:`same_value` has it."""
+        pairs = node_pairs(a, b)
+        return pairs is not None and all(
+            self.questions.answer(self.nodes_are_same, (x, moments[0]), (y, moments[1]))
+            for x, y in pairs
+        )
+
+    def nodes_are_same(self, first: Held, second: Held) -> Steps:
+        """Step function: whether two nodes, each read at its moment, hold the same value.
+
+        Whichever of them is computed later is followed to what it hands on, so that one that hands
+        on the other is never followed any further.
+        """
+        (a, at_a), (b, at_b) = first, second
         if a is b:
             return not self.history.is_written(a, min(at_a, at_b), max(at_a, at_b))
+        moments = self.history.moments
+        order = (first, second) if moments[a] > moments[b] else (second, first)
+        for held, other in (order, order[::-1]):
+            node = yield (self._source, held)
+            if node is not None:
+                return (yield (self.nodes_are_same, (node, moments[held[0]]), other))
+        pairs = self._operands(first, second)
+        if pairs is None:
+            return False
+        for x, y in pairs:
+            if not (yield (self.nodes_are_same, (x, moments[a]), (y, moments[b]))):
+                return False
+        return True
+
+    def _source(self, held: Held) -> Steps:
+        """Step function: the node whose value one hands on that still holds it, or None."""
+        if not self.history.holds(*held):
+            return None
+        return (yield (self._handed_on, held[0]))
+
+    def _operands(self, first: Held, second: Held) -> list[tuple[fx.Node, fx.Node]] | None:
+        """Which operands must be equal for two calls to be; None if these never are."""
+        (a, _), (b, _) = first, second
         alike = (
             a.op == b.op
             and a.op in ("call_function", "call_method")
@@ -77,11 +102,36 @@ class _Comparison:
             and not is_random(a)
             and not written_nodes(a)
             and _same_kind(a, b)
-            and self.history.holds(a, at_a)
-            and self.history.holds(b, at_b)
+            and self.history.holds(*first)
+            and self.history.holds(*second)
         )
-        read = (self.history.moments[a], self.history.moments[b])
-        return alike and self.same(a.args, b.args, read) and self.same(a.kwargs, b.kwargs, read)
+        return node_pairs((a.args, a.kwargs), (b.args, b.kwargs)) if alike else None
+
+
+def node_pairs(a: Any, b: Any) -> list[tuple[fx.Node, fx.Node]] | None:
+    """The nodes in two arguments that must be equal; None if anything else in them differs."""
+    found: list[tuple[fx.Node, fx.Node]] = []
+    for x, y in _parts(a, b):
+        if isinstance(x, fx.Node) and isinstance(y, fx.Node):
+            found.append((x, y))
+        elif type(x) is not type(y) or repr(x) != repr(y):
+            return None
+    return list(dict.fromkeys(found))
+
+
+def _parts(a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+    """What stands in two arguments at the same place."""
+    sequences = isinstance(a, (tuple, list)) and isinstance(b, (tuple, list))
+    if sequences and len(a) == len(b):
+        for x, y in zip(a, b, strict=True):
+            yield from _parts(x, y)
+    elif isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for key in a:
+            yield from _parts(a[key], b[key])
+    elif isinstance(a, slice) and isinstance(b, slice):
+        yield from _parts((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+    else:
+        yield a, b
 
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:

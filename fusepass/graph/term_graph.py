@@ -86,10 +86,11 @@ class TermGraph:
     def same_value(self, node: fx.Node) -> list[fx.Node]:
         """Nodes that name the whole memory a node names (its in-place results), node first."""
         found = [node]
-        for user in node.users:
-            call = call_of(user)
-            if call is not None and call.inplace and call.args and call.args[0][1] is node:
-                found += self.same_value(user)
+        for name in found:
+            for user in name.users:
+                call = call_of(user)
+                if call is not None and call.inplace and call.args and call.args[0][1] is name:
+                    found.append(user)
         return found
 
     def _is_whole(self, write: fx.Node, node: fx.Node) -> bool:
@@ -107,10 +108,21 @@ class TermGraph:
         return isinstance(target, fx.Node) and _whole(target) is _whole(node)
 
     def _held(self, node: fx.Node) -> Term:
-        held = self._terms.get(node)
-        if held is None:
-            held = self._terms[node] = self._made(node)
-        return held
+        if node not in self._terms:  # not one through the other: there may be thousands
+            for one in self._unknown(node):
+                self._terms[one] = self._made(one)
+        return self._terms[node]
+
+    def _unknown(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes without a term that one is made of, itself included, in order."""
+        found, todo = {node}, [node]
+        while todo:
+            for read in todo.pop().all_input_nodes:
+                for one in (read, *self.writes(read)):
+                    if one not in self._terms and one not in found and one < node:
+                        found.add(one)
+                        todo.append(one)
+        return sorted(found)
 
     def _made(self, node: fx.Node) -> Term:
         leaf = Term(INPUT, (), node, node)

@@ -186,7 +186,7 @@ class Attempt:
         while isinstance(found, Term):
             if found.key == held.key:
                 return [*calls, *found.passed]
-            if not (self.pattern.rowwise and found.op in RESHAPES and keeps_rows(found)):
+            if not (self.pattern.rowwise and keeps_rows(found)):
                 return None
             calls += _calls(found)
             found = found.args[0][1]
@@ -207,10 +207,14 @@ class Attempt:
                     text = f"{source.name} has {value.dim()} dimensions, the rule's has {len(dims)}"
                     self._failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
                     return
-        if self.pattern.rowwise and found.op in RESHAPES and keeps_rows(found):
-            grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
+        if self.pattern.rowwise and keeps_rows(found):
+            calls, below = _calls(found), found.args[0][1]
+            while isinstance(below, Term) and below.op != wanted.op and keeps_rows(below):
+                calls += _calls(below)
+                below = below.args[0][1]
+            grown = tuple(dict.fromkeys((*state.nodes, *calls)))
             through = State(state.parts, state.variables, state.scalars, grown)
-            yield from self._operation(wanted, found.args[0][1], through)
+            yield from self._operation(wanted, below, through)
             return
         if found.blocked:
             self._failed(state, Reason.ALIAS, found.blocked, found.owner)
@@ -292,8 +296,8 @@ def _calls(term: Term) -> list[fx.Node]:
 
 
 def keeps_rows(term: Term) -> bool:
-    """Whether a reshape leaves the last dimension, and so every row, as it is."""
-    source = term.args[0][1] if term.args else None
+    """Whether a call is a reshape that leaves the last dimension, and so every row, as it is."""
+    source = term.args[0][1] if term.op in RESHAPES and term.args else None
     if not isinstance(source, Term) or source.node is None or term.node is None:
         return False
     before, after = tensor_value(source.node), tensor_value(term.node)

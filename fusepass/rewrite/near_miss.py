@@ -14,8 +14,9 @@ from torch import fx
 
 from fusepass.graph.canonical import tensor_value
 from fusepass.graph.normal_form import plain_name, root_names
+from fusepass.graph.readers import readers
 from fusepass.graph.term_graph import TermGraph
-from fusepass.graph.terms import RESHAPES, Term
+from fusepass.graph.terms import Term
 from fusepass.report.decision import Reason
 from fusepass.rewrite.match import Attempt, Miss, State, keeps_rows
 from fusepass.rewrite.pattern import Operation, Pattern, Variable
@@ -146,16 +147,12 @@ def _above(terms: TermGraph, term: Term, op: str) -> list[Term]:
 
 def _readers(terms: TermGraph, node: fx.Node) -> list[Term]:
     """What reads a value, reshapes that keep rows looked through."""
-    found = []
-    for user in node.users:
-        if user.op == "output":
-            continue
-        term = terms.term(user)
-        if term.op in RESHAPES and keeps_rows(term):
-            found += _readers(terms, user)
-        else:
-            found.append(term)
-    return found
+
+    def keeps(user: fx.Node) -> bool:
+        return user.op != "output" and keeps_rows(terms.term(user))
+
+    found = (user for user, _ in readers(node, keeps) if user.op != "output")
+    return [terms.term(user) for user in found if not keeps(user)]
 
 
 def _chain(pattern: Pattern) -> list[Operation]:

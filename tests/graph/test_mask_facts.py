@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from fusepass.graph.history import History
 from fusepass.graph.mask_facts import MaskFacts, facts_of
+from fusepass.graph.same_value import SameValues
 
 from .arms import captured
 
@@ -35,7 +36,7 @@ def learned(tested: fx.Node, outcome: bool) -> tuple[MaskFacts, int]:
     (output,) = (n for n in tested.graph.nodes if n.op == "output")
     history = History(tested.graph, output)
     end = history.moments[output]
-    return facts_of(tested, outcome, history, end), end
+    return facts_of(tested, outcome, SameValues(history), end), end
 
 
 def returned(program: Callable[[Tensor], Any], x: Tensor) -> tuple[Any, ...]:
