@@ -5,7 +5,7 @@
 AOTAutograd refuses a ``cond`` whose arm hands back an operand, so such results are cloned inside
 the arm; capture has already made sure that nobody could see the difference. Arms write nothing
 that existed before them. Under Inductor a cond reads its predicate back to the host, which is why
-this is only for dear arms.
+this is only for dear arms. Op by op it is a call of one of the arms, as in eager.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
+from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, one_arm, select
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
@@ -60,12 +60,14 @@ def _replace(site: Site) -> None:
         for body in bodies:  # they stand in the same outer arm as the branch
             body.meta = {ARM: node.meta[ARM]} if ARM in node.meta else {}
         handed = tuple(_handed(operands, node, _with_gradient(results)))
-        call = graph.call_function(torch_private.cond_operator(), (predicate, *bodies, handed))
+        by_op = site.options.codegen == "eager"
+        operator_of_arms = one_arm if by_op else torch_private.cond_operator()
+        call = graph.call_function(operator_of_arms, (predicate, *bodies, handed))
         call.meta = {k: v for k, v in node.meta.items() if k != BRANCH}
         for position, value in enumerate(node.meta["example_value"]):
             item = graph.call_function(operator.getitem, (call, position))
             item.meta = dict(call.meta, example_value=value)
-            if not value.requires_grad and value.is_floating_point():
+            if not by_op and not value.requires_grad and value.is_floating_point():
                 # torch.cond lets every result require grad as soon as one operand does.
                 item = graph.call_method("detach", (item,))
                 item.meta = dict(call.meta, example_value=value)

@@ -16,6 +16,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.select import BRANCH, Branch
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, is_state_change, written_nodes
 from fusepass.graph.number_trial import called
@@ -28,6 +29,8 @@ _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
     matrix_exp matrix_power pinverse qr slogdet solve solve_triangular svd""".split()
 )
+# With each one more torch compiles 1.4 times as long, in training twice: 7 and 5 seconds for these.
+_MOST_NESTED = {False: 9, True: 4}
 _MODULES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.functional", "torch.special")
 
 
@@ -67,11 +70,30 @@ def check_cond(
     if options.codegen == "inductor":
         _check_numbers(arms)
         _check_effects(why, arms)
-    if any(fake.requires_grad for fake in fakes):
+    trained = any(fake.requires_grad for fake in fakes)
+    if options.codegen != "eager":
+        _check_depth(why, arms, trained)
+    if trained:
         _check_training(arms, fakes, writes)
     if cuda_graphs(options, tested) and options.treatment != "cond":
         text = "torch.cond would cost the whole graph its CUDA graphs"
         raise Refusal(Reason.COST, f"{why.text}; {text}")
+
+
+def _check_depth(why: Refusal, arms: dict[bool, list[fx.Node]], trained: bool) -> None:
+    """Each torch.cond around another one has torch trace that one again, in training twice."""
+    sites = (node.meta[BRANCH] for node in chain(*arms.values()) if BRANCH in node.meta)
+    branches: dict[int, Branch] = {branch.site: branch for branch in sites}
+    deepest = 0
+    for inner in branches.values():
+        depth, branch = 1, inner if inner.treatment == "cond" else None
+        while branch is not None:
+            depth += branch.treatment == "cond"
+            branch = branches.get(branch.outer[0]) if branch.outer is not None else None
+        deepest = max(deepest, depth)
+    if deepest > _MOST_NESTED[trained]:
+        text = f"with it {deepest} branches of which only one arm may run stand in one another"
+        raise Refusal(Reason.COST, f"{why.text}; {text}, and torch would compile for minutes")
 
 
 def _check_operands(arms: dict[bool, list[fx.Node]]) -> None:

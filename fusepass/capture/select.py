@@ -3,16 +3,19 @@
 Both arms stand in the graph in front of it, each node tagged with its arm; ``select`` then names,
 for every value the program still needs, the one each arm left. It runs as it stands (both arms,
 then a choice), so a graph that never reaches our rules still computes the right values; rules in
-``patterns/`` turn it into ``torch.where`` or ``torch.cond``.
+``patterns/`` turn it into ``torch.where``, ``torch.cond`` or, op by op, ``one_arm``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
+
+from fusepass import torch_private
 
 ARM = "fusepass_arm"  # node.meta key: (site id, which arm) of the innermost arm the node belongs to
 BRANCH = "fusepass_branch"  # meta key on a select node: its Branch
@@ -48,6 +51,27 @@ def select(
 
 
 select.fusepass_pure = True  # type: ignore[attr-defined]
+
+
+def one_arm(
+    predicate: torch.Tensor,
+    taken: Callable[..., tuple[torch.Tensor, ...]],
+    other: Callable[..., tuple[torch.Tensor, ...]],
+    operands: tuple[Any, ...],
+) -> tuple[torch.Tensor, ...]:
+    """What ``torch.cond`` gives, for a graph that is run op by op.
+
+    The backward is that of the arm that ran. That of ``torch.cond`` traces both arms again in each
+    call, with every one inside them twice: eight inside one another take seconds.
+    """
+    if type(predicate) is not torch.Tensor:  # being traced, there is nothing to read
+        result: tuple[torch.Tensor, ...]
+        result = torch_private.cond_operator()(predicate, taken, other, operands)
+        return result
+    return taken(*operands) if bool(predicate) else other(*operands)
+
+
+one_arm.fusepass_pure = True  # type: ignore[attr-defined]
 
 
 def arm_of(node: fx.Node, site: int, branches: dict[int, Branch]) -> bool | None:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass import torch_private
+from fusepass.capture.select import one_arm
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.report.decision import Decision
 from fusepass.report.log import GraphRecord
@@ -116,7 +117,7 @@ def _index(args: list[Any]) -> bool:
 
 def _conditions(nodes: list[fx.Node], decisions: list[Decision]) -> list[GraphWait]:
     """Each torch.cond reads its predicate."""
-    found = [n for n in nodes if n.target is torch_private.cond_operator()]
+    found = [n for n in nodes if n.target in (torch_private.cond_operator(), one_arm)]
     known = [d for d in decisions if d.treatment == "cond"]
     places = [(d.file, d.line) for d in known]
     if len(places) != len(found):

@@ -75,7 +75,10 @@ def test_answers_are_what_follows(seed: int) -> None:
     size = draw.randrange(2, 12)
     clauses = {
         i: [
-            [draw.randrange(size) for _ in range(draw.randrange(0 if draw.random() < 0.2 else 1, 4))]
+            [
+                draw.randrange(size)
+                for _ in range(draw.randrange(0 if draw.random() < 0.2 else 1, 4))
+            ]
             for _ in range(draw.randrange(4))
         ]
         for i in range(size)
