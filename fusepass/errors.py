@@ -242,6 +242,22 @@ class ChoicesUnusable(FusepassWarning):
         )
 
 
+class CacheNotPrivate(FusepassWarning):
+    """A folder or file of the cache may have been written by somebody else, and is not used."""
+
+    def __init__(self, path: str, problem: str, *, is_folder: bool) -> None:
+        mend = f"make it yours alone (chmod go-w {path})"
+        if "belongs" in problem:
+            mend = "remove it"
+        if is_folder:
+            mend += ", or point FUSEPASS_CACHE_DIR at a folder that only you can write"
+        super().__init__(
+            f"fusepass: cache: {path} {problem}, who could put choices and code for the GPU there. "
+            "It is neither read nor written; this process measures and compiles itself what it "
+            f"needs. To keep that between processes {mend}."
+        )
+
+
 class PeaksUnusable(FusepassWarning):
     """What a device reaches could not be measured, or not be kept in a file."""
 

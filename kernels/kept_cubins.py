@@ -3,21 +3,20 @@
 NVRTC takes half a second for a kernel, which a program that starts with warm caches would spend
 anew for each. A file for each kernel lies beside the tables of choices, in ``cubins``; it begins
 with a digest of the rest, so that what a full disk or a killed process left of one is compiled
-again. Where no file can be written everything is compiled each time.
+again. Where no file can be written, or others could have written it, everything is compiled each
+time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import threading
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fusepass.torch_private import nvrtc
+from fusepass.tune import own_files
 from fusepass.tune.table import default_folder
 
 
@@ -35,50 +34,36 @@ def compiled(source: str, name: str, architecture: str | None = None) -> Any:
     """
     major, minor = torch.cuda.get_device_capability()
     target = architecture or f"{major}{minor}"
-    path = _path(source, name, target)
-    kept = _read(path)
+    file = _name(source, name, target)
+    kept = _read(file)
     if kept is not None:
         with contextlib.suppress(RuntimeError):  # of another driver, it may be
             return nvrtc.loaded(*kept)
     binary, entry = nvrtc.binary_of(source, name, target)
     kernel = nvrtc.loaded(binary, entry)
-    _write(path, binary, entry)
+    _write(file, binary, entry)
     return kernel
 
 
-def _path(source: str, name: str, target: str) -> Path | None:
-    """Where it is kept; None where a user has no folder."""
+def _name(source: str, name: str, target: str) -> str:
+    """Of the file it is kept in, from the cache folder."""
     versions = f"{torch.__version__} {torch.version.cuda}"
     text = "\0".join((source, name, target, versions))
-    try:
-        folder = default_folder()
-    except RuntimeError:
-        return None
-    return folder / "cubins" / f"{hashlib.sha256(text.encode()).hexdigest()}.cubin"
+    return f"cubins/{hashlib.sha256(text.encode()).hexdigest()}.cubin"
 
 
-def _read(path: Path | None) -> tuple[bytes, str] | None:
+def _read(file: str) -> tuple[bytes, str] | None:
     """A binary and its entry's name; None where there is no whole file."""
-    if path is None:
-        return None
     try:
-        digest, entry, binary = path.read_bytes().split(b"\n", 2)
-    except (OSError, ValueError):
+        digest, entry, binary = own_files.read(default_folder(), file).split(b"\n", 2)
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a user without a folder
         return None
     whole = hashlib.sha256(entry + b"\n" + binary).hexdigest().encode() == digest
     return (binary, entry.decode()) if whole else None
 
 
-def _write(path: Path | None, binary: bytes, entry: str) -> None:
-    """Written beside its place and moved there: nobody sees half of it."""
-    if path is None:
-        return
+def _write(file: str, binary: bytes, entry: str) -> None:
     rest = entry.encode() + b"\n" + binary
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+    with contextlib.suppress(OSError, RuntimeError):
+        digest = hashlib.sha256(rest).hexdigest().encode()
+        own_files.write(default_folder(), file, digest + b"\n" + rest)

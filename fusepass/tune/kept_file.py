@@ -1,20 +1,19 @@
 """A JSON file that processes share without ever seeing half of it, and can do without.
 
-It is written whole, beside itself, and moved into place. One that cannot be understood is renamed,
-one that cannot be read or written is given up on; either way with one warning, and the process goes
+One that cannot be understood is renamed; one that cannot be read or written, or that others may
+have written (own_files.py), is given up on. Either way there is one warning, and the process goes
 on with what it has in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+
+from fusepass.tune import own_files
 
 T = TypeVar("T")
 
@@ -38,8 +37,11 @@ class KeptFile:
             parse: raises ValueError for a text that was not written by :meth:`write`.
         """
         try:
-            content = self.path.read_bytes()
+            content = own_files.read(self.path.parent, self.path.name)
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        except own_files.NotPrivate:
+            self._usable = False
             return None
         except OSError as error:
             advice = "; make the file readable, or remove it"
@@ -63,14 +65,12 @@ class KeptFile:
         """Replace the file; nothing happens once it was given up on."""
         if not self._usable:
             return
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        text = json.dumps(record, indent=1) + "\n"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-            beside.replace(self.path)
+            own_files.write(self.path.parent, self.path.name, text.encode())
+        except own_files.NotPrivate:
+            self._usable = False
         except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
             self._give_up(f"cannot be written ({error})")
 
     def _give_up(self, problem: str, advice: str = "") -> None:

@@ -23,6 +23,14 @@ MADE = [
     (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11"), ["3.0", "3.15", "torch 2.11"]),
     (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11", "no such"), ["3.15 (no such)"]),
     (errors.CacheUnusable("/cache", "no"), ["/cache", "TORCHINDUCTOR_CACHE_DIR"]),
+    (
+        errors.CacheNotPrivate("/c", "can be written by other users (mode 777)", is_folder=True),
+        ["/c", "mode 777", "chmod go-w /c", "FUSEPASS_CACHE_DIR"],
+    ),
+    (
+        errors.CacheNotPrivate("/c/f", "belongs to another user (x)", is_folder=False),
+        ["/c/f", "belongs to another user (x)", "remove it"],
+    ),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.RuleCheckFault("r", "f.py:3", "check raised"), ["f.py:3", "check raised", "Mend"]),

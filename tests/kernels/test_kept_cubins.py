@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from fusepass.errors import CacheNotPrivate
 from fusepass.kernels import kept_cubins
+from fusepass.tune import own_files
 
 
 class Compiler:
@@ -84,6 +86,21 @@ def test_what_the_driver_refuses_is_compiled_again(compiler: Compiler) -> None:
     with pytest.raises(RuntimeError, match="invalid device function"):
         kept_cubins.compiled("source", "name")
     assert len(compiler.compiled) == 2
+
+
+@pytest.mark.parametrize("which", [".", "cubins", "file"])
+def test_what_others_could_have_written_is_not_loaded(
+    compiler: Compiler, tmp_path: Path, which: str
+) -> None:
+    own_files._tell.cache_clear()
+    want = kept_cubins.compiled("source", "name")
+    path = only(tmp_path) if which == "file" else tmp_path / which
+    path.chmod(0o777)
+    with pytest.warns(CacheNotPrivate) as caught:
+        assert [kept_cubins.compiled("source", "name") for _ in range(2)] == [want] * 2
+    assert len(caught) == 1
+    assert len(compiler.compiled) == (2 if which == "file" else 3), "a new file is this user's"
+    path.chmod(0o700)
 
 
 def test_without_a_place_to_write(compiler: Compiler, tmp_path: Path) -> None:

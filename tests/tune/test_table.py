@@ -143,12 +143,10 @@ def test_a_full_disk_leaves_the_old_file_whole(
     table = open_table(DEVICE, tmp_path)
     table.add("a", LEARNT)
 
-    def full(self: Path, text: str, **how: str) -> int:
-        with self.open("w") as file:
-            file.write(text[: len(text) // 2])
+    def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.warns(ChoicesUnusable, match="No space left"):
         table.add("b", LEARNT)
     assert table.find("b") == LEARNT
