@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass import before_cut, torch_private, tune
+from fusepass import before_cut, said_once, torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
 from fusepass.frozen import watched
@@ -118,6 +118,7 @@ def _handed(options: Options) -> Decision:
 def reset() -> None:
     """Part of torch._dynamo.reset(): forget reports and timings, and free CUDA-graph memory."""
     log.clear()
+    said_once.forget()
     tune.reset()
     torch_private.reset_cudagraphs()
 

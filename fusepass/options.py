@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from fusepass import said_once
 from fusepass.errors import ArgumentType, OptionsChanged, OptionType, OptionValue, UnknownOption
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -205,7 +205,7 @@ def options(*misplaced: object, **given: Any) -> Iterator[Options]:
         UnknownOption, OptionType, OptionValue: as :func:`resolve`, on entry.
         ArgumentType: an argument without a keyword, on entry.
     """
-    from fusepass.report import log  # here, because report imports options
+    from fusepass.report import live  # here, because report imports options
 
     for value in misplaced:
         expected = "keywords, as in fusepass.options(verify=False) or fusepass.options(**given)"
@@ -215,8 +215,8 @@ def options(*misplaced: object, **given: Any) -> Iterator[Options]:
     token = _scopes.set((*_scopes.get(), given))
     try:
         inside = resolve()
-        if inside != outside and log.anything_compiled():
-            warnings.warn(OptionsChanged(), stacklevel=3)
+        if inside != outside and live.anything_differs():
+            said_once.warn(OptionsChanged(), stacklevel=3)
         yield inside
     finally:
         _scopes.reset(token)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from torch import fx
@@ -66,6 +67,9 @@ class Place:
     line: int
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 @dataclass
 class Frame:
     """State of capture for one attempt to trace one frame (Dynamo makes a new one per restart).
@@ -73,6 +77,7 @@ class Frame:
     Attributes:
         compiler: the callback torch.compile made; reports are kept under it.
         options: the options in force.
+        asked: the mode and the options that torch.compile was given.
         sites: captured branches in program order.
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
@@ -97,6 +102,7 @@ class Frame:
 
     compiler: Any
     options: Options
+    asked: tuple[str | None, Mapping[str, Any]] = (None, _NOTHING)
     sites: list[Site] = field(default_factory=list)
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
@@ -238,6 +244,6 @@ def _new_frame(compiler: Any) -> Frame | None:
         if link is not fusepass:
             owner = link
     try:
-        return Frame(owner, resolve(mode, given))
+        return Frame(owner, resolve(mode, given), (mode, given))
     except FusepassError as error:
         raise torch_private.transparent(error) from None

@@ -95,6 +95,7 @@ def as_if_first(target: Any, backend: Any) -> Iterator[None]:
         torch_private.without_compile_in_place(target),
         torch_private.dynamic_shapes_unlearned(),
         torch_private.room_for_recompiles(),
+        log.trial(),
     ):
         try:
             yield

@@ -36,6 +36,8 @@ class GraphRecord:
     decisions: list[Decision] = field(default_factory=list)
     positions: set[tuple[Any, ...]] = field(default_factory=set)
     options: Any = None
+    asked: tuple[Any, Any] = (None, None)  # mode and options that torch.compile was given
+    is_trial: bool = False  # whether fusepass compiled it for itself
     code: Any = None
     waits: list[Any] = field(default_factory=list)
     reads_back: bool = False  # whether the code behind it brings something to the host
@@ -78,7 +80,7 @@ class CompileLog:
 _lock = threading.RLock()
 _logs: dict[int, tuple[Any, CompileLog]] = {}
 _current = threading.local()
-_compiled = 0
+_trial: contextvars.ContextVar[bool] = contextvars.ContextVar("fusepass_trial", default=False)
 _counter: contextvars.ContextVar[list[GraphRecord] | None] = contextvars.ContextVar(
     "fusepass_entries", default=None
 )
@@ -114,11 +116,9 @@ def find(compilers: list[Any], code: Any = None) -> CompileLog | None:
         for compiler in compilers:
             if id(compiler) in _logs:
                 return _logs[id(compiler)][1]
-        for ref, found in _logs.values():
-            held = ref() if isinstance(ref, weakref.ref) else ref
-            equal = any(type(held) is type(c) and held == c for c in compilers)
-            if held is not None and equal and _is_about(found, code):
-                return found
+    for held, found in logs():
+        if any(type(held) is type(c) and held == c for c in compilers) and _is_about(found, code):
+            return found
     return None
 
 
@@ -141,17 +141,35 @@ def forget(compilers: list[Any]) -> None:
             _logs.pop(id(compiler), None)
 
 
-def anything_compiled() -> bool:
-    """Whether any graph was compiled since the last reset."""
-    return _compiled > 0
+def logs() -> Iterator[tuple[Any, CompileLog]]:
+    """Callbacks of torch.compile that are still there, with their logs."""
+    with _lock:
+        entries = list(_logs.values())
+    for ref, found in entries:
+        held = ref() if isinstance(ref, weakref.ref) else ref
+        if held is not None:
+            yield held, found
+
+
+@contextlib.contextmanager
+def trial() -> Iterator[None]:
+    """What is compiled inside is fusepass's own, and forgotten afterwards."""
+    token = _trial.set(True)
+    try:
+        yield
+    finally:
+        _trial.reset(token)
+        with _lock:
+            for key, (_, found) in list(_logs.items()):
+                if found.graphs and all(graph.is_trial for graph in found.graphs):
+                    del _logs[key]
 
 
 def clear() -> None:
     """Forget everything (torch._dynamo.reset makes compiled callables compile again)."""
-    global _compiled, _open  # noqa: PLW0603  # one log per process, under the lock
+    global _open  # noqa: PLW0603  # one log per process, under the lock
     with _lock:
         _logs.clear()
-        _compiled = 0
         _open = None
 
 
@@ -180,11 +198,11 @@ def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
 @contextlib.contextmanager
 def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
     """Collect what is decided while one graph is compiled."""
-    global _compiled  # noqa: PLW0603  # one log per process, under the lock
     code = output_graph.root_tx.f_code
     record = GraphRecord(
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
     )
+    record.asked, record.is_trial = frame.asked, _trial.get()
     record.decisions = [site.decision for site in frame.sites] + [*frame.round_trips.values()]
     record.positions = {site.position for site in frame.sites} | {*frame.round_trips}
     outer = current()
@@ -200,7 +218,6 @@ def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
                 held = log.kept.get(position)
                 if held is not None and not _broke_at(log, held):
                     del log.kept[position]
-            _compiled += 1
         _summarise(record)
     finally:
         _current.record = outer

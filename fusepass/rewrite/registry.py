@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from fusepass import said_once
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
-from fusepass.report import log
+from fusepass.report import live
 from fusepass.rewrite import pattern_of_rule, validate
 from fusepass.rewrite.default_rules import default_rules, graph_edits
 from fusepass.rewrite.rule import Place, Rule
@@ -125,8 +126,8 @@ def _names() -> str:
 
 
 def _warn_if_late() -> None:
-    if log.anything_compiled():
-        warnings.warn(RulesChanged(), stacklevel=3)
+    if live.anything_compiled():
+        said_once.warn(RulesChanged(), stacklevel=3)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from torch import Tensor
 from fusepass import torch_private
 from fusepass.errors import ArgumentType, NoReport, NotAProgram, RewriteMismatch, UnknownRule
 from fusepass.options import resolve
+from fusepass.report import log
 from fusepass.report.decision import Outcome, Station
 from fusepass.report.explain import last_report
 from fusepass.report.restore import everything_restored
@@ -200,6 +201,7 @@ def _run(
     return applied, report, None
 
 
+@log.trial()
 def _observed(
     fn: Any,
     args: tuple[Any, ...],

@@ -15,6 +15,7 @@ from typing import Any
 
 from fusepass.errors import ArgumentType, MissingHypothesis, RuleCheckFailed
 from fusepass.options import resolve
+from fusepass.report import log
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import strategies
 from fusepass.testing.case import Case, changes, plain_case, simpler, smaller
@@ -70,7 +71,7 @@ def check_rule(
     if seed is None:
         seed = 0 if chosen.fixed else random.SystemRandom().randrange(2**31)
     space = space_of(rule)
-    with in_force(rule):
+    with in_force(rule), log.trial():
         result = RuleCheck(rule.name, profile, seed)
         given = {"candidate": "reference", **(options or {})}
         resolve(given=given)  # here: a program that raises is taken for one that is no good

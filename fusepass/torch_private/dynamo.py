@@ -138,6 +138,16 @@ def dynamic_shapes_unlearned() -> Iterator[None]:
         state.update(before)
 
 
+def runs_code_of(code: Any, compiler: Any) -> bool:
+    """Whether Dynamo holds a compiled version of a code object that was made for a callback."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    if code is None:
+        return False
+    entries = _debug_get_cache_entry_list(code)
+    return any(link is compiler for e in entries for link in compiler_chain(e.backend))
+
+
 def forget_compiled_for(backend: Any) -> None:
     """Drop every compiled version made for ``backend``; those of other backends stay.
 

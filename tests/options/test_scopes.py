@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import fusepass
-from fusepass import errors
+import fusepass.testing
+from fusepass import errors, said_once
 from fusepass.options import Options, resolve
 
 
@@ -142,6 +145,92 @@ class TestWarning:
             with fusepass.options(treatment="auto"):
                 pass
         assert not caught
+
+    def entered(self, count: int = 1, **given: Any) -> int:
+        """How often entering a scope warns, whatever was shown before."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(count):
+                with fusepass.options(**(given or {"treatment": "keep"})):
+                    pass
+        return sum(w.category is errors.OptionsChanged for w in caught)
+
+    @pytest.mark.parametrize(
+        "reset", [fusepass.reset, torch._dynamo.reset, torch.compiler.reset], ids=["fusepass", "dynamo", "compiler"]
+    )
+    def test_after_a_reset_nothing_is_compiled(
+        self, compiled: Any, reset: Callable[[], None]
+    ) -> None:
+        assert self.entered() == 1
+        reset()
+        assert self.entered() == 0
+        compiled(torch.ones(2))
+        assert self.entered() == 1
+
+    def test_what_is_compiled_to_look_at_it_does_not(self) -> None:
+        rule = fusepass.Rule(
+            "twice",
+            lambda x: torch.relu(x) * 2.0,
+            lambda x: torch.relu(x) + torch.relu(x),
+            (torch.randn(3),),
+        )
+        fusepass.explain(branch, torch.ones(2))
+        assert self.entered() == 0
+        fusepass.testing.check_rule(rule)
+        assert self.entered() == 0
+        fusepass.testing.assert_untouched(branch, torch.ones(2))
+        assert self.entered() == 0
+        fusepass.syncs(branch, torch.ones(2))
+        assert self.entered() == 0
+
+    def test_nor_does_it_hide_what_the_user_compiled(self, compiled: Any) -> None:
+        fusepass.explain(compiled, torch.ones(2))
+        assert self.entered() == 1
+
+    def test_options_of_the_callable_itself_win(self) -> None:
+        given = {"codegen": "eager", "treatment": "where"}
+        torch.compile(branch, backend="fusepass", options=given)(torch.ones(2))
+        assert self.entered() == 0
+        assert self.entered(verify=False) == 1
+
+    def test_compiled_in_such_a_scope(self) -> None:
+        with fusepass.options(treatment="keep"):
+            torch.compile(branch, backend="fusepass", options={"codegen": "eager"})(torch.ones(2))
+        assert self.entered() == 0
+        assert self.entered(treatment="where") == 1
+
+    def test_only_called_counts(self) -> None:
+        torch.compile(branch, backend="fusepass")
+        assert self.entered() == 0
+
+    def test_a_module(self) -> None:
+        module = torch.nn.Linear(2, 2)
+        module.compile(backend="fusepass", options={"codegen": "eager"})
+        module(torch.ones(2))
+        assert self.entered() == 1
+
+    @pytest.mark.parametrize(
+        ("action", "times"), [("default", 2), ("module", 1), ("once", 1), ("always", 6), ("ignore", 0)]
+    )
+    def test_filters_say_how_often(self, compiled: object, action: Any, times: int) -> None:
+        """Torch changes the filters in each compile, and Python forgets what it has shown."""
+        said_once.forget()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter(action, errors.OptionsChanged)
+            for turn in range(3):
+                with fusepass.options(treatment="keep"):
+                    torch.compile(lambda x, n=turn: x - n, backend="eager")(torch.ones(2))
+                with fusepass.options(treatment="keep"):
+                    pass
+        assert len(caught) == times
+
+    def test_an_error_is_raised_each_time(self, compiled: object) -> None:
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", errors.OptionsChanged)
+                with pytest.raises(errors.OptionsChanged), fusepass.options(treatment="keep"):
+                    pass
 
     def test_nothing_compiled_or_reset_does_not(self) -> None:
         with fusepass.options(treatment="keep"):

@@ -13,6 +13,7 @@ import torch
 
 import fusepass
 from fusepass.errors import NoReport
+from fusepass.report import log
 from fusepass.testing.compare import Difference
 from fusepass.testing.fuzz.program import Loaded, Program, loaded
 from fusepass.testing.fuzz.run import CONTEXTS, assert_same_call, call, side
@@ -93,7 +94,7 @@ def examine(program: Program, *, codegen: str = "eager", device: str = "cpu") ->
             to rounding, because CUDA divides by a number through its reciprocal.
     """
     found = Examined(treatments=[{} for _ in program.sites])
-    with loaded(program) as names:
+    with loaded(program) as names, log.trial():
         for context in CONTEXTS[: 1 + program.training]:
             with _fresh_compiler():
                 failure = _compare(names, context, codegen, device, "fusepass", program, found)
