@@ -40,7 +40,8 @@ def range_of(node: Any) -> Any:
     if not isinstance(node, fx.Node):
         return None
     written = {key for one in node.graph.nodes for key in memories(written_nodes(one))}
-    bound, current = None, node
+    bound: int | None = None
+    current: Any = node
     while isinstance(current, fx.Node) and written.isdisjoint(memories([current])):
         value, name = tensor_value(current), op_name(current)
         if value is None or value.dtype not in (torch.int64, torch.int32):
