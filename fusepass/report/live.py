@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fusepass import torch_private
 from fusepass.errors import FusepassError
 from fusepass.options import resolve
 from fusepass.report import log
+from fusepass.torch_private.dynamo import runs_code_of
 
 
 def anything_compiled() -> bool:
@@ -34,5 +34,5 @@ def _differs(record: log.GraphRecord) -> bool:
 def _live() -> Iterator[log.GraphRecord]:
     for compiler, found in log.logs():
         for record in found.graphs:
-            if not record.is_trial and torch_private.runs_code_of(record.code, compiler):
+            if not record.is_trial and runs_code_of(record.code, compiler):
                 yield record

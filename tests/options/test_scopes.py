@@ -161,7 +161,9 @@ class TestWarning:
         return sum(w.category is errors.OptionsChanged for w in caught)
 
     @pytest.mark.parametrize(
-        "reset", [fusepass.reset, torch._dynamo.reset, torch.compiler.reset], ids=["fusepass", "dynamo", "compiler"]
+        "reset",
+        [fusepass.reset, torch._dynamo.reset, torch.compiler.reset],
+        ids=["fusepass", "dynamo", "compiler"],
     )
     def test_after_a_reset_nothing_is_compiled(
         self, compiled: Any, reset: Callable[[], None]
@@ -215,7 +217,8 @@ class TestWarning:
         assert self.entered() == 1
 
     @pytest.mark.parametrize(
-        ("action", "times"), [("default", 2), ("module", 1), ("once", 1), ("always", 6), ("ignore", 0)]
+        ("action", "times"),
+        [("default", 2), ("module", 1), ("once", 1), ("always", 6), ("ignore", 0)],
     )
     def test_filters_say_how_often(self, compiled: object, action: Any, times: int) -> None:
         """Torch changes the filters in each compile, and Python forgets what it has shown."""

@@ -2,56 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-import fusepass
-import fusepass.backend
-from fusepass.graph.canonical import op_name
-from fusepass.testing.compare import assert_same
-
-NAN, INF = float("nan"), float("inf")
-SOME = torch.linspace(-1, 1, 12).reshape(3, 4)
-ODD = torch.tensor([[NAN, INF, -INF, -0.0]]).repeat(3, 1)
-CALLS = [SOME, -SOME.abs() - 1, SOME.abs() + 1, ODD, SOME, torch.full((3, 4), NAN)]
-
-
-def compiled_with_rules(
-    program: Callable[..., Any], calls: list[Tensor], *, grad: bool = False, **options: Any
-) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """Compare each call with eager; returns what was decided and the operations left."""
-    seen: list[fx.GraphModule] = []
-
-    def keep(gm: fx.GraphModule, inputs: Any) -> Any:
-        result = fusepass.backend.fusepass(gm, inputs)
-        seen.append(gm)
-        return result
-
-    keep.compiler_fn = fusepass.backend.fusepass  # type: ignore[attr-defined]
-    fusepass.reset()
-    with fusepass.options(**{"codegen": "eager", **options}):
-        run = torch.compile(program, backend=keep)
-        for index, x in enumerate(calls):
-            mine, theirs = (copy.deepcopy(x).requires_grad_(grad) for _ in range(2))
-            got, want = run(mine), program(theirs)
-            assert_same(want, got, f"call {index}")
-            if grad:
-                (want if isinstance(want, Tensor) else want[0]).sum().backward()
-                (got if isinstance(got, Tensor) else got[0]).sum().backward()
-            assert_same(theirs, mine, f"input of call {index}")
-            assert_same(theirs.grad, mine.grad, f"gradient of call {index}")
-        report = fusepass.last_report(run).to_dict()
-    decided = [
-        (d["treatment"], d["reason_code"]) for d in report["decisions"] if d["station"] == "capture"
-    ]
-    names = [op_name(n) for gm in seen for n in gm.graph.nodes]
-    return decided, Counter(name for name in names if name)
+from .drop_calls import CALLS, SOME, compiled_with_rules
 
 
 def stored(x: Tensor) -> Tensor:
@@ -312,127 +269,4 @@ def test_no_nan_from_what_is_not_stored() -> None:
         return h
 
     decided, _ = compiled_with_rules(program, [-SOME.abs() - 1, SOME], grad=True)
-    assert decided == [("where", "pure_total")]
-
-
-def nans_away(x: Tensor, value: float = 0.0) -> Tensor:
-    bad = x.isnan()
-    return x.masked_fill(bad, value) if bad.any() else x
-
-
-class Round(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        bad = x.isnan()
-        if bad.any():
-            x = x.masked_fill(bad, 0.0)
-        return x
-
-
-def rounds(count: int) -> Callable[[Tensor], Tensor]:
-    def program(x: Tensor) -> Tensor:
-        x = x * 2
-        for _ in range(count):
-            bad = x.isnan()
-            if bad.any():
-                x = x.masked_fill(bad, 0.0)
-        return x * 2
-
-    return program
-
-
-def in_modules(x: Tensor) -> Tensor:
-    return torch.nn.Sequential(*(Round() for _ in range(4)))(x * 2)
-
-
-def by_a_helper(x: Tensor) -> Tensor:
-    for value in (0.0, 1.0, 2.0):
-        x = nans_away(x * 2, value)
-    return x
-
-
-def stores_in_rounds(x: Tensor) -> Tensor:
-    x = x * 2
-    for _ in range(3):
-        bad = x.isnan()
-        if bad.any():
-            x[bad] = 0.0
-    return x
-
-
-def asked_for_the_first_again(x: Tensor) -> Tensor:
-    """Whether the second mask is false rests on whether the first one is, and so back."""
-    x = x * 2
-    first = x.isnan()
-    y = x.masked_fill(first, 0.0)
-    if y.isnan().any():
-        y = y.masked_fill(first, 1.0)
-    return y
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize(
-    ("program", "sites"),
-    [
-        (rounds(2), 2),
-        (rounds(3), 3),
-        (rounds(8), 8),
-        (rounds(30), 30),
-        (in_modules, 4),
-        (by_a_helper, 3),
-        (stores_in_rounds, 3),
-    ],
-)
-def test_rounds_of_a_loop(program: Callable[[Tensor], Tensor], sites: int, grad: bool) -> None:
-    decided, ops = compiled_with_rules(program, CALLS, grad=grad)
-    assert decided == [("drop", "proved")] * sites
-    assert not ops["any"]
-
-
-def test_nested_rounds() -> None:
-    def program(x: Tensor) -> Tensor:
-        x = x * 2
-        for _ in range(3):
-            bad = x.isnan()
-            if bad.any():
-                x = x.masked_fill(bad, 0.0)
-                huge = x.isinf()
-                if huge.any():
-                    x = x.masked_fill(huge, 1.0)
-        return x
-
-    decided, _ = compiled_with_rules(program, CALLS)
-    assert {treatment for treatment, _ in decided} <= {"drop", "where"}
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_mask_that_rests_on_itself_is_not_known(grad: bool) -> None:
-    decided, _ = compiled_with_rules(asked_for_the_first_again, CALLS, grad=grad)
-    assert decided == [("where", "pure_total")]
-
-
-def test_a_chain_of_masks_in_front_of_the_guard() -> None:
-    def program(x: Tensor) -> Tensor:
-        x = x * 2
-        bad = x.isnan()
-        mask = bad
-        for _ in range(1100):
-            mask = mask.logical_not()
-        if mask.any():
-            x = x.masked_fill(bad, 0.0)
-        return x
-
-    decided, ops = compiled_with_rules(program, CALLS)
-    assert decided == [("drop", "proved")]
-    assert not ops["logical_not"], "nothing else reads the chain"
-
-
-def test_the_other_operand_given_by_name_counts() -> None:
-    def program(x: Tensor) -> Tensor:
-        x = x * 2
-        bad = x.isnan()
-        if bad.any():
-            x = x.masked_fill(torch.logical_or(bad, other=x > 0), 0.0)
-        return x
-
-    decided, _ = compiled_with_rules(program, CALLS)
     assert decided == [("where", "pure_total")]
