@@ -1,0 +1,138 @@
+"""Inputs of a graph that share memory which the graph writes.
+
+What is captured reads an older tensor where the program does, and writes it once, where the arms
+meet; AOTAutograd puts off what is written, too, and replays views of a tensor on another one. Both
+are right only if no other input is in the same place. So such a graph is run op by op, and a branch
+that writes there is kept. Which inputs share is asked again before each call: Dynamo's own guards
+do not look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.frame import Frame
+from fusepass.capture.fault import leave_all
+from fusepass.capture.select import BRANCH, WRITTEN
+from fusepass.capture.take_back import take_back
+from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.memory import memories
+from fusepass.graph.overlap import Sharing
+from fusepass.graph.writes import memory_written
+from fusepass.report.decision import Reason
+from fusepass.torch_private.given import Given, GuardOnTensors, guard_on_tensors, tensors_given
+
+# More tensors of modules and optimizers than these are not asked about among themselves: that takes
+# about 0.1 µs for each of them in each call.
+_HELD = 64
+_WHOLE_STORAGE = frozenset(("as_strided", "as_strided_", "resize_", "resize_as_", "set_"))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What shares memory with what a graph writes.
+
+    Attributes:
+        names: of the inputs, as the program has them.
+        keys: the memories, as the graph knows them.
+        unseen: whether the graph takes one memory for several.
+    """
+
+    names: tuple[str, ...]
+    keys: frozenset[int]
+    unseen: bool
+
+    @property
+    def text(self) -> str:
+        """For the report."""
+        return f"{' and '.join(self.names)} share memory that the graph writes"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Inputs that are asked about, those that are written first."""
+
+    given: list[Given]
+    written: int
+    whole: bool
+    varies: bool
+
+    def sharing(self, values: list[torch.Tensor], positions: list[int]) -> Sharing:
+        written = sum(position < self.written for position in positions)
+        return Sharing(values, written, whole=self.whole, varies=self.varies)
+
+    def begin(self, positions: list[int], values: list[torch.Tensor]) -> Callable[..., bool]:
+        return self.sharing(values, positions).holds
+
+
+def shared_inputs(gm: fx.GraphModule, output_graph: Any) -> Shared | None:
+    """What shares memory with what a complete graph writes; later calls are asked the same.
+
+    Args:
+        gm: the graph, of a frame that is still being compiled.
+        output_graph: Dynamo's.
+    """
+    asked = _asked(gm)
+    given = asked.given
+    if not asked.written or len(given) < 2:
+        return None
+    question = GuardOnTensors([one.source for one in given], asked.begin)
+    guard_on_tensors(output_graph, "fusepass_sharing", question)
+    pairs = asked.sharing([one.value for one in given], list(range(len(given)))).pairs
+    if not pairs:
+        return None
+    keys = [[set(memories([given[at].node])) for at in pair] for pair in pairs]
+    names = tuple(given[at].name for at in sorted({at for pair in pairs for at in pair}))
+    known = frozenset(key for pair in keys for one in pair for key in one)
+    return Shared(names, known, unseen=any(one != other for one, other in keys))
+
+
+def _asked(gm: fx.GraphModule) -> _Asked:
+    keys = memory_written(gm)
+    given = tensors_given(gm.graph) if keys else []
+    written = [one for one in given if not keys.isdisjoint(memories([one.node]))]
+    others = [one for one in given if one not in written]
+    if sum(one.held for one in given) > _HELD and all(one.held for one in written):
+        others = [one for one in others if not one.held]
+    values = [tensor_value(one.node) for one in (*written, *others)]
+    return _Asked(
+        [*written, *others],
+        len(written),
+        whole=any(op_name(node) in _WHOLE_STORAGE for node in gm.graph.nodes),
+        varies=any(
+            not isinstance(size, int)
+            for value in values
+            if value is not None
+            for size in (*value.shape, *value.stride())
+        ),
+    )
+
+
+def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Shared | None:
+    """Keep what may not be captured where inputs share memory that a complete graph writes.
+
+    Returns:
+        What shares; the graph is then to be run as it is written, op by op.
+    """
+    shared = shared_inputs(gm, output_graph)
+    if shared is None or frame.plain:
+        return shared
+    if shared.unseen:
+        leave_all(output_graph.root_tx, frame, Reason.ALIAS, shared.text)
+    text = f"an arm writes memory that inputs share ({' and '.join(shared.names)})"
+    branches = (node for node in gm.graph.nodes if BRANCH in node.meta)
+    sites = [n.meta[BRANCH].site for n in branches if _writes_back(n, shared.keys)]
+    take_back(output_graph, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    return shared
+
+
+def _writes_back(branch: fx.Node, keys: frozenset[int]) -> bool:
+    """Whether what the arms of a branch leave is written into one of these memories."""
+    results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]  # type: ignore[operator]
+    writes = [user for result in results for user in result.users if op_name(user) == "copy_"]
+    return not keys.isdisjoint(memories(written for node in writes for written in node.args[:1]))
