@@ -63,7 +63,7 @@ def fusepass(
     """
     resolved = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
-    if record.shared is not None:
+    if record.as_written is not None:
         resolved = as_written(resolved)
     operations, waits = record.operations, record.waits  # of the pieces before this one
 
@@ -75,7 +75,7 @@ def fusepass(
             record.waits = waits + waits_in_graph(gm, record.decisions)
         record.operations = operations + sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
-        handing = _handed(options, record.shared)
+        handing = _handed(options, record.as_written)
         record.decisions += [one for one in [handing] if one not in record.decisions]
         settings, found = recipes_for(gm, options)
         record.decisions += found
@@ -103,19 +103,19 @@ def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
         raise torch_private.transparent(error) from None
 
 
-def _handed(options: Options, shared: Any) -> Decision:
+def _handed(options: Options, as_written: str | None) -> Decision:
     what = {
         "inductor": f"the rest goes to Inductor, mode {options.mode}",
         "eager": "the graph is run op by op as written (codegen eager)",
         "eager-decomposed": "the graph is run op by op, decomposed (codegen eager-decomposed)",
     }[options.codegen]
-    if shared is not None:
-        what = f"the graph is run op by op as written: {shared.text}"
+    if as_written is not None:
+        what = f"the graph is run op by op as written: {as_written}"
     return Decision(
         Station.HAND_OFF,
         "codegen",
         Outcome.LEFT_TO_INDUCTOR,
-        Reason.NO_RULE if shared is None else Reason.ALIAS,
+        Reason.NO_RULE if as_written is None else Reason.ALIAS,
         what,
     )
 

@@ -48,10 +48,10 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     frame = any_frame_of(output_graph)
     if frame is None:
         return compile_graph()
-    shared = settle_sharing(gm, frame, output_graph)
+    as_written = settle_sharing(gm, frame, output_graph)
     if frame.plain:
         with log.compiling(frame, output_graph) as record:
-            record.shared = shared
+            record.as_written = as_written
             return compile_graph()
     late = settle_items(gm, frame, output_graph)
     late += settle_masks(gm, frame, output_graph)
@@ -72,7 +72,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     events = _take_events_out(output_graph, frame, gm)
     try:
         with log.compiling(frame, output_graph) as record:
-            record.shared = shared
+            record.as_written = as_written
             record.reads_back = events is not None and events.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program

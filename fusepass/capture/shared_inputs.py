@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.frame import Frame
 from fusepass.capture.fault import leave_all
+from fusepass.capture.frame import Frame
 from fusepass.capture.select import BRANCH, WRITTEN
 from fusepass.capture.take_back import take_back
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.memory import memories
 from fusepass.graph.overlap import Sharing
+from fusepass.graph.replaced_memory import memory_replaced
 from fusepass.graph.writes import memory_written
 from fusepass.report.decision import Reason
 from fusepass.torch_private.given import Given, GuardOnTensors, guard_on_tensors, tensors_given
@@ -50,7 +51,7 @@ class Shared:
     @property
     def text(self) -> str:
         """For the report."""
-        return f"{' and '.join(self.names)} share memory that the graph writes"
+        return f"{' and '.join(self.names)} share memory that it writes"
 
 
 @dataclass(frozen=True)
@@ -113,22 +114,26 @@ def _asked(gm: fx.GraphModule) -> _Asked:
     )
 
 
-def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> Shared | None:
+def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str | None:
     """Keep what may not be captured where inputs share memory that a complete graph writes.
 
     Returns:
-        What shares; the graph is then to be run as it is written, op by op.
+        Why the graph is to be run as it is written, op by op, or None.
     """
     shared = shared_inputs(gm, output_graph)
-    if shared is None or frame.plain:
-        return shared
+    if shared is None:
+        return memory_replaced(gm.graph)
+    if frame.plain:
+        return shared.text
     if shared.unseen:
-        leave_all(output_graph.root_tx, frame, Reason.ALIAS, shared.text)
+        leave_all(
+            output_graph.root_tx, frame, Reason.ALIAS, f"the graph cannot hold it: {shared.text}"
+        )
     text = f"an arm writes memory that inputs share ({' and '.join(shared.names)})"
     branches = (node for node in gm.graph.nodes if BRANCH in node.meta)
     sites = [n.meta[BRANCH].site for n in branches if _writes_back(n, shared.keys)]
     take_back(output_graph, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
-    return shared
+    return shared.text
 
 
 def _writes_back(branch: fx.Node, keys: frozenset[int]) -> bool:

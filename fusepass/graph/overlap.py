@@ -1,4 +1,4 @@
-"""Which tensors share memory with one that is written, and whether that is still so in a later call.
+"""Which tensors share memory with one that is written, and whether they do in a later call.
 
 What shares is seen in the addresses of the tensors themselves: arrays of NumPy, and what a program
 sets as ``data``, may be in one place without one storage.

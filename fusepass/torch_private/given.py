@@ -1,4 +1,4 @@
-"""The tensors a traced frame is given, and a guard on several of them. Run on torch 2.11 to 2.15."""
+"""Tensors that a traced frame is given, and a guard on several. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
