@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories
+from fusepass.torch_private.graphs import real_input
 
 
 def memory_replaced(graph: fx.Graph) -> str | None:
@@ -32,7 +32,7 @@ def memory_replaced(graph: fx.Graph) -> str | None:
 
 def _looks_other(node: fx.Node) -> bool:
     """Whether an input is left with sizes, strides or a dtype that it did not come with."""
-    came, left = torch_private.real_input(node), tensor_value(node)
+    came, left = real_input(node), tensor_value(node)
     if not isinstance(came, torch.Tensor) or left is None:
         return False
     if came.dtype != left.dtype or came.dim() != left.dim():
