@@ -22,7 +22,7 @@ from fusepass.capture.select import BRANCH, WRITTEN
 from fusepass.capture.take_back import take_back
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.memory import memories
-from fusepass.graph.overlap import Sharing
+from fusepass.graph.overlap import Sharing, own_places
 from fusepass.graph.replaced_memory import memory_replaced
 from fusepass.graph.writes import memory_written
 from fusepass.report.decision import Reason
@@ -71,14 +71,8 @@ class _Asked:
         return self.sharing(values, positions).holds
 
 
-def shared_inputs(gm: fx.GraphModule, output_graph: Any) -> Shared | None:
-    """What shares memory with what a complete graph writes; later calls are asked the same.
-
-    Args:
-        gm: the graph, of a frame that is still being compiled.
-        output_graph: Dynamo's.
-    """
-    asked = _asked(gm)
+def _shared_inputs(asked: _Asked, output_graph: Any) -> Shared | None:
+    """What shares memory with what a complete graph writes; later calls are asked the same."""
     given = asked.given
     if not asked.written or len(given) < 2:
         return None
@@ -120,9 +114,10 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     Returns:
         Why the graph is to be run as it is written, op by op, or None.
     """
-    shared = shared_inputs(gm, output_graph)
+    asked = _asked(gm)
+    shared = _shared_inputs(asked, output_graph)
     if shared is None:
-        return memory_replaced(gm.graph)
+        return _written_twice(asked) or memory_replaced(gm.graph)
     if frame.plain:
         return shared.text
     if shared.unseen:
@@ -134,6 +129,14 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     sites = [n.meta[BRANCH].site for n in branches if _writes_back(n, shared.keys)]
     take_back(output_graph, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
     return shared.text
+
+
+def _written_twice(asked: _Asked) -> str | None:
+    """A write to elements that are in one place leaves there what the last of them is given."""
+    for one in asked.given[: asked.written]:
+        if not own_places(one.value):
+            return f"elements of {one.name}, which it writes, share memory"
+    return None
 
 
 def _writes_back(branch: fx.Node, keys: frozenset[int]) -> bool:

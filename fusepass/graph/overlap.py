@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from fusepass import torch_private
+
 Span = tuple[int, int]
 Pairs = frozenset[tuple[int, int]]
 
@@ -110,3 +112,18 @@ def _overlapping(spans: Sequence[Span], written: int) -> Pairs:
         found.update(pair for pair in pairs if pair[0] < written)
         reaching.append(one)
     return frozenset(found)
+
+
+def own_places(value: torch.Tensor) -> bool:
+    """Whether no two elements of a tensor are the same place in memory."""
+    pairs = sorted(
+        (stride, size)
+        for stride, size in zip(value.stride(), value.shape, strict=True)
+        if not torch_private.known_equal(size, 1)
+    )
+    reach = 1
+    for stride, size in pairs:
+        if not torch_private.known_equal(stride >= reach, True):
+            return False
+        reach = stride * size
+    return True
