@@ -26,7 +26,13 @@ from fusepass.graph.overlap import Sharing, own_places
 from fusepass.graph.replaced_memory import memory_replaced
 from fusepass.graph.writes import memory_written
 from fusepass.report.decision import Reason
-from fusepass.torch_private.given import Given, GuardOnTensors, guard_on_tensors, tensors_given
+from fusepass.torch_private.given import (
+    Given,
+    GuardOnTensors,
+    guard_on_tensors,
+    tensors_given,
+    written_only_as_data,
+)
 
 # More tensors of modules and optimizers than these are not asked about among themselves: that takes
 # about 0.1 µs for each of them in each call.
@@ -117,7 +123,7 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     asked = _asked(gm)
     shared = _shared_inputs(asked, output_graph)
     if shared is None:
-        return _written_twice(asked) or memory_replaced(gm.graph)
+        return _refused(asked) or memory_replaced(gm.graph)
     if frame.plain:
         return shared.text
     if shared.unseen:
@@ -131,11 +137,13 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     return shared.text
 
 
-def _written_twice(asked: _Asked) -> str | None:
-    """A write to elements that are in one place leaves there what the last of them is given."""
+def _refused(asked: _Asked) -> str | None:
+    """Why AOTAutograd, which puts off what is written, may not write one input, or None."""
     for one in asked.given[: asked.written]:
         if not own_places(one.value):
             return f"elements of {one.name}, which it writes, share memory"
+        if written_only_as_data(one.value):
+            return f"it writes {one.name}, a view that autograd lets be written as data only"
     return None
 
 

@@ -20,7 +20,7 @@ _SPELLINGS = [
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Given:
     """A tensor that a graph is given.
 
@@ -69,6 +69,17 @@ def _has_memory(value: Any) -> bool:
     except RuntimeError:  # inside a transform of functions, or not initialised yet
         return False
     return True
+
+
+def written_only_as_data(value: torch.Tensor) -> bool:
+    """Whether a tensor is a view that autograd lets nobody write, but through ``data``."""
+    from torch._C._autograd import CreationMeta, _get_creation_meta
+
+    return (
+        value.requires_grad
+        and value._is_view()
+        and _get_creation_meta(value) is not CreationMeta.DEFAULT
+    )
 
 
 def _is_held(value: torch.Tensor, source: Any) -> bool:
