@@ -26,6 +26,7 @@ from fusepass.graph.overlap import Sharing, own_places
 from fusepass.graph.replaced_memory import memory_replaced
 from fusepass.graph.writes import memory_written
 from fusepass.report.decision import Reason
+from fusepass.rewrite.driver import innermost_first
 from fusepass.torch_private.given import (
     Given,
     GuardOnTensors,
@@ -61,30 +62,58 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Inputs that are asked about, those that are written first."""
+class _Question:
+    """What is asked about inputs, those that are written first; holds none of them.
 
-    given: list[Given]
+    Attributes:
+        written: how many are written.
+        whole: whether the graph may reach all of the storage behind an input.
+        varies: whether sizes may be others in a later call.
+    """
+
     written: int
     whole: bool
     varies: bool
 
-    def sharing(self, values: list[torch.Tensor], positions: list[int]) -> Sharing:
+    def sharing(self, positions: list[int], values: list[torch.Tensor]) -> Sharing:
         written = sum(position < self.written for position in positions)
         return Sharing(values, written, whole=self.whole, varies=self.varies)
 
     def begin(self, positions: list[int], values: list[torch.Tensor]) -> Callable[..., bool]:
-        return self.sharing(values, positions).holds
+        return self.sharing(positions, values).holds
 
 
-def _shared_inputs(asked: _Asked, output_graph: Any) -> Shared | None:
+def _asked(gm: fx.GraphModule) -> tuple[list[Given], _Question]:
+    """The inputs that are asked about, and what."""
+    keys = memory_written(gm)
+    given = tensors_given(gm.graph) if keys else []
+    in_written = [not keys.isdisjoint(memories([one.node])) for one in given]
+    written = [one for one, is_in in zip(given, in_written, strict=True) if is_in]
+    others = [one for one, is_in in zip(given, in_written, strict=True) if not is_in]
+    if sum(one.held for one in given) > _HELD and all(one.held for one in written):
+        others = [one for one in others if not one.held]
+    nodes = [node for part in innermost_first(gm) for node in part.graph.nodes]
+    question = _Question(
+        len(written),
+        whole=any(op_name(node) in _WHOLE_STORAGE for node in nodes),
+        varies=any(_varies(one.node) for one in (*written, *others)),
+    )
+    return [*written, *others], question
+
+
+def _varies(node: fx.Node) -> bool:
+    value = tensor_value(node)
+    sizes = () if value is None else (*value.shape, *value.stride())
+    return not all(isinstance(size, int) for size in sizes)
+
+
+def _shared_inputs(given: list[Given], question: _Question, output_graph: Any) -> Shared | None:
     """What shares memory with what a complete graph writes; later calls are asked the same."""
-    given = asked.given
-    if not asked.written or len(given) < 2:
+    if not question.written or len(given) < 2:
         return None
-    question = GuardOnTensors([one.source for one in given], asked.begin)
-    guard_on_tensors(output_graph, "fusepass_sharing", question)
-    pairs = asked.sharing([one.value for one in given], list(range(len(given)))).pairs
+    guard = GuardOnTensors([one.source for one in given], question.begin)
+    guard_on_tensors(output_graph, "fusepass_sharing", guard)
+    pairs = question.sharing([*range(len(given))], [one.value for one in given]).pairs
     if not pairs:
         return None
     keys = [[set(memories([given[at].node])) for at in pair] for pair in pairs]
@@ -93,37 +122,16 @@ def _shared_inputs(asked: _Asked, output_graph: Any) -> Shared | None:
     return Shared(names, known, unseen=any(one != other for one, other in keys))
 
 
-def _asked(gm: fx.GraphModule) -> _Asked:
-    keys = memory_written(gm)
-    given = tensors_given(gm.graph) if keys else []
-    written = [one for one in given if not keys.isdisjoint(memories([one.node]))]
-    others = [one for one in given if one not in written]
-    if sum(one.held for one in given) > _HELD and all(one.held for one in written):
-        others = [one for one in others if not one.held]
-    values = [tensor_value(one.node) for one in (*written, *others)]
-    return _Asked(
-        [*written, *others],
-        len(written),
-        whole=any(op_name(node) in _WHOLE_STORAGE for node in gm.graph.nodes),
-        varies=any(
-            not isinstance(size, int)
-            for value in values
-            if value is not None
-            for size in (*value.shape, *value.stride())
-        ),
-    )
-
-
 def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str | None:
     """Keep what may not be captured where inputs share memory that a complete graph writes.
 
     Returns:
         Why the graph is to be run as it is written, op by op, or None.
     """
-    asked = _asked(gm)
-    shared = _shared_inputs(asked, output_graph)
+    given, question = _asked(gm)
+    shared = _shared_inputs(given, question, output_graph)
     if shared is None:
-        return _refused(asked) or memory_replaced(gm.graph)
+        return _refused(given[: question.written]) or memory_replaced(gm.graph)
     if frame.plain:
         return shared.text
     if shared.unseen:
@@ -137,9 +145,9 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     return shared.text
 
 
-def _refused(asked: _Asked) -> str | None:
-    """Why AOTAutograd, which puts off what is written, may not write one input, or None."""
-    for one in asked.given[: asked.written]:
+def _refused(written: list[Given]) -> str | None:
+    """Why AOTAutograd, which puts off what is written, may not write an input, or None."""
+    for one in written:
         if not own_places(one.value):
             return f"elements of {one.name}, which it writes, share memory"
         if written_only_as_data(one.value):

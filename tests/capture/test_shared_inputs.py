@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -265,3 +267,30 @@ def test_a_view_that_autograd_lets_nobody_write() -> None:
         pieces = (leaf * 1).split(3)
         assert compile_for(data_of_one_piece, options)(*pieces).sum() == 12
         assert pieces[1].sum() == 18
+
+
+def test_tensors_of_a_call_are_not_kept() -> None:
+    compiled = compile_for(no_branch, {"codegen": "eager"})
+    a, b = torch.ones(3, 2), torch.ones(3, 2)
+    held = [weakref.ref(a), weakref.ref(b)]
+    compiled(a, b)
+    del a, b
+    gc.collect()
+    assert [one() for one in held] == [None, None]
+
+
+def many(tensors: list[Tensor], x: Tensor) -> Tensor:
+    for tensor in tensors:
+        tensor.add_(x)
+    return tensors[0] + x
+
+
+def test_many_inputs() -> None:
+    compiled = compile_for(many, {"codegen": "eager"})
+    for shared in (False, True, False):
+        found = []
+        for called in (many, compiled):
+            tensors = [torch.ones(2) for _ in range(80)]
+            x = tensors[7] if shared else torch.ones(2)
+            found.append((called(tensors, x.view(2)), tensors))
+        assert_same(*found, "many")
