@@ -157,6 +157,6 @@ def _refused(written: list[Given]) -> str | None:
 
 def _writes_back(branch: fx.Node, keys: frozenset[int]) -> bool:
     """Whether what the arms of a branch leave is written into one of these memories."""
-    results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]  # type: ignore[operator]
+    results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]
     writes = [user for result in results for user in result.users if op_name(user) == "copy_"]
     return not keys.isdisjoint(memories(written for node in writes for written in node.args[:1]))

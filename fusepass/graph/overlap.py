@@ -38,6 +38,9 @@ class Sharing:
     ) -> None:
         self._written, self._whole = written, whole
         self._always = whole or varies
+        self._now: list[Span] = []
+        self._places: list[int] = []
+        self._ordered: list[Span] = []
         self._note(self._spans(tensors), [tensor.data_ptr() for tensor in tensors])
         self.pairs = _overlapping(self._now, written)
 
