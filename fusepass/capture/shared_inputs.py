@@ -21,6 +21,7 @@ from fusepass.capture.frame import Frame
 from fusepass.capture.select import BRANCH, WRITTEN
 from fusepass.capture.take_back import take_back
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.effects import REPLACES_MEMORY
 from fusepass.graph.memory import memories
 from fusepass.graph.overlap import Sharing, own_places
 from fusepass.graph.replaced_memory import memory_replaced
@@ -38,7 +39,7 @@ from fusepass.torch_private.given import (
 # More tensors of modules and optimizers than these are not asked about among themselves: that takes
 # about 0.1 µs for each of them in each call.
 _HELD = 64
-_WHOLE_STORAGE = frozenset(("as_strided", "as_strided_", "resize_", "resize_as_", "set_"))
+_WHOLE_STORAGE = REPLACES_MEMORY | {"as_strided", "as_strided_", "resize_", "resize_as_"}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import written_nodes
+from fusepass.graph.effects import REPLACES_MEMORY, written_nodes
 from fusepass.graph.memory import memories
 from fusepass.torch_private.graphs import real_input
 
@@ -48,4 +48,4 @@ def _looks_other(node: fx.Node) -> bool:
 
 
 def _replaces(node: fx.Node) -> bool:
-    return node.target is torch.Tensor.set_ or op_name(node) == "set_"
+    return node.target is torch.Tensor.set_ or op_name(node) in REPLACES_MEMORY
