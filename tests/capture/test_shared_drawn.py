@@ -19,6 +19,7 @@ from fusepass.testing.compare import assert_same, sharing
 from .shared_pairs import PAIRS, THREE_ROWS, drawn, loaded, numbers
 
 _CALLS = 4
+_NOT_TRAINED = ("arrays", "bits", "pieces")  # pieces may not be written, nor asked for grad_fn then
 
 
 def _called(program: Callable[..., Any], kind: str, sign: int, *, grad: bool) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _check(seed: int, folder: Path, codegen: str, *, grad: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", CaptureFault)
-        for kind in kinds if not grad else [k for k in kinds if k not in ("arrays", "bits")]:
+        for kind in [kind for kind in kinds if not (grad and kind in _NOT_TRAINED)]:
             for sign in (-1, 1):
                 where = f"{kind} of {sign}\n{source}"
                 want = _called(eager, kind, sign, grad=grad)
@@ -84,13 +85,13 @@ def _check(seed: int, folder: Path, codegen: str, *, grad: bool) -> None:
                 _same(want, got, where, decomposed=codegen != "eager")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
 def test_drawn_programs(seed: int, codegen: str, tmp_path: Path) -> None:
     _check(seed, tmp_path, codegen, grad=False)
 
 
-@pytest.mark.parametrize("seed", range(100, 105))
+@pytest.mark.parametrize("seed", range(100, 103))
 @pytest.mark.parametrize("codegen", ["eager", "eager-decomposed"])
 def test_drawn_programs_in_training(seed: int, codegen: str, tmp_path: Path) -> None:
     _check(seed, tmp_path, codegen, grad=True)
