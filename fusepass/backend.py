@@ -27,7 +27,7 @@ from fusepass.rewrite.default_rules import graph_rules
 from fusepass.rewrite.driver import innermost_first, rewrite
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
-from fusepass.second_try import compiled_or_without_rules
+from fusepass.second_try import as_written, compiled_or_without_rules
 from fusepass.torch_private.registration import allow_registering_twice
 from fusepass.torch_private.saved_tensors import saving_masks_unhooked, saving_unhooked
 from fusepass.waits.graph import waits_in_graph
@@ -63,6 +63,8 @@ def fusepass(
     """
     resolved = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
+    if record.as_written is not None:
+        resolved = as_written(resolved)
     operations, waits = record.operations, record.waits  # of the pieces before this one
 
     def compiled(options: Options) -> Callable[..., Any]:
@@ -73,7 +75,8 @@ def fusepass(
             record.waits = waits + waits_in_graph(gm, record.decisions)
         record.operations = operations + sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
-        record.decisions += [one for one in [_handed(options)] if one not in record.decisions]
+        handing = _handed(options, record.as_written)
+        record.decisions += [one for one in [handing] if one not in record.decisions]
         settings, found = recipes_for(gm, options)
         record.decisions += found
 
@@ -100,17 +103,19 @@ def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
         raise torch_private.transparent(error) from None
 
 
-def _handed(options: Options) -> Decision:
+def _handed(options: Options, as_written: str | None) -> Decision:
     what = {
         "inductor": f"the rest goes to Inductor, mode {options.mode}",
         "eager": "the graph is run op by op as written (codegen eager)",
         "eager-decomposed": "the graph is run op by op, decomposed (codegen eager-decomposed)",
     }[options.codegen]
+    if as_written is not None:
+        what = f"the graph is run op by op as written: {as_written}"
     return Decision(
         Station.HAND_OFF,
         "codegen",
         Outcome.LEFT_TO_INDUCTOR,
-        Reason.NO_RULE,
+        Reason.NO_RULE if as_written is None else Reason.ALIAS,
         what,
     )
 

@@ -91,3 +91,8 @@ def _optional() -> set[str]:
 def _without_rules(options: Options) -> Options:
     off = dict.fromkeys({*_optional(), RECIPES}, False)
     return dataclasses.replace(options, rules={**options.rules, **off}, reuse_regions=False)
+
+
+def as_written(options: Options) -> Options:
+    """Options with which a graph is run op by op, and no rule that it can do without is applied."""
+    return dataclasses.replace(_without_rules(options), codegen="eager")

@@ -29,6 +29,7 @@ from fusepass.capture.masked import settle_masks
 from fusepass.capture.numbers import lower_numbers
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
+from fusepass.capture.shared_inputs import settle_sharing
 from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
 from fusepass.errors import BranchRuleError, CaptureFault
@@ -47,8 +48,10 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     frame = any_frame_of(output_graph)
     if frame is None:
         return compile_graph()
+    as_written = settle_sharing(gm, frame, output_graph)
     if frame.plain:
-        with log.compiling(frame, output_graph):
+        with log.compiling(frame, output_graph) as record:
+            record.as_written = as_written
             return compile_graph()
     late = settle_items(gm, frame, output_graph)
     late += settle_masks(gm, frame, output_graph)
@@ -69,6 +72,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     events = _take_events_out(output_graph, frame, gm)
     try:
         with log.compiling(frame, output_graph) as record:
+            record.as_written = as_written
             record.reads_back = events is not None and events.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program

@@ -37,8 +37,8 @@ def on_error(translator: Any, error: Exception) -> None:
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     take_back(translator, frame, lost)
     _give_unknown_back(translator, frame, error)
-    if _decisions(frame):  # else it is the program's own
-        _go_on_plain(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
+    # Where nothing is captured it is the program's own.
+    leave_all(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
 def on_fault(translator: Any, error: Exception) -> None:
@@ -97,6 +97,12 @@ def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
 
 def _cannot_be_traced(error: Exception) -> str:
     return f"the frame cannot be traced with what is captured ({type(error).__name__})"
+
+
+def leave_all(translator: Any, frame: Frame, code: Reason, text: str) -> None:
+    """Start the frame again without capture, if anything is captured."""
+    if _decisions(frame):
+        _go_on_plain(translator, frame, code, text)
 
 
 def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:

@@ -21,6 +21,7 @@ from fusepass.capture.sink_message import is_input, plans
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, reshapes_its_operand, written_nodes
 from fusepass.graph.memory import memories
+from fusepass.graph.overlap import own_places
 from fusepass.graph.totality import partial_reason
 from fusepass.report.decision import Reason
 
@@ -147,7 +148,7 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
                 return "a tensor of an unusual kind"
             if value.requires_grad:
                 return "a tensor that requires grad"
-            if not _own_places(value):
+            if not own_places(value):
                 return "a tensor whose elements share places"
     return None
 
@@ -164,18 +165,3 @@ def _saves(
     if sum(saved.values()) > _MAX_SAVED:
         return Reason.COST, "what is written after the raise is too large to be saved in every call"
     return None
-
-
-def _own_places(value: torch.Tensor) -> bool:
-    """Whether no two elements of a tensor are the same place in memory."""
-    pairs = sorted(
-        (stride, size)
-        for stride, size in zip(value.stride(), value.shape, strict=True)
-        if not torch_private.known_equal(size, 1)
-    )
-    reach = 1
-    for stride, size in pairs:
-        if not torch_private.known_equal(stride >= reach, True):
-            return False
-        reach = stride * size
-    return True

@@ -34,9 +34,10 @@ _TRAINING_FLAG = {
     "dropout3d": (2, "training", True),
     "rrelu": (3, "training", False),
 }
-RESHAPES_ITS_OPERAND = frozenset(
+REPLACES_MEMORY = frozenset(("set_", "shallow_copy_data_"))  # `x.data = y`, from torch 2.15 on
+RESHAPES_ITS_OPERAND = REPLACES_MEMORY | frozenset(
     """
-    as_strided_ resize_ resize_as_ set_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_
+    as_strided_ resize_ resize_as_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_
     """.split()
 )
 _RUNNING_STATISTICS = ("running_mean", "running_var")

@@ -41,6 +41,7 @@ class GraphRecord:
     code: Any = None
     waits: list[Any] = field(default_factory=list)
     reads_back: bool = False  # whether the code behind it brings something to the host
+    as_written: str | None = None  # why it has to be run op by op, if that is so
     undone: frozenset[str] = frozenset()  # rules that had to be switched off, which is no news
 
     def news(self, found: Iterable[Decision]) -> list[Decision]:

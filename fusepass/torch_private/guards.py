@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch._dynamo.guards
@@ -40,6 +41,34 @@ def _fusepass_holds(builder: Any, guard: Any) -> None:
 
 def _holds(thing: Holds) -> bool:
     return thing.holds()
+
+
+def hook_duplicates(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+    """Guard on what is found twice, once among locals and once among globals, being one object.
+
+    Dynamo does so only where both are of one kind, and takes one for the other in later calls.
+
+    Args:
+        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
+    """
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.variables import builder
+
+    module: Any = builder
+    original = module.make_dupe_guard
+
+    @functools.wraps(original)
+    def guarded(source: Any, other: Any) -> Any:
+        made = original(source, other)
+        if made is not None or not other or other == source:
+            return made
+        if not is_ours(InstructionTranslator.current_tx().output):
+            return None
+        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
+
+    module.make_dupe_guard = guarded
+    return lambda: setattr(module, "make_dupe_guard", original)
 
 
 @contextlib.contextmanager

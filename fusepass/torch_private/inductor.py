@@ -110,7 +110,11 @@ def compile_decomposed_eager(
     from torch._inductor import lowering  # noqa: F401 - a decomposition of pooling names it
     from torch._inductor.decomposition import select_decomp_table
 
-    compiled = aot_autograd(fw_compiler=compiler, decompositions=select_decomp_table())
+    compiled = aot_autograd(
+        fw_compiler=compiler,
+        decompositions=select_decomp_table(),
+        keep_inference_input_mutations=True,  # as Inductor has it, and `x.data = y` asks for
+    )
     return compiled(gm, inputs)
 
 

@@ -1,0 +1,142 @@
+"""Tensors that a traced frame is given, and a guard on several. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses import FakeTensor
+
+_SPELLINGS = [
+    (re.compile(r"^[LG]\['(\w+)'\]"), r"\1"),
+    (re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]"), r".\1"),
+    (re.compile(r"\.__dict__\['(\w+)'\]"), r".\1"),
+]
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A tensor that a graph is given.
+
+    Attributes:
+        node: the input.
+        value: what the caller handed over.
+        source: where in the frame it is found in each call.
+        held: whether a module or an optimizer holds it.
+    """
+
+    node: fx.Node
+    value: torch.Tensor
+    source: Any
+    held: bool
+
+    @property
+    def name(self) -> str:
+        """As the program has it, where that is an argument or belongs to a module."""
+        name = str(self.source.name)
+        for pattern, plain in _SPELLINGS:
+            name = pattern.sub(plain, name)
+        return name
+
+
+def tensors_given(graph: fx.Graph) -> list[Given]:
+    """The inputs of a complete graph that are tensors with memory of their own."""
+    found = []
+    for node in graph.find_nodes(op="placeholder"):
+        argument = node.meta.get("grapharg")
+        source = getattr(argument, "source", None)
+        if source is None or not argument.is_tensor or argument.pass_arg_as_tensor:
+            continue
+        value = argument.example
+        if _has_memory(value):
+            found.append(Given(node, value, source, _is_held(value, source)))
+    return found
+
+
+def _has_memory(value: Any) -> bool:
+    if type(value) not in _PLAIN and not isinstance(value, torch.nn.Buffer):
+        return False
+    if isinstance(value, FakeTensor) or value.layout is not torch.strided or value.is_meta:
+        return False
+    try:
+        value.data_ptr()
+    except RuntimeError:  # inside a transform of functions, or not initialised yet
+        return False
+    return True
+
+
+def written_only_as_data(value: torch.Tensor) -> bool:
+    """Whether a tensor is a view that autograd lets nobody write, but through ``data``."""
+    from torch._C._autograd import CreationMeta, _get_creation_meta
+
+    return (
+        value.requires_grad
+        and value._is_view()
+        and _get_creation_meta(value) is not CreationMeta.DEFAULT
+    )
+
+
+def _is_held(value: torch.Tensor, source: Any) -> bool:
+    from torch._dynamo.source import (
+        is_from_optimizer_source,
+        is_from_unspecialized_nn_module_source,
+    )
+
+    if isinstance(value, torch.nn.Parameter):
+        return True
+    return is_from_unspecialized_nn_module_source(source) or is_from_optimizer_source(source)
+
+
+class GuardOnTensors:
+    """What a frame is asked about several tensors before each call.
+
+    Args:
+        sources: where they are found.
+        begin: called with the tensors found and their positions in ``sources`` when the guards of
+            the frame are made; gives what is asked of these tensors from then on.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Any],
+        begin: Callable[[list[int], list[torch.Tensor]], Callable[..., bool]],
+    ) -> None:
+        self.sources, self.begin = sources, begin
+
+
+def guard_on_tensors(output_graph: Any, name: str, asked: GuardOnTensors) -> None:
+    """Trace the frame being traced anew where what is asked is not so any more.
+
+    Args:
+        output_graph: Dynamo's.
+        name: of the question, in the reason of a recompilation.
+        asked: which tensors, and what.
+    """
+    from torch._dynamo.guards import install_guard
+    from torch._dynamo.source import GlobalSource
+
+    source = GlobalSource(output_graph.install_global_by_id(name, asked))
+    install_guard(source.make_guard(_fusepass_tensors))
+
+
+def _fusepass_tensors(builder: Any, guard: Any) -> None:
+    from torch._dynamo.guards import _get_closure_vars
+
+    asked: GuardOnTensors = builder.get(guard)
+    known = _get_closure_vars()
+    names, positions, values = [], [], []
+    for position, source in enumerate(asked.sources):
+        with contextlib.suppress(Exception):  # found only while the frame is traced
+            values.append(eval(source.name, builder.scope, known))  # as Dynamo's own guards do
+            names.append(source.name)
+            positions.append(position)
+    holds = asked.begin(positions, values)
+    text = f"___fusepass_holds({', '.join(names)})"
+    variables = {**known, "___fusepass_holds": holds}
+    builder.add_python_lambda_leaf_guard_to_root([text], [guard.name], variables)
