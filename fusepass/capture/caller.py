@@ -24,13 +24,13 @@ def caller_of(translator: Any) -> tuple[Any, int] | None:
     if parent is None or parent.instruction_pointer is None:
         return None
     index = parent.instruction_pointer - 1
-    loaded = _callee(parent.instructions, index)
+    loaded = callee_of(parent.instructions, index)
     if loaded is None or not _is(parent, loaded, translator.f_code):
         return None
     return parent, index
 
 
-def _callee(instructions: Sequence[Any], index: int) -> Any:
+def callee_of(instructions: Sequence[Any], index: int) -> Any:
     """The instruction that pushed what the call at ``index`` calls, by stack effects backwards."""
     if instructions[index].opname != "CALL":
         return None

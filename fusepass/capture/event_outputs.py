@@ -27,9 +27,10 @@ from fusepass.capture.places import NEAR, Message, Place
 from fusepass.capture.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import SINK, Sink, is_sink
-from fusepass.capture.sink_legality import input_owners, left_out, may_fail
+from fusepass.capture.sink_legality import input_owners, left_out
 from fusepass.capture.sink_message import Plan, is_input, nodes_of, operands_of, plans
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.failures import may_fail
 from fusepass.graph.lasting_copy import lasting_copy
 from fusepass.graph.memory import memories
 

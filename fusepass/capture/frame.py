@@ -96,6 +96,7 @@ class Frame:
         hearing: what the frame asks before each call about who hears these lines, if any.
         speakers: where print and the like were loaded, by translator and height of the stack.
         round_trips: what was decided about host round trips other than branches, by position.
+        callers: frames that run in eager around this one; None until somebody asks.
         next_id: the last number given to a site.
         plain: whether Dynamo traces the frame as it would without capture.
     """
@@ -120,6 +121,7 @@ class Frame:
     hearing: Hearing | None = None
     speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
+    callers: list[Any] | None = None
     next_id: int = 0
     plain: bool = False
 

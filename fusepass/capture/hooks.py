@@ -20,6 +20,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture import (
     asked,
+    breaks,
     calls,
     fault,
     identity,
@@ -29,6 +30,7 @@ from fusepass.capture import (
     read_back,
     speech,
     statement,
+    tries,
 )
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
@@ -88,6 +90,7 @@ def _handlers() -> torch_private.Handlers:
         on_speech=speech.on_speech,
         on_speaker=statement.on_speaker,
         on_list=read_back.on_list,
+        on_recorded=tries.on_recorded,
         numbers=read_back.NUMBERS,
         identity=identity.IDENTITY,
         is_frozen=is_frozen,
@@ -249,9 +252,10 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
         if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
             masked.keep_asked(translator, frame, error)
-        stack = getattr(error, "real_stack", None)
-        file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
-        log.graph_break(frame.compiler, reason, file, line)
+        stack = [(one.filename, one.lineno) for one in getattr(error, "real_stack", None) or ()]
+        places = stack or [location(translator, None)]
+        log.graph_break(frame.compiler, reason, *places[-1])
+        breaks.decide(translator, frame, reason, places)
 
 
 def _on_raise(translator: Any, instruction: Any) -> None:
@@ -269,5 +273,7 @@ def _on_skip(translator: Any, error: Exception) -> None:
     """Dynamo gives a frame up at a graph break in a loop, which may be due to a size not known."""
     frame = frame_of(translator.output)
     if frame is not None:
-        text = "a graph break in a loop follows"
-        masked.give_all_back(translator, frame, Reason.LOOP, text)
+        why = Reason.LOOP, "a graph break in a loop follows"
+        if getattr(error, "gb_type", None) == tries.WHAT:
+            why = Reason.PARTIAL_OP, "an operation whose error is handled follows"
+        masked.give_all_back(translator, frame, *why)

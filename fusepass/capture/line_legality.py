@@ -18,10 +18,11 @@ from fusepass.capture.frame import Frame
 from fusepass.capture.line import LINE, Line, is_line
 from fusepass.capture.scalar_predicate import is_late_number, is_read_back
 from fusepass.capture.sink import is_sink, only_for_message
-from fusepass.capture.sink_legality import left_out, may_fail
+from fusepass.capture.sink_legality import left_out
 from fusepass.capture.sink_message import Plan, is_input, is_rare, nodes_of, operands_of, plans
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.failures import may_fail
 from fusepass.graph.memory import memories
 from fusepass.report.decision import Reason
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusepass import torch_private
+from fusepass.report.users_code import is_torchs_file
 from fusepass.torch_private.source_lines import line_of
 
 
@@ -20,6 +21,14 @@ def location(translator: Any, jump: Any) -> tuple[str, int]:
     """File and line of a jump."""
     translator, jump = _visible(translator, jump)
     return translator.f_code.co_filename, line_of(translator, jump)
+
+
+def users_location(translator: Any) -> tuple[str, int]:
+    """File and line of the program's statement being traced, where that has led into torch."""
+    frames = torch_private.frames_outwards(translator)
+    own = (one for one in frames if not is_torchs_file(one.f_code.co_filename))
+    frame = next(own, translator)
+    return location(frame, frame.current_instruction)
 
 
 def position(translator: Any, jump: Any) -> tuple[Any, ...]:

@@ -20,20 +20,12 @@ from fusepass.capture.sink import SINK, Sink, is_sink, only_for_message
 from fusepass.capture.sink_message import is_input, plans
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, reshapes_its_operand, written_nodes
+from fusepass.graph.failures import may_fail
 from fusepass.graph.memory import memories
 from fusepass.graph.overlap import own_places
-from fusepass.graph.totality import partial_reason
 from fusepass.report.decision import Reason
 
 _MAX_SAVED = 1 << 26  # bytes: a copy of more per call may cost more than the graph break
-# Not in the table of total operations, because arms of branches have no use for them.
-_ALSO_TOTAL = frozenset(
-    """
-    _log_api_usage_once _foreach_abs _foreach_add _foreach_addcdiv _foreach_addcmul _foreach_copy
-    _foreach_div _foreach_exp _foreach_lerp _foreach_maximum _foreach_minimum _foreach_mul
-    _foreach_neg _foreach_norm _foreach_reciprocal _foreach_sqrt _foreach_sub _foreach_zero
-    """.split()
-)
 Lost = dict[int, tuple[Reason, str]]
 
 
@@ -65,12 +57,6 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
             text = "the text of the exception shows a gradient function the graph does not have"
             lost.setdefault(plan.event.meta[SINK].site, (Reason.RAISES, text))
     return lost
-
-
-def may_fail(node: fx.Node) -> str | None:
-    """Why a call behind a sink may fail for some values, or None."""
-    name = op_name(node)
-    return None if name is not None and name.rstrip("_") in _ALSO_TOTAL else partial_reason(node)
 
 
 def left_out(node: fx.Node) -> bool:

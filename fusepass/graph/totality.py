@@ -98,6 +98,7 @@ EXCLUDED = {
     "item": "reads a value back to the host",
 }
 
+NOT_LISTED = "it is not in the table of total operations"
 
 _SIZED_BY_DATA = frozenset(
     """
@@ -127,17 +128,18 @@ def partial_reason(node: fx.Node) -> str | None:
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
-    return _reason_of_values(node, name) or dtype_reason(node, name)
+    return reason_of_values(node, name) or dtype_reason(node, name)
 
 
-def _reason_of_values(node: fx.Node, name: str) -> str | None:
+def reason_of_values(node: fx.Node, name: str) -> str | None:
+    """Why a call of this name may fail, whatever its dtypes are and wherever it writes, or None."""
     if name in _CONDITIONAL:
         return _CONDITIONAL[name](node)
     if name in TOTAL:
         return None
     if name.endswith("_") and name[:-1] in TOTAL and name[:-1] not in _CONDITIONAL:
         return None
-    why = EXCLUDED.get(name, "it is not in the table of total operations")
+    why = EXCLUDED.get(name, NOT_LISTED)
     return f"{name}: {why}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 class Station(enum.StrEnum):
     """Where on the road (docs/design.md §1) a decision was taken."""
 
+    TRACE = "trace"
     CAPTURE = "capture"
     BEFORE = "before"
     HAND_OFF = "hand_off"

@@ -70,12 +70,14 @@ class CompileLog:
         kept: branches left as graph breaks, by source position.
         breaks: graph breaks, as (reason, file, line), in order, each once.
         settled: numbers known to be needed by Python, as (source position, dtype).
+        handled: source positions of calls that may fail where the program handles the error.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
     kept: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
     settled: set[tuple[Any, ...]] = field(default_factory=set)
+    handled: set[tuple[Any, ...]] = field(default_factory=set)
 
 
 _lock = threading.RLock()
@@ -188,10 +190,14 @@ def _broke_at(log: CompileLog, decision: Decision) -> bool:
 _HEADING = re.compile(r"\A[^\n]*graph break[^\n]*:[ ]*\n\n", re.IGNORECASE)  # of Dynamo's
 
 
+def what_was_met(reason: str) -> str:
+    """What Dynamo says it met at a graph break, without what comes of it."""
+    return _HEADING.sub("", reason).lstrip()
+
+
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
-    """Put a graph break on record: the first line of what was met, not of what comes of it."""
-    met = _HEADING.sub("", reason)
-    text = next((part.strip() for part in met.split("\n") if part.strip()), "")
+    """Put a graph break on record: the first line of what was met."""
+    text = what_was_met(reason).partition("\n")[0].strip()
     with _lock:
         log_of(compiler).breaks[text, file, line] = None
 

@@ -110,7 +110,7 @@ def _lines(report: Report) -> list[str]:
 
 def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
     outcome = decision.outcome.value
-    if decision.station is Station.CAPTURE:
+    if decision.station in (Station.TRACE, Station.CAPTURE):
         outcome = decision.treatment if decision.outcome is Outcome.APPLIED else f"keep ({outcome})"
     where = f"{_short(decision.file)}:{decision.line}" if decision.file else "-"
     return (

@@ -31,6 +31,12 @@ def is_users_file(path: str) -> bool:
     return not path.startswith(_folders())
 
 
+@functools.lru_cache(maxsize=4096)
+def is_torchs_file(path: str) -> bool:
+    """Whether a source file is part of torch."""
+    return path.startswith(f"{Path(torch.__file__).parent}/")
+
+
 @functools.cache
 def _folders() -> tuple[str, ...]:
     homes = [str(Path(module.__file__ or "/").parent) for module in (torch, fusepass)]

@@ -24,7 +24,7 @@ from fusepass.rewrite.rule import Place, Rule
 ENTRY_POINT_GROUP = "fusepass_rules"
 
 # Settled while Dynamo traces; switched on and off like rules.
-_OF_CAPTURE = ("branch", "sink", "item", "print", "masked")
+_OF_CAPTURE = ("branch", "sink", "item", "print", "masked", "try")
 _OF_HAND_OFF = ("conv_layout", "recipes")  # recipes: settings of Inductor for one graph
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}

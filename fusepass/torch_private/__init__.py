@@ -122,7 +122,6 @@ from fusepass.torch_private.number_text import text_of_number, without_overrides
 from fusepass.torch_private.passes import chained_passes, graph_pass
 from fusepass.torch_private.pytree import registered_node
 from fusepass.torch_private.raising import (
-    builtin_class,
     changed_settings,
     exception_parts,
     frames_outwards,
@@ -230,7 +229,6 @@ __all__ = [
     "bounds_up_to",
     "break_reason",
     "buffer_container",
-    "builtin_class",
     "capture_supported",
     "chained_passes",
     "changed_settings",

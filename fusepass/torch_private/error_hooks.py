@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -74,6 +75,12 @@ def fails_on_fakes(error: BaseException) -> bool:
     return not any(code.co_filename.startswith(_PACKAGE) for code in codes[run:])
 
 
+def suspends(code: types.CodeType) -> bool:
+    """Whether code is that of a coroutine or generator."""
+    flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    return bool(code.co_flags & (flags | inspect.CO_ITERABLE_COROUTINE))
+
+
 def cannot_resume(translator: Any, error: BaseException) -> bool:
     """Whether a frame fails because its graph breaks, and it is a coroutine or generator.
 
@@ -81,13 +88,11 @@ def cannot_resume(translator: Any, error: BaseException) -> bool:
     """
     from torch._dynamo import resume_execution
 
-    suspends = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-    suspends |= inspect.CO_ITERABLE_COROUTINE
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return (
-        bool(translator.f_code.co_flags & suspends)
+        suspends(translator.f_code)
         and isinstance(error, AssertionError)
         and trace is not None
         and trace.tb_frame.f_code.co_filename == resume_execution.__file__

@@ -29,6 +29,7 @@ from fusepass.torch_private.guards import hook_duplicates
 from fusepass.torch_private.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.imports import import_hook
 from fusepass.torch_private.raising import RaiseHandler, raise_hook
+from fusepass.torch_private.recorded import hook_recorded
 from fusepass.torch_private.saved_tensors import hook_saving
 from fusepass.torch_private.speech import (
     LOADS,
@@ -105,6 +106,7 @@ class Handlers:
         on_speaker: called as ``(translator, height)`` when print or the like was loaded to be
             called; ``height`` is that of the stack below it.
         on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
+        on_recorded: see :func:`~fusepass.torch_private.recorded.hook_recorded`.
         numbers: see :class:`~fusepass.torch_private.unknown_numbers.NumberHandlers`.
         identity: see :class:`~fusepass.torch_private.identity.IdentityHandlers`.
         is_frozen, is_ours: called as ``(output_graph,)``, of the frame.
@@ -130,6 +132,7 @@ class Handlers:
     on_speech: SpeechHandler
     on_speaker: SpeakerHandler
     on_list: ItemHandler
+    on_recorded: Callable[[Any, fx.Node], None]
     numbers: NumberHandlers
     identity: IdentityHandlers
     is_frozen: Callable[[Any], bool]
@@ -161,6 +164,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_questions(handlers.on_asked),
         lambda: hook_speech(handlers.on_speech),
         lambda: hook_sizes(handlers.on_size),
+        lambda: hook_recorded(handlers.on_recorded),
     ]
     behind: list[Callable[[], Callable[[], None]]] = [
         lambda: hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import logging
 import types
 import warnings
@@ -161,15 +162,62 @@ def unknown_context(translator: Any) -> str | None:
     """A with-block around the current instruction that may look at an exception, or None."""
     for entry in translator.block_stack:
         context = getattr(entry, "with_context", None)
-        if context is not None and type(context).__name__ not in _HARMLESS_CONTEXTS:
+        if context is not None and not is_harmless(context):
             return type(context).__name__.removesuffix("Variable")
     return None
 
 
-def builtin_class(translator: Any, name: str) -> Any:
-    """The class a global name stands for in the traced frame, or None."""
-    found = translator.f_globals.get(name, getattr(builtins, name, None))
-    return found if isinstance(found, type) else None
+def is_harmless(context: Any) -> bool:
+    """Whether a tracked context manager is one of torch's that does nothing about exceptions."""
+    return type(context).__name__ in _HARMLESS_CONTEXTS
+
+
+def context_of(translator: Any, entry: Any) -> Any:
+    """The tracked context manager of the with-block that an entry of an exception table is of.
+
+    Its way out lies on the stack; where Dynamo goes on behind a graph break it keeps a list.
+    """
+    stack = translator.stack
+    held: Any = stack[entry.depth - 1] if 0 < entry.depth <= len(stack) else None
+    if type(held).__name__ == "WithExitFunctionVariable":
+        return held.ctx
+    blocks = (b for b in translator.block_stack if b.target is entry.target)
+    return next((b.with_context for b in blocks), None)
+
+
+def manager_of(translator: Any, context: Any) -> Any:
+    """The class of the program's context manager behind a tracked one, or its generator's code.
+
+    Returns:
+        A class, or ``(code object, globals)`` of what ``@contextmanager`` was put on; None if that
+        is not known.
+    """
+    held = getattr(context, "cm_obj", None)
+    if not isinstance(held, contextlib._GeneratorContextManager):
+        return None if held is None else type(held)
+    effects = translator.output.side_effects
+    if effects.has_pending_mutation_of_attr(context, "gen"):
+        made = effects.load_attr(context, "gen", check=False)
+        return getattr(made, "code", None) and (made.code, made.f_globals)
+    made = getattr(held, "gen", None)
+    frame = getattr(made, "gi_frame", None)
+    return None if frame is None else (frame.f_code, frame.f_globals)
+
+
+def named_value(frame: Any, loads: list[Any]) -> Any:
+    """What a global name, and attributes of it, stand for in a frame; None if that is not known.
+
+    Args:
+        frame: Dynamo's translator or a :class:`~fusepass.torch_private.eager_frames.WrittenFrame`.
+        loads: the instruction that loads the name, and those that load the attributes.
+    """
+    name = loads[0].argval
+    found = frame.f_globals.get(name, getattr(builtins, name, None))
+    for load in loads[1:]:
+        if not isinstance(found, (types.ModuleType, type)):
+            return None
+        found = getattr(found, load.argval, None)
+    return found
 
 
 def raise_hook(

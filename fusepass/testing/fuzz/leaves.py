@@ -25,7 +25,7 @@ KINDS = {
     "leaves_namedtuple": 7,
     "leaves_dataclass": 7,
     "leaves_number": 8,
-    "leaves_constant": 7,
+    "leaves_constant": 8,
     "leaves_dead": 7,
     "mismatch": 1,
 }

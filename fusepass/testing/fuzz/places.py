@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fusepass.testing.fuzz import trips
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented, renamed
 from fusepass.testing.fuzz.forms import branch, carried
-from fusepass.testing.fuzz.guards import guard
+from fusepass.testing.fuzz.guards import failing, guard
 from fusepass.testing.fuzz.predicates import predicate
 from fusepass.testing.fuzz.values import data
 
@@ -220,9 +220,20 @@ def _try(d: Draft, scope: Scope, inside: Inside = nested) -> Lines:
     with d.within("try"):
         body = [*inside(d, inner), *trips.maybe(d, inner, 15)]
     body.append(f"{name} = {_result(d, inner)}")
-    errors = d.draw.choice(("ValueError", "(ValueError, IndexError)", "Exception"))
-    lines = ["try:", *indented(body), f"except {errors}:", *indented([f"{name} = {fallback}"])]
-    if d.draw.chance(25):
-        lines += ["else:", *indented([f"{name} = {name} + 1"])]
+    if d.draw.chance(60):
+        body.append(f"{name} = {name} + {failing(d, inner)}")
+    error = d.draw.choice(("ValueError", "IndexError", "RuntimeError", "LookupError", "Exception"))
+    if d.draw.chance(20):
+        d.imports.add("import contextlib")
+        body = [f"with contextlib.suppress({error}):", *indented(body)]
+        lines = [f"{name} = {fallback}", *body]
+    elif d.draw.chance(15):
+        bump = f"{name} = {name} * 2"
+        lines = [f"{name} = {fallback}", "try:", *indented(body), "finally:", *indented([bump])]
+    else:
+        errors = error if d.draw.chance(70) else f"(KeyError, {error})"
+        lines = ["try:", *indented(body), f"except {errors}:", *indented([f"{name} = {fallback}"])]
+        if d.draw.chance(25):
+            lines += ["else:", *indented([f"{name} = {name} + 1"])]
     scope.add(name)
     return lines

@@ -1,0 +1,76 @@
+"""Calls that may fail when they run, where the program would see it: they end the graph.
+
+A compiled graph runs as a whole, in front of or behind the ``try`` that a call stands in, and code
+that Inductor makes raises other errors than eager. So such a call is left to Dynamo as a graph
+break, and runs in eager, inside the ``try``. Other calls there stay in the graph.
+
+A function that a frame in eager calls is compiled once for all its callers there. So a call that
+one of them handles the error of ends the graph for the others, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from fusepass import torch_private
+from fusepass.capture.frame import Frame, frame_of
+from fusepass.capture.handlers import is_in_a_try, who_catches
+from fusepass.capture.position import position, users_location
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.failures import failure_of
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.recorded import break_graph, goes_on
+
+WHAT = "An operation may fail where the program would handle the error"
+_HINTS = [
+    "Move the operation out of the `try` or with-block, or name other errors in the clause.",
+    "Or use what does not raise, like `index.clamp(0, n - 1)` and `torch.linalg.cholesky_ex`.",
+    'With `options={"rules": {"try": False}}` it stays in the graph, and its error is not handled.',
+]
+
+
+def on_recorded(translator: Any, node: fx.Node) -> None:
+    """Called with each call that Dynamo has recorded; breaks the graph where it may not stay.
+
+    Raises:
+        Refusal: the call is in an arm of a branch, which then is kept.
+    """
+    frame = frame_of(translator.output)
+    if frame is None or frame.settled or frame.in_message or not _concerns(translator, frame):
+        return
+    failure = failure_of(node)
+    if failure is None:
+        return
+    handler = who_catches(translator, frame, failure.kinds)
+    handled = log.log_of(frame.compiler).handled
+    where = position(translator, translator.current_instruction)
+    if handler is None and frame.callers and where in handled:
+        handler = "a handler around another call of this function"
+    if handler is None:
+        return
+    why = f"{failure.text}, and {handler} acts on that"
+    if frame.arms:
+        raise Refusal(Reason.PARTIAL_OP, why)
+    handled.add(where)
+    rest = "" if goes_on(translator.output.root_tx) else ", and the rest runs in eager mode"
+    text = f"{why}: the graph ends here{rest}"
+    place = users_location(translator)
+    decision = Decision(
+        Station.CAPTURE, "try", Outcome.REJECTED, Reason.PARTIAL_OP, text, "keep", *place
+    )
+    log.kept(frame.compiler, decision, where)
+    break_graph(translator, WHAT, f"{why}, but not if the call fails in a larger graph.", _HINTS)
+
+
+def _concerns(translator: Any, frame: Frame) -> bool:
+    """Whether errors of a call could be handled; asked at every call."""
+    if not (is_in_a_try(translator, frame) or (frame.callers and _any_handled(frame))):
+        return False
+    return frame.options.rule_on("try") and torch_private.capture_supported()
+
+
+def _any_handled(frame: Frame) -> bool:
+    return bool(log.log_of(frame.compiler).handled)

@@ -1,0 +1,149 @@
+"""Every graph break has a decision, at the program's line, with a cause in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fusepass
+
+X = torch.arange(1.0, 4.0)
+INSIDE = ("Variable", "SymNode", "HOP", "L[", "proxy", "0x")
+
+
+def gaussian(x: Tensor) -> Tensor:
+    return F.gaussian_nll_loss(x, x * 2, x) + 1
+
+
+def indexed(x: Tensor) -> Tensor:
+    return x[x.argmax()] * 2
+
+
+def stored(x: Tensor) -> Tensor:
+    y = x * 2
+    y[x.argmax()] = 0.0
+    return y
+
+
+def counted(x: Tensor) -> Tensor:
+    return x * len(torch.unique(x))
+
+
+def binned(x: Tensor) -> Tensor:
+    return torch.bincount(x.long()) + 1
+
+
+def retained(x: Tensor) -> Tensor:
+    y = x * 2
+    y.retain_grad()
+    return y.sum()
+
+
+def compared(x: Tensor) -> Tensor:
+    return x * float(torch.equal(x, x + 1))
+
+
+def sparse(x: Tensor) -> Tensor:
+    return (x.to_sparse() * 2).to_dense()
+
+
+def ordered(x: Tensor) -> Tensor:
+    return sorted([x.sum(), x.max()])[0]  # noqa: FURB192
+
+
+def opened(x: Tensor) -> Tensor:
+    y = x + 1
+    open("/dev/null").close()  # noqa: PTH123
+    return y * 2
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def disabled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def calls_disabled(x: Tensor) -> Tensor:
+    return disabled(x) + 1
+
+
+def asked_for(x: Tensor) -> Tensor:
+    x = x + 1
+    torch._dynamo.graph_break()
+    return x * 2
+
+
+def objects(x: Tensor) -> Tensor:
+    return x + hash(object()) * 0
+
+
+def in_a_try(x: Tensor) -> Tensor:
+    x = x.sin()
+    try:
+        n = int(x.sum().item())
+        y = x[:n]
+    except ValueError:
+        y = x
+    return y + 1
+
+
+CASES: list[tuple[Callable[[Tensor], Any], str, str]] = [
+    (gaussian, "python_value", "v = var.clamp(min=eps)"),
+    (indexed, "python_value", "x[i.reshape(1)].squeeze(0)"),
+    (stored, "python_value", "x[i.reshape(1)] = v"),
+    (counted, "size", "(s[1:] != s[:-1]).sum() + 1"),
+    (binned, "size", "one_hot"),
+    (retained, "untraceable", "retain_grad outside"),
+    (compared, "python_value", "(a == b).all()"),
+    (sparse, "untraceable", "a sparse tensor"),
+    (ordered, "untraceable", ""),
+    (opened, "untraceable", "close"),
+    (calls_disabled, "untraceable", "torch.compiler.disable"),
+    (asked_for, "untraceable", "the program asks for a graph break"),
+    (objects, "untraceable", ""),
+    (in_a_try, "partial_op", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "text"), CASES, ids=lambda c: getattr(c, "__name__", "")
+)
+def test_a_break_has_a_decision(program: Callable[[Tensor], Any], code: str, text: str) -> None:
+    fusepass.reset()
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    x = X.clone().requires_grad_(program is retained)
+    assert torch.equal(compiled(x), program(x))
+    report = fusepass.last_report(compiled)
+    assert report.graph_breaks
+    decisions = [d for d in report.decisions if d.treatment == "keep"]
+    assert code in [d.reason_code for d in decisions if text in d.reason], decisions
+    first = program.__code__.co_firstlineno
+    for decision in decisions:
+        assert decision.file == __file__
+        assert first < decision.line < first + 8
+        assert not any(word in decision.reason for word in INSIDE)
+
+
+def test_a_break_that_capture_decided_has_no_second_decision() -> None:
+    def kept(x: Tensor) -> Tensor:
+        while x.sum() < 10:
+            x = x * 2
+        return x
+
+    fusepass.reset()
+    compiled = torch.compile(kept, backend="fusepass", options={"codegen": "eager"})
+    compiled(X)
+    stations = [d.station for d in fusepass.last_report(compiled).decisions if d.treatment]
+    assert set(stations) == {"capture"}
+
+
+def test_the_text_says_that_the_rest_runs_in_eager() -> None:
+    fusepass.reset()
+    compiled = torch.compile(retained, backend="fusepass", options={"codegen": "eager"})
+    compiled(X.clone().requires_grad_())
+    (decision,) = [d for d in fusepass.last_report(compiled).decisions if d.station == "trace"]
+    assert decision.reason.endswith("the function runs in eager mode")
