@@ -11,7 +11,7 @@ import warnings
 from typing import Any, NoReturn
 
 from fusepass.capture import items, masked
-from fusepass.capture.frame import Frame, any_frame_of, frame_of, restart_plain
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, frame_of_failed, restart_plain
 from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
@@ -26,7 +26,7 @@ def on_error(translator: Any, error: Exception) -> None:
     The program may never get behind a raise; and a number that differs between arms, unknown here,
     is known there.
     """
-    frame = frame_of(translator.output)
+    frame = frame_of_failed(translator)
     if frame is None or _is_ours(error):
         return
     text = f"what follows the raise fails when it is traced ({type(error).__name__})"
@@ -43,7 +43,7 @@ def on_error(translator: Any, error: Exception) -> None:
 
 def on_fault(translator: Any, error: Exception) -> None:
     """Dynamo, the compiler behind it or our own code fails, which a user shall not meet."""
-    frame = frame_of(translator.output)
+    frame = frame_of_failed(translator)
     if frame is None or _is_ours(error):
         return
     if fails_on_fakes(error):
