@@ -25,6 +25,7 @@ from fusepass.capture import (
 from fusepass.capture.compiled_again import Traced, compiled_again
 from fusepass.capture.event_outputs import take_events_out
 from fusepass.capture.events import Events
+from fusepass.capture.fault import give_back_violating
 from fusepass.capture.frame import Frame, any_frame_of
 from fusepass.capture.items import reading, settle_items
 from fusepass.capture.masked import settle_masks
@@ -53,6 +54,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.traced is not None and frame.traced.gm is gm:
         return compiled_again(frame, frame.traced, compile_graph)
     late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
+    give_back_violating(output_graph, frame)
     try:
         with log.compiling(frame) as record:
             record.reads_back = events is not None and events.reads_back
@@ -60,6 +62,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     except BranchRuleError as error:  # our error costs speed, never the program
         _give_all_back(output_graph, frame, error)
         raise
+    give_back_violating(output_graph, frame)  # rules, and Inductor, may have asked for more
     around = functools.partial(_around, events, frozenset(late))
     compiled = around(compiled)
     if has_specializations(output_graph):

@@ -18,6 +18,7 @@ from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, in_short
 from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
+from fusepass.torch_private.users_errors import violated
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -80,6 +81,19 @@ def on_failing_call(translator: Any) -> bool:
     """
     frame = any_frame_of(translator.output)
     return frame is not None and (frame.plain or not (frame.arms or _decisions(frame)))
+
+
+def give_back_violating(output_graph: Any, frame: Frame) -> None:
+    """Start the frame again without capture if torch will refuse it for the sizes it holds for.
+
+    More of the program is one frame with what is captured, and an arm that is not taken may ask for
+    a size as well. Where the frame as it is violates a mark, too, the user learns of it then.
+    """
+    captured = _decisions(frame)
+    error = violated(output_graph) if captured and not frame.plain else None
+    if error is not None:
+        text = "with what is captured the frame does not hold for every size that is marked dynamic"
+        _go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)
 
 
 def _is_ours(error: BaseException) -> bool:

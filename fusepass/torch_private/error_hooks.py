@@ -10,9 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors, wrap_call
+from fusepass.torch_private.users_errors import users_errors
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _OUR_CALLS = (wrap_call.__code__,)
@@ -26,7 +29,6 @@ def hook_errors(
     """Call the handlers for what ends the trace of a frame; what is returned takes them out."""
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     own = vars(InstructionTranslator).get("run")
     run = InstructionTranslator.run
@@ -35,16 +37,13 @@ def hook_errors(
     def with_error(self: Any) -> None:
         try:
             run(self)
-        except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
-            on_error(self, error)
+        except restart_errors():
             raise
         except (exc.Unsupported, exc.SkipFrame) as error:
             on_skip(self, error)
             raise
-        except restart_errors():
-            raise
         except Exception as error:
-            on_fault(self, error)
+            (on_error if isinstance(error, users_errors()) else on_fault)(self, error)
             raise
 
     InstructionTranslator.run = with_error  # type: ignore[method-assign]
@@ -137,7 +136,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         except AttributeError:  # nothing has been traced in this thread
             return False
         whole = translator is None or translator.one_graph or translator.error_on_graph_break
-        return not whole and may_break(translator)
+        return not whole and not _is_higher_order(translator) and may_break(translator)
 
     def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
         """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
@@ -177,6 +176,12 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
             one()
 
     return put_back
+
+
+def _is_higher_order(translator: Any) -> bool:
+    """Whether the last call is ``torch.cond`` or the like, which eager mode traces as well."""
+    last = next(iter(reversed(translator.output.graph.nodes)), None)
+    return last is not None and isinstance(last.target, torch._ops.HigherOrderOperator)
 
 
 def is_inductors(error: BaseException) -> bool:
