@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from fusepass.torch_private.calls import subgraph_of
 from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors, wrap_call
@@ -179,9 +180,14 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
 
 
 def _is_higher_order(translator: Any) -> bool:
-    """Whether the last call is ``torch.cond`` or the like, which eager mode traces as well."""
+    """Whether the last call is ``torch.cond`` or the like, which eager mode traces as well.
+
+    Torch 2.15 has taken it out of the graph again, but for the functions it is given.
+    """
     last = next(iter(reversed(translator.output.graph.nodes)), None)
-    return last is not None and isinstance(last.target, torch._ops.HigherOrderOperator)
+    if last is None or subgraph_of(translator, last) is not None:
+        return last is not None
+    return isinstance(last.target, torch._ops.HigherOrderOperator)
 
 
 def is_inductors(error: BaseException) -> bool:
