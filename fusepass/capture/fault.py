@@ -38,7 +38,7 @@ def on_error(translator: Any, error: Exception) -> None:
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     take_back(translator, frame, lost)
     _give_unknown_back(translator, frame, error)
-    if _decisions(frame):  # else it is the program's own
+    if _decisions(frame) and not translator.one_graph:  # else it is the program's own
         _go_on_plain(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
@@ -89,8 +89,9 @@ def give_back_violating(output_graph: Any, frame: Frame) -> None:
     More of the program is one frame with what is captured, and an arm that is not taken may ask for
     a size as well. Where the frame as it is violates a mark, too, the user learns of it then.
     """
-    captured = _decisions(frame)
-    error = violated(output_graph) if captured and not frame.plain else None
+    if frame.plain or not _decisions(frame) or output_graph.root_tx.one_graph:
+        return  # what is captured may not go back where the graph may not break
+    error = violated(output_graph)
     if error is not None:
         text = "with what is captured the frame does not hold for every size that is marked dynamic"
         _go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)

@@ -112,7 +112,7 @@ def behind(x: Tensor, y: Tensor) -> Tensor:
 def in_an_arm(x: Tensor, y: Tensor) -> Tensor:
     if x.sum() > 0:
         x = x + y.sum()
-    return x
+    return x * 2
 
 
 @pytest.mark.parametrize("program", [behind, in_an_arm])
@@ -136,6 +136,37 @@ def test_an_input_first_read_behind_a_branch(program: Callable[..., Any], sign: 
         warnings.simplefilter("error", fusepass.errors.CaptureFault)
         ours = seen(compiled)
     assert ours == seen(control)
+
+
+@pytest.mark.parametrize("program", [behind, in_an_arm])
+def test_where_the_graph_may_not_break_the_error_is_that_of_the_mark(
+    program: Callable[..., Any],
+) -> None:
+    """And not that there is a branch, which is captured but for the error."""
+    torch._dynamo.reset()
+    x, y = torch.ones(3, 2), torch.ones(8, 2)
+    options = {"codegen": "eager"}
+    compiled = torch.compile(program, backend="fusepass", fullgraph=True, options=options)
+    assert torch.equal(compiled(x, y), program(x, y))
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(y, 0, min=2, max=5)
+    kinds = (ConstraintViolationError, torch._dynamo.exc.Unsupported)
+    with pytest.raises(kinds, match=r"8 not in range \[2, 5\]"):
+        compiled(x, y)
+
+
+def specialised(x: Tensor) -> Tensor:
+    return x + torch.ones(8, 2) if x.sum() > 0 else x - 1
+
+
+def test_the_same_for_a_size_that_is_made_one() -> None:
+    torch._dynamo.reset()
+    x = torch.ones(8, 2)
+    torch._dynamo.mark_dynamic(x, 0)
+    options = {"codegen": "eager"}
+    compiled = torch.compile(specialised, backend="fusepass", fullgraph=True, options=options)
+    with pytest.raises(ConstraintViolationError):
+        compiled(x)
 
 
 def test_an_error_at_the_start_of_a_frame_starts_it_again_once(
