@@ -49,6 +49,8 @@ def on_fault(translator: Any, error: Exception) -> None:
         return
     if fails_on_fakes(error):
         on_error(translator, error)
+        if _decisions(frame):  # may not go back: it is the program's own
+            return
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"

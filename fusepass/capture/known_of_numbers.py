@@ -54,7 +54,8 @@ def answered(
     if len(asked) == 1 and answer == SAME:
         return asked[0]
     if len(asked) == 1 and answer == NEGATED:
-        return on_not(translator, asked[0]) or traced_operator(translator, operator.not_, asked)
+        negated = on_not(translator, asked[0])
+        return traced_operator(translator, operator.not_, asked) if negated is None else negated
     if len(asked) == 1 and answer in (ALWAYS, NEVER):
         return torch_private.constant(answer == ALWAYS)
     return known_only.give_back(translator, frame, unknown, f"{name} asks for what is known of it")

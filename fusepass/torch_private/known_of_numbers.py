@@ -55,7 +55,7 @@ def question(function: Any) -> str | None:
     name = getattr(function, "__name__", None)
     if name is None or getattr(function, "__module__", None) != symbolic_shapes.__name__:
         return None
-    return KNOWN + name
+    return KNOWN + str(name)
 
 
 def answer_of(name: str, kind: str | None) -> str | None:
