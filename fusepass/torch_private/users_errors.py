@@ -10,7 +10,7 @@ from typing import Any
 
 
 @functools.cache
-def users_errors() -> tuple[type[BaseException], ...]:
+def users_errors() -> tuple[type[Exception], ...]:
     """What torch raises because of what the user asked of it, by a mark or a setting.
 
     Capture cannot be the cause but by making more of the program one frame.
@@ -18,7 +18,7 @@ def users_errors() -> tuple[type[BaseException], ...]:
     from torch._dynamo import exc
     from torch.fx.experimental import symbolic_shapes, validator
 
-    found: list[type[BaseException]] = [
+    found: list[type[Exception]] = [
         symbolic_shapes.ConstraintViolationError,
         symbolic_shapes.GuardOnDataDependentSymNode,
         validator.ValidationException,
