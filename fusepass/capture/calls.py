@@ -1,7 +1,8 @@
 """Calls of torch that hide a test: ``_assert``, ``_check``, ``equal``, ``allclose``, extrema.
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
-so are ``torch._check`` and its kin where they ask for numbers that are not read.
+so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of
+a number while it is traced (known_of_numbers.py) hides one, too.
 ``equal`` and ``allclose`` read a number back; where it is only tested, the comparison of all
 elements stays the 0-d tensor it is on the device. Extrema raise where there is nothing
 (empty_selection.py), variances warn where there is too little (few_selected.py).
@@ -19,6 +20,7 @@ from fusepass.capture import few_selected
 from fusepass.capture.empty_selection import extremum
 from fusepass.capture.frame import frame_of
 from fusepass.capture.items import FROM_ITEM
+from fusepass.capture.known_of_numbers import answered
 from fusepass.capture.read_back import is_only_tested
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
@@ -29,6 +31,7 @@ from fusepass.graph.selected_extrema import EXTREMA
 from fusepass.report.decision import Reason
 from fusepass.torch_private.calls import SETTER
 from fusepass.torch_private.checks import CHECKS, Check, check_of, trace_check
+from fusepass.torch_private.known_of_numbers import KNOWN
 
 _KINDS = {"_check_is_size": "int"}
 _TOLERANCES = {"rtol": 1e-05, "atol": 1e-08, "equal_nan": False}
@@ -51,6 +54,8 @@ def on_call(
         if check is None or not _is_unknown(check) or (off and check.of_tensor):
             return call()
         return trace_check(translator, check)
+    if name.startswith(KNOWN):
+        return answered(translator, frame, name.removeprefix(KNOWN), args, kwargs, call)
     if off:
         return call()
     if name == SETTER:

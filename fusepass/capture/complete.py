@@ -5,6 +5,7 @@ Sites that cannot stay are given back to Dynamo, which starts the frame again wi
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +22,10 @@ from fusepass.capture import (
     sink_legality,
     speech,
 )
+from fusepass.capture.compiled_again import Traced, compiled_again
 from fusepass.capture.event_outputs import take_events_out
 from fusepass.capture.events import Events
+from fusepass.capture.fault import give_back_violating
 from fusepass.capture.frame import Frame, any_frame_of
 from fusepass.capture.items import reading, settle_items
 from fusepass.capture.masked import settle_masks
@@ -35,6 +38,7 @@ from fusepass.capture.tested import copy_tested
 from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
 from fusepass.report.decision import Reason
+from fusepass.torch_private.graphs import has_specializations
 
 
 def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
@@ -48,11 +52,34 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     frame = any_frame_of(output_graph)
     if frame is None:
         return compile_graph()
+    if frame.traced is not None and frame.traced.gm is gm:
+        return compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
-    if frame.plain:
-        with log.compiling(frame, output_graph) as record:
+    late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
+    give_back_violating(output_graph, frame)
+    try:
+        with log.compiling(frame) as record:
             record.as_written = as_written
-            return compile_graph()
+            record.reads_back = events is not None and events.reads_back
+            compiled = compile_graph()
+    except BranchRuleError as error:  # our error costs speed, never the program
+        _give_all_back(output_graph, frame, error)
+        raise
+    give_back_violating(output_graph, frame)  # rules, and Inductor, may have asked for more
+    around = functools.partial(_around, events, frozenset(late))
+    compiled = around(compiled)
+    if has_specializations(output_graph):
+        frame.traced = Traced(gm, around, compiled, record)
+    return compiled
+
+
+def _settled(
+    output_graph: Any, frame: Frame, gm: fx.GraphModule
+) -> tuple[list[int], Events | None]:
+    """What of a complete graph is read behind it, and what happens around it.
+
+    What cannot stay as it is goes back: the frame starts again.
+    """
     late = settle_items(gm, frame, output_graph)
     late += settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))
@@ -69,17 +96,14 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     empty_selection.give_back(output_graph, frame, unsafe)
     take_back(output_graph, frame, unsafe)
     line_legality.leave_unsafe(output_graph, frame, gm)
-    events = _take_events_out(output_graph, frame, gm)
-    try:
-        with log.compiling(frame, output_graph) as record:
-            record.as_written = as_written
-            record.reads_back = events is not None and events.reads_back
-            compiled = compile_graph()
-    except BranchRuleError as error:  # our error costs speed, never the program
-        _give_all_back(output_graph, frame, error)
-        raise
+    return late, _take_events_out(output_graph, frame, gm)
+
+
+def _around(
+    events: Events | None, late: frozenset[int], compiled: Callable[..., Any]
+) -> Callable[..., Any]:
     compiled = compiled if events is None else events.around(compiled)
-    return reading(compiled, frozenset(late)) if late else compiled
+    return reading(compiled, late) if late else compiled
 
 
 def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:

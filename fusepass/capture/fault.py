@@ -11,13 +11,26 @@ import warnings
 from typing import Any, NoReturn
 
 from fusepass.capture import items, masked
-from fusepass.capture.frame import Frame, any_frame_of, frame_of, restart_plain
+from fusepass.capture.frame import (
+    Frame,
+    any_frame_of,
+    frame_of,
+    frame_of_failed,
+    is_ours,
+    restart_plain,
+)
 from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, in_short
-from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
+from fusepass.torch_private.error_hooks import (
+    cannot_resume,
+    fails_on_fakes,
+    is_inductors,
+    is_of_tracing,
+)
+from fusepass.torch_private.users_errors import violated
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -26,7 +39,7 @@ def on_error(translator: Any, error: Exception) -> None:
     The program may never get behind a raise; and a number that differs between arms, unknown here,
     is known there.
     """
-    frame = frame_of(translator.output)
+    frame = frame_of_failed(translator)
     if frame is None or _is_ours(error):
         return
     text = f"what follows the raise fails when it is traced ({type(error).__name__})"
@@ -37,17 +50,25 @@ def on_error(translator: Any, error: Exception) -> None:
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
     take_back(translator, frame, lost)
     _give_unknown_back(translator, frame, error)
-    # Where nothing is captured it is the program's own.
-    leave_all(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
+    if not translator.one_graph:  # where nothing is captured it is the program's own, too
+        leave_all(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
-def on_fault(translator: Any, error: Exception) -> None:
-    """Dynamo, the compiler behind it or our own code fails, which a user shall not meet."""
-    frame = frame_of(translator.output)
-    if frame is None or _is_ours(error):
-        return
+def on_fault(translator: Any, error: Exception) -> bool:
+    """Dynamo, the compiler behind it or our own code fails, which a user shall not meet.
+
+    Returns:
+        Whether the frame runs uncompiled: Dynamo fails on it without capture, too.
+    """
+    frame = frame_of_failed(translator)
+    if _is_ours(error):
+        return False
+    if frame is None:
+        return is_ours(translator.output) and is_of_tracing(translator, error)
     if fails_on_fakes(error):
         on_error(translator, error)
+        if _decisions(frame):  # may not go back: it is the program's own
+            return False
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
@@ -58,7 +79,7 @@ def on_fault(translator: Any, error: Exception) -> None:
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    _go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
+    return _go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:
@@ -80,6 +101,20 @@ def on_failing_call(translator: Any) -> bool:
     """
     frame = any_frame_of(translator.output)
     return frame is not None and (frame.plain or not (frame.arms or _decisions(frame)))
+
+
+def give_back_violating(output_graph: Any, frame: Frame) -> None:
+    """Start the frame again without capture if torch will refuse it for the sizes it holds for.
+
+    More of the program is one frame with what is captured, and an arm that is not taken may ask for
+    a size as well. Where the frame as it is violates a mark, too, the user learns of it then.
+    """
+    if frame.plain or not _decisions(frame) or output_graph.root_tx.one_graph:
+        return  # what is captured may not go back where the graph may not break
+    error = violated(output_graph)
+    if error is not None:
+        text = "with what is captured the frame does not hold for every size that is marked dynamic"
+        _go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -99,6 +99,8 @@ class Frame:
         callers: frames that run in eager around this one; None until somebody asks.
         next_id: the last number given to a site.
         plain: whether Dynamo traces the frame as it would without capture.
+        code: of the function.
+        traced: the complete graph, where torch may compile it again later.
     """
 
     compiler: Any
@@ -124,6 +126,8 @@ class Frame:
     callers: list[Any] | None = None
     next_id: int = 0
     plain: bool = False
+    code: Any = None
+    traced: Any = None
 
     def new_id(self) -> int:
         """Number for the next site of this graph."""
@@ -199,8 +203,24 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     if _FRAME not in held:
         frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
         if frame is not None and not torch_private.was_emptied(output_graph):
-            frame.plain = bool(torch_private.kept_between_restarts(output_graph, _PLAIN, list))
+            frame.plain = _is_plain(output_graph)
+            frame.code = output_graph.root_tx.f_code
     return held[_FRAME]  # type: ignore[no-any-return]
+
+
+def frame_of_failed(translator: Any) -> Frame | None:
+    """The state of a frame whose trace has failed, or None when capture had no part in it.
+
+    The error may have come before anything asked for the state, and has emptied the output graph.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    return None if _is_plain(translator) else frame_of(translator.output)
+
+
+def _is_plain(attempt: Any) -> bool:
+    return bool(torch_private.kept_between_restarts(attempt, _PLAIN, list))
 
 
 def is_frozen(output_graph: Any) -> bool:

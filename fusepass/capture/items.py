@@ -24,7 +24,7 @@ from fusepass.capture.sink_message import only_in_messages, shows
 from fusepass.errors import CaptureFault
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.device_numbers import Kept, Number, read_in_time, replace_numbers
-from fusepass.graph.number import READ_LATE
+from fusepass.graph.number import READ_LATE, kind_of
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
@@ -149,6 +149,8 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
             graph.erase_node(node)
     left = set(graph.nodes)
     from_items = those_from_items(graph) - _dead_tensors(graph)
+    # A range check gives nothing, and is no part of a message that nothing shows.
+    from_items -= {node for node in from_items if not node.users and kind_of(node) is None}
 
     def is_number(node: fx.Node) -> bool:  # of what is made below nobody knew
         return node in from_items if node in left else comes_from_items(node)

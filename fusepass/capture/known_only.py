@@ -30,6 +30,15 @@ def is_unknown(frame: Frame, value: Any) -> bool:
     return differs(frame, value)
 
 
+def left_unknown(frame: Frame, value: Any) -> bool:
+    """Whether a tracked value is a number made of one that capture left unknown."""
+    node = torch_private.number_node(value) or torch_private.node_of(value)
+    return node is not None and any(
+        n in frame.items or NUMBER in n.meta or _counted(n) in frame.selections
+        for n in _made_of(node)
+    )
+
+
 def differs(frame: Frame, value: Any) -> bool:
     """Whether a tracked value is a number in one arm of a branch: of another value in the other."""
     if not any(site.leaves_numbers for site in frame.sites):

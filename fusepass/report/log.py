@@ -203,15 +203,23 @@ def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
 
 
 @contextlib.contextmanager
-def compiling(frame: Any, output_graph: Any) -> Iterator[GraphRecord]:
-    """Collect what is decided while one graph is compiled."""
-    code = output_graph.root_tx.f_code
+def compiling(frame: Any, again: GraphRecord | None = None) -> Iterator[GraphRecord]:
+    """Collect what is decided while one graph is compiled.
+
+    Args:
+        frame: of capture.
+        again: the record of the same graph, where it was compiled before.
+    """
+    code = frame.code
     record = GraphRecord(
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
     )
     record.asked, record.is_trial = frame.asked, _trial.get()
     record.decisions = [site.decision for site in frame.sites] + [*frame.round_trips.values()]
     record.positions = {site.position for site in frame.sites} | {*frame.round_trips}
+    if again is not None:
+        record.decisions, record.reads_back = list(again.decisions), again.reads_back
+        record.as_written = again.as_written
     outer = current()
     _current.record = record
     _listen(record)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fusepass.torch_private.checks import CHECKS
+from fusepass.torch_private.known_of_numbers import question
 from fusepass.torch_private.stack import is_any_tensor, realized
 
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
@@ -37,12 +38,13 @@ _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains
 
 
 def hook_calls(on_call: CallHandler) -> Callable[[], None]:
-    """Put a handler in front of ``_assert``, ``_check``, ``equal``, extrema and variances of torch.
+    """Put a handler in front of ``_assert``, ``_check``, ``equal``, extrema and the like of torch.
 
     Args:
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
             among the arguments; must return a tracked value or ``call()``. The name is
-            :data:`SETTER` for what changes a setting of torch.
+            :data:`SETTER` for what changes a setting of torch, or that of a question of
+            :mod:`~fusepass.torch_private.known_of_numbers`.
 
     Returns:
         The function that takes it out again.
@@ -54,7 +56,7 @@ def hook_calls(on_call: CallHandler) -> Callable[[], None]:
 
     @functools.wraps(of_function)
     def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        name = SETTER if is_setter(self.value) else _name(self.value)
+        name = SETTER if is_setter(self.value) else _name(self.value) or question(self.value)
         if name is None:
             return of_function(self, tx, args, kwargs)
         call = functools.partial(of_function, self, tx, args, kwargs)
@@ -202,6 +204,13 @@ def subgraph_of(translator: Any, node: Any) -> torch.fx.GraphModule | None:
     name = getattr(node, "target", None)
     found = translator.output.nn_modules.get(name) if isinstance(name, str) else None
     return found if isinstance(found, torch.fx.GraphModule) else None
+
+
+def traced_operator(translator: Any, function: Any, args: list[Any]) -> Any:
+    """Trace a call of one of Python's operators, as ``operator.and_``."""
+    from torch._dynamo.variables import BuiltinVariable
+
+    return BuiltinVariable(function).call_function(translator, args, {})
 
 
 def constant(value: Any) -> Any:

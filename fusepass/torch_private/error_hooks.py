@@ -11,9 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
+from fusepass.torch_private.calls import subgraph_of
 from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo import is_dynamos_file
 from fusepass.torch_private.stack import restart_errors, wrap_call
+from fusepass.torch_private.users_errors import users_errors
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _OUR_CALLS = (wrap_call.__code__,)
@@ -22,12 +26,11 @@ _OUR_CALLS = (wrap_call.__code__,)
 def hook_errors(
     on_error: Callable[[Any, Exception], None],
     on_skip: Callable[[Any, Exception], None],
-    on_fault: Callable[[Any, Exception], None],
+    on_fault: Callable[[Any, Exception], bool],
 ) -> Callable[[], None]:
     """Call the handlers for what ends the trace of a frame; what is returned takes them out."""
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     own = vars(InstructionTranslator).get("run")
     run = InstructionTranslator.run
@@ -36,22 +39,51 @@ def hook_errors(
     def with_error(self: Any) -> None:
         try:
             run(self)
-        except (exc.TorchRuntimeError, exc.UserError, GuardOnDataDependentSymNode) as error:
-            on_error(self, error)
+        except restart_errors():
             raise
         except (exc.Unsupported, exc.SkipFrame) as error:
             on_skip(self, error)
             raise
-        except restart_errors():
+        except users_errors() as error:
+            on_error(self, error)
             raise
         except Exception as error:
-            on_fault(self, error)
+            if on_fault(self, error):
+                _leave_uncompiled(error)
             raise
 
     InstructionTranslator.run = with_error  # type: ignore[method-assign]
     if own is None:
         return lambda: delattr(InstructionTranslator, "run")
     return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def _leave_uncompiled(error: Exception) -> NoReturn:
+    """Have Dynamo leave a frame alone that it cannot trace; this once, if a call in it failed."""
+    from torch._dynamo.exc import Unsupported
+
+    left: Any = Unsupported(f"Dynamo fails on the frame ({type(error).__name__}: {error})")
+    if fails_on_fakes(error):
+        left.frame_exec_strategy = _this_once()
+    left._torch_dynamo_tracer_output = getattr(error, "_torch_dynamo_tracer_output", None)
+    raise left from error
+
+
+def _this_once() -> Any:
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
+
+    return FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+
+
+def is_of_tracing(translator: Any, error: BaseException) -> bool:
+    """Whether an error is none of the backend's, and the graph is not asked to be whole."""
+    from torch._dynamo.exc import ResumePrologueTracingError, ShortenTraceback
+
+    whole = translator.one_graph or translator.error_on_graph_break
+    return not whole and not isinstance(error, (ShortenTraceback, ResumePrologueTracingError))
 
 
 def fails_on_fakes(error: BaseException) -> bool:
@@ -131,10 +163,6 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
     """
     from torch._dynamo import exc, utils
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.types import (  # type: ignore[attr-defined]
-        FrameAction,
-        FrameExecStrategy,
-    )
 
     def breaks() -> bool:
         try:
@@ -142,14 +170,14 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         except AttributeError:  # nothing has been traced in this thread
             return False
         whole = translator is None or translator.one_graph or translator.error_on_graph_break
-        return not whole and may_break(translator)
+        return not whole and not _is_higher_order(translator) and may_break(translator)
 
     def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
         """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
         try:
             break_graph()
         except exc.Unsupported as error:
-            error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+            error.frame_exec_strategy = _this_once()
             raise
 
     wrap = utils._wrap_graph_break_with_torch_runtime_err
@@ -182,6 +210,17 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
             one()
 
     return put_back
+
+
+def _is_higher_order(translator: Any) -> bool:
+    """Whether the last call is ``torch.cond`` or the like, which eager mode traces as well.
+
+    Torch 2.15 has taken it out of the graph again, but for the functions it is given.
+    """
+    last = next(iter(reversed(translator.output.graph.nodes)), None)
+    if last is None or subgraph_of(translator, last) is not None:
+        return last is not None
+    return isinstance(last.target, torch._ops.HigherOrderOperator)
 
 
 def is_inductors(error: BaseException) -> bool:

@@ -69,6 +69,11 @@ def fake_mode_of(gm: fx.GraphModule) -> Any:
     return None
 
 
+def has_specializations(output_graph: Any) -> bool:
+    """Whether Dynamo compiles a frame's graph again for sizes of ``specialize_on``, at a call."""
+    return bool(output_graph.shape_env.specializations)
+
+
 def is_backward_graph(graph: fx.Graph) -> bool:
     """Whether an ATen graph is the backward that AOTAutograd split off, by its inputs' names."""
     return any(node.op == "placeholder" and "tangents" in node.name for node in graph.nodes)
