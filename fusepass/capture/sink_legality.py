@@ -23,6 +23,7 @@ from fusepass.graph.effects import is_random, reshapes_its_operand, written_node
 from fusepass.graph.memory import memories
 from fusepass.graph.totality import partial_reason
 from fusepass.report.decision import Reason
+from fusepass.torch_private.tensor_kinds import kind_of_fake
 
 _MAX_SAVED = 1 << 26  # bytes: a copy of more per call may cost more than the graph break
 # Not in the table of total operations, because arms of branches have no use for them.
@@ -133,8 +134,11 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
             return "the shape of an input"
         for root in roots:
             value = tensor_value(root)
-            if value is None or not torch_private.is_plain_fake(value):
-                return "a tensor of an unusual kind"
+            if value is None:
+                return "something unknown"
+            kind = kind_of_fake(value)
+            if kind is not None:
+                return f"a tensor that {kind}"
             if value.requires_grad:
                 return "a tensor that requires grad"
             if not _own_places(value):

@@ -15,6 +15,7 @@ from torch import fx
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.history import History
+from fusepass.graph.tensor_kinds import follows_own_rules
 
 Held = tuple[fx.Node, int]  # what a node holds at a moment of a history
 
@@ -77,6 +78,7 @@ class _Comparison:
             and not is_random(a)
             and not written_nodes(a)
             and _same_kind(a, b)
+            and follows_own_rules(a) is None
             and self.history.holds(a, at_a)
             and self.history.holds(b, at_b)
         )

@@ -21,6 +21,7 @@ from fusepass.graph.dtype_trial import dtype_reason
 from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
+from fusepass.graph.tensor_kinds import begins_transform, may_do_anything
 
 POINTWISE = frozenset(
     """
@@ -127,6 +128,11 @@ def partial_reason(node: fx.Node) -> str | None:
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
+    if begins_transform(name):
+        return "a transform of functions (torch.func) begins"
+    own = may_do_anything(node)
+    if own is not None:
+        return own
     return _reason_of_values(node, name) or dtype_reason(node, name)
 
 

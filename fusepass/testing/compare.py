@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fusepass import torch_private
+from fusepass.torch_private.tensor_kinds import wrapped
 
 
 class Difference(AssertionError):
@@ -97,6 +98,8 @@ def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
 
 def facts(tensor: Tensor) -> dict[str, Any]:
     """What a program can ask of a tensor besides its values."""
+    if tensor.is_nested:  # sizes of rows are other symbols for each tensor that is made
+        return {"type": type(tensor), "requires_grad": tensor.requires_grad}
     return {
         "type": type(tensor),
         "dtype": tensor.dtype,
@@ -142,7 +145,11 @@ def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_sa
         raise Difference("structure", path, kinds)
     if isinstance(eager, Tensor):
         assert_same_facts(eager, compiled, path)
-        values(eager, compiled, path)
+        pairs = list(zip(wrapped(eager), wrapped(compiled), strict=True))
+        for index, (one, other) in enumerate(pairs):
+            assert_same(one, other, f"{path}.wrapped[{index}]", values)
+        if not pairs:
+            values(eager.as_subclass(Tensor), compiled.as_subclass(Tensor), path)
     elif isinstance(eager, Mapping):
         if list(eager) != list(compiled):
             raise Difference("structure", path, f"keys {list(eager)} vs {list(compiled)}")
@@ -171,7 +178,13 @@ def sharing(*values: Any) -> dict[str, list[int]]:
     every = list(tensors(values))
     kinds = {
         "objects": [id(tensor) for tensor in every],
-        "storages": [torch_private.storage_key(tensor) for tensor in every],
+        "storages": [torch_private.storage_key(_innermost(tensor)) for tensor in every],
         "containers": [id(container) for container in containers(values)],
     }
     return {name: [ids.index(one) for one in ids] for name, ids in kinds.items()}
+
+
+def _innermost(tensor: Tensor) -> Tensor:
+    """The first tensor inside a subclass that has memory of its own."""
+    inner = wrapped(tensor)
+    return _innermost(inner[0]) if inner else tensor

@@ -155,7 +155,6 @@ from fusepass.torch_private.stack import (
     is_any_tensor,
     is_existing_mutation,
     is_generator_frame,
-    is_plain_fake,
     is_plain_tensor,
     new_scope,
     node_of,
@@ -174,6 +173,7 @@ from fusepass.torch_private.stack import (
     wrap_call,
     wrap_tensor,
 )
+from fusepass.torch_private.tensor_kinds import is_plain_fake
 from fusepass.torch_private.tracing import (
     evaluated_size,
     faking,

@@ -158,17 +158,6 @@ def storage_key(fake: torch.Tensor) -> int:
         return id(fake)
 
 
-def is_transformed(fake: torch.Tensor) -> bool:
-    """Whether a tensor is that of each row inside ``torch.vmap``, or inside ``functionalize``.
-
-    It is what it is in the transform only: behind that nothing can be computed of it.
-    """
-    functorch = torch._C._functorch
-    while functorch.is_gradtrackingtensor(fake):  # by itself it is as good as what it wraps
-        fake = functorch.get_unwrapped(fake)
-    return bool(functorch.is_batchedtensor(fake) or functorch.is_functionaltensor(fake))
-
-
 def cond_operator() -> Any:
     """The higher-order operator behind ``torch.cond``."""
     return torch.ops.higher_order.cond
