@@ -128,15 +128,15 @@ def partial_reason(node: fx.Node) -> str | None:
         return f"a number that {name} is given does not fit the dtype, which raises"
     if name is None:
         return f"{node.target} is not an operation of torch that is known to be total"
-    if begins_transform(name):
-        return "a transform of functions (torch.func) begins"
-    own = may_do_anything(node)
-    if own is not None:
-        return own
     return _reason_of_values(node, name) or dtype_reason(node, name)
 
 
 def _reason_of_values(node: fx.Node, name: str) -> str | None:
+    own = may_do_anything(node)
+    if own is not None:
+        return own
+    if begins_transform(name):
+        return "a transform of functions (torch.func) begins"
     if name in _CONDITIONAL:
         return _CONDITIONAL[name](node)
     if name in TOTAL:
