@@ -18,7 +18,7 @@ from fusepass.capture.containers import PendingContainer, merge_containers, sett
 from fusepass.capture.numbers import is_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
-from fusepass.torch_private.tensor_kinds import why_not_plain
+from fusepass.torch_private.tensor_kinds import own_rules_of, why_not_plain
 
 
 @dataclass
@@ -140,7 +140,7 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return taken
     if torch_private.is_any_tensor(taken) and torch_private.is_any_tensor(other):
         same = outputs.common(taken, other)
-        if same is not None:
+        if same is not None and own_rules_of(taken) == own_rules_of(other):
             return same
         why = why_not_plain(taken) or why_not_plain(other)
         if why is None:

@@ -115,7 +115,7 @@ def _transformed(fake: torch.Tensor) -> str | None:
     if functorch.is_functionaltensor(fake):
         return "is inside torch.func.functionalize"
     if functorch.is_functorch_wrapped_tensor(fake):
-        return "is inside torch.func.grad, vjp or jvp, which follow what is computed of it"
+        return "is inside torch.func.grad, vjp or jvp"
     return None
 
 
