@@ -31,6 +31,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.remade import remake_in_arms
 from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
+from fusepass.capture.unseen import leave_unseen
 from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
 from fusepass.report.decision import Reason
@@ -50,6 +51,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.plain:
         with log.compiling(frame, output_graph):
             return compile_graph()
+    leave_unseen(output_graph, frame, gm)
     late = settle_items(gm, frame, output_graph)
     late += settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))

@@ -38,7 +38,7 @@ def on_error(translator: Any, error: Exception) -> None:
     take_back(translator, frame, lost)
     _give_unknown_back(translator, frame, error)
     if _decisions(frame):  # else it is the program's own
-        _go_on_plain(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
+        go_on_plain(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
 def on_fault(translator: Any, error: Exception) -> None:
@@ -51,14 +51,14 @@ def on_fault(translator: Any, error: Exception) -> None:
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
-        _go_on_plain(translator, frame, Reason.GENERATOR, text)
+        go_on_plain(translator, frame, Reason.GENERATOR, text)
     if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
         text = f"Inductor cannot compile the graph with what is captured ({in_short(error)})"
-        _go_on_plain(translator, frame, Reason.INTERNAL, text)
+        go_on_plain(translator, frame, Reason.INTERNAL, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    _go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
+    go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:
@@ -99,8 +99,15 @@ def _cannot_be_traced(error: Exception) -> str:
     return f"the frame cannot be traced with what is captured ({type(error).__name__})"
 
 
-def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
-    """Start the frame again without capture."""
+def go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
+    """Start the frame again without capture.
+
+    Args:
+        translator: Dynamo's, of the frame.
+        frame: of capture.
+        code: why.
+        text: for the report.
+    """
     kept: dict[str, Any] = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
     for site in frame.sites:
         log.kept(
@@ -110,6 +117,8 @@ def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoRe
         )
     for position, decision in frame.round_trips.items():
         log.kept(frame.compiler, dataclasses.replace(decision, treatment="keep", **kept), position)
+    for item in frame.items.values():
+        items.record_kept(frame, item, code, text)
     restart_plain(translator, text)
 
 

@@ -150,11 +150,12 @@ def has_unbacked_size(fake: torch.Tensor) -> bool:
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the memory behind a (fake) tensor: equal for views of one another.
 
-    A tensor inside a functorch transform has no storage to ask for and gets an identity of its own.
+    A tensor inside a functorch transform, or a sparse one, has no storage to ask for and gets an
+    identity of its own.
     """
     try:
         return int(fake.untyped_storage()._cdata)
-    except NotImplementedError:
+    except (NotImplementedError, RuntimeError):
         return id(fake)
 
 

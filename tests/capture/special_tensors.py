@@ -40,9 +40,7 @@ class Pair(Tensor):
         (one, named), (other, also) = of("a"), of("b")
         flat, spec = _pytree.tree_flatten(func(*one, **named))
         rest = _pytree.tree_leaves(func(*other, **also))
-        both = [
-            Pair(v, w) if isinstance(v, Tensor) else v for v, w in zip(flat, rest, strict=True)
-        ]
+        both = [Pair(v, w) if isinstance(v, Tensor) else v for v, w in zip(flat, rest, strict=True)]
         made = _pytree.tree_unflatten(both, spec)
         return return_and_correct_aliasing(func, args, kwargs or {}, made)
 
@@ -94,6 +92,7 @@ def _ragged(sign: float) -> Tensor:
     return torch.nested.nested_tensor(parts, layout=torch.jagged)
 
 
+NOT_COPIED = ["nested", "sparse", "csr", "mkldnn"]  # by copy.deepcopy
 SPECIAL: dict[str, Callable[[float], Tensor]] = {
     "pair": lambda sign: Pair(sign * BASE, -2 * sign * BASE),
     "quantized": lambda sign: Quantized((40 * sign * BASE).to(torch.int8), torch.tensor(0.025)),

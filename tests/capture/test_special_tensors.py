@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fusepass.testing.compare import assert_same
+
 from .side_by_side import Outcome, side_by_side
-from .special_tensors import BASE, SPECIAL, Pair, Quantized, Tagged
+from .special_tensors import BASE, NOT_COPIED, SPECIAL, Pair, Quantized, Tagged
 
 PHRASES = {
     "pair": "is a Pair, a subclass of torch.Tensor",
@@ -78,7 +80,7 @@ def beside_a_choice(x: Tensor, p: Tensor) -> Tensor:
 
 
 def selected(x: Tensor, p: Tensor) -> Tensor:
-    return p * x[x > 0].sum()
+    return p * x[x > 0].max()
 
 
 def stored(x: Tensor, p: Tensor) -> Tensor:
@@ -142,12 +144,30 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("kind", list(SPECIAL))
+COPIED = [kind for kind in SPECIAL if kind not in NOT_COPIED]
+
+
+@pytest.mark.parametrize("kind", COPIED)
 @pytest.mark.parametrize("function", ALL, ids=lambda one: one.__name__)
 def test_every_use_of_every_kind_does_what_eager_does(
     function: Callable[..., Any], kind: str
 ) -> None:
     both_ways(function, kind)
+
+
+@pytest.mark.parametrize("kind", NOT_COPIED)
+@pytest.mark.parametrize("function", ALL, ids=lambda one: one.__name__)
+def test_every_use_of_what_dynamo_does_not_trace(function: Callable[..., Any], kind: str) -> None:
+    compiled = torch.compile(function, backend="fusepass", options={"codegen": "eager"})
+    for sign in (1.0, -1.0, 1.0):
+        seen = []
+        for target in (function, compiled):
+            x, p = SPECIAL[kind](sign), sign * BASE
+            try:
+                seen.append([target(x, p), x])
+            except Exception as error:
+                seen.append([type(error), x])
+        assert_same(seen[0], seen[1], "call")
 
 
 KEPT = [joined, used_in_an_arm, left_unused, written]
