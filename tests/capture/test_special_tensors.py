@@ -90,13 +90,13 @@ def stored(x: Tensor, p: Tensor) -> Tensor:
 
 
 def printed(x: Tensor, p: Tensor) -> Tensor:
-    print("sum", x.sum().item(), x.shape == p.shape)
+    print("sum", x.sum().item(), x.shape == p.shape)  # noqa: T201
     return p * 2
 
 
 def printed_in_an_arm(x: Tensor, p: Tensor) -> Tensor:
     if p.sum() > 0:
-        print("sum", x.sum())
+        print("sum", x.sum())  # noqa: T201
     return p * 2
 
 
@@ -165,7 +165,7 @@ def test_every_use_of_what_dynamo_does_not_trace(function: Callable[..., Any], k
             x, p = SPECIAL[kind](sign), sign * BASE
             try:
                 seen.append([target(x, p), x])
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 seen.append([type(error), x])
         assert_same(seen[0], seen[1], "call")
 
