@@ -7,7 +7,7 @@ from fusepass.testing.fuzz.effects import KINDS
 from fusepass.testing.fuzz.predicates import control
 from fusepass.testing.fuzz.values import data, fresh
 
-GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 11, "partial_guard": 5, "writes": 5}
+GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 13, "partial_guard": 5, "writes": 5}
 _ERRORS = ("ValueError", "RuntimeError", "IndexError", "Unstable")
 _UNSTABLE = [
     "class Unstable(ArithmeticError):",

@@ -30,7 +30,7 @@ PLACES = {
 def statement(d: Draft, scope: Scope) -> Lines:
     """A site with all that stands around it."""
     places = {k: w for k, w in PLACES.items() if d.module or k != "layer_loop"}
-    if d.subclass == "nested" and d.draw.chance(60):
+    if d.subclass == "nested" and d.draw.chance(50):
         return nested_statement(d, scope)
     place = d.draw.weighted(places)
     if place == "straight":
@@ -96,7 +96,7 @@ def _loop(d: Draft, scope: Scope, place: str) -> Lines:
         else:
             header = f"for i in range({d.draw.choice((2, 3))}):"
             step = d.draw.choice((f"{name} = {name} * 0.5 + i", f"{name} = {name} - i"))
-        kind = d.draw.weighted({"carried": 6, "return": 4, "guard": 2})
+        kind = d.draw.weighted({"carried": 6, "return": 5, "guard": 2})
         if kind == "return" and scope.returns:
             body = _return(d, inner)
         elif kind == "guard":
