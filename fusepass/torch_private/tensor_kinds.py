@@ -99,7 +99,8 @@ def wrapped(value: torch.Tensor) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(value):
         return []
     names, _ = value.__tensor_flatten__()
-    return [getattr(value, name) for name in names]
+    held = (getattr(value, name) for name in names)
+    return [one for one in held if isinstance(one, torch.Tensor)]  # a DTensor holds its mesh, too
 
 
 def held_inside(value: torch.Tensor) -> list[torch.Tensor]:

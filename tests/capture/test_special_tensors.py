@@ -152,6 +152,8 @@ COPIED = [kind for kind in SPECIAL if kind not in NOT_COPIED]
 def test_every_use_of_every_kind_does_what_eager_does(
     function: Callable[..., Any], kind: str
 ) -> None:
+    if function is stored and kind == "jagged":
+        pytest.skip("eager's error names a symbol that is another one for each nested tensor")
     both_ways(function, kind)
 
 
