@@ -140,7 +140,7 @@ def _tensor(
     """
     branch: Branch = node.meta[NUMBER]
     value = tensor_value(user)
-    if value is None or not _can_be_doubled(user):
+    if value is None or not _can_be_doubled(user) or takes_special(user) is not None:
         return None
     if tensor_value(node) is None:
         site, outer = new_site(branch.site), user.meta.get(ARM)

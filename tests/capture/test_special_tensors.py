@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import fusepass
 from fusepass.testing.compare import assert_same
 
 from .side_by_side import Outcome, side_by_side
@@ -275,6 +276,48 @@ def test_the_function_of_a_subclass_may_be_a_frame_of_its_own() -> None:
         return p * hidden(x)
 
     side_by_side(program, (BASE.as_subclass(Tagged), BASE), (-BASE.as_subclass(Tagged), BASE))
+
+
+@pytest.fixture
+def distributed() -> Iterator[Callable[[Tensor], Tensor]]:
+    """Makes a DTensor of a tensor, on a mesh of one process that talks to nobody."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    yield lambda value: DTensor.from_local(value, mesh, [Replicate()])
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without distributed")
+def test_dtensors(distributed: Callable[[Tensor], Tensor]) -> None:
+    expected = {joined: "keep", written: "keep", is_asked: "keep", beside_a_choice: "keep"}
+    for function, treatment in {**expected, plain_beside_it: "where", is_raised: "sink"}.items():
+        fusepass.reset()
+        compiled = torch.compile(function, backend="fusepass", options={"codegen": "eager"})
+        for sign in (1.0, -1.0, 1.0):
+            seen = []
+            for target in (function, compiled):
+                x = distributed(sign * BASE)
+                try:
+                    seen.append([target(x, sign * BASE), x])
+                except ValueError as error:
+                    seen.append([str(error), x])
+            assert_same(seen[0], seen[1], function.__name__)
+        decisions = fusepass.last_report(compiled).to_dict()["decisions"]
+        branches = [d for d in decisions if d["rule"] == "branch"]
+        assert {d["treatment"] for d in branches} == {treatment}, branches
+        if treatment == "keep":
+            assert any("is a DTensor, a subclass" in d["reason"] for d in branches), branches
+
+
+def is_raised(x: Tensor, p: Tensor) -> Tensor:
+    if p.sum() < 0:
+        raise ValueError("negative")
+    return x * 2
 
 
 # inside transforms of torch.func
