@@ -22,14 +22,12 @@ def own_rules(fake: torch.Tensor) -> str | None:
     Returns:
         A phrase for behind "the tensor": "is a nested tensor".
     """
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(fake):
         fake = functorch.get_unwrapped(fake)
     if fake.is_nested:
         return "is a nested tensor"
-    if is_traceable_wrapper_subclass(fake):
+    if _wraps(fake):
         return _is_a(type(fake))
     if fake.layout is not torch.strided:
         return f"has the layout {fake.layout}"
@@ -40,10 +38,8 @@ def own_rules(fake: torch.Tensor) -> str | None:
 
 def rules_not_torchs(fake: torch.Tensor) -> str | None:
     """The same, or None where the rules are those of a subclass of torch's own."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
     torchs = type(fake).__module__.partition(".")[0] == "torch"
-    return None if torchs and is_traceable_wrapper_subclass(fake) else own_rules(fake)
+    return None if torchs and _wraps(fake) else own_rules(fake)
 
 
 def kind_of_fake(fake: torch.Tensor) -> str | None:
@@ -94,11 +90,10 @@ def own_rules_of(value: Any) -> str | None:
 
 def wrapped(value: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that a subclass wraps; none where a tensor holds its own numbers."""
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    if not is_traceable_wrapper_subclass(value):
+    if not _wraps(value):
         return []
-    names, _ = value.__tensor_flatten__()
+    given: Any = value
+    names, _ = given.__tensor_flatten__()
     held = (getattr(value, name) for name in names)
     return [one for one in held if isinstance(one, torch.Tensor)]  # a DTensor holds its mesh, too
 
@@ -129,3 +124,9 @@ def _other_type(fake: torch.Tensor) -> str | None:
 
 def _is_a(kind: type) -> str:
     return f"is a {kind.__name__}, a subclass of torch.Tensor"
+
+
+def _wraps(value: Any) -> bool:
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(value))
