@@ -58,7 +58,7 @@ TWO = torch.ones(2) * 2
         (with_attribute(Output(), a=ONE), with_attribute(Output(), a=TWO), "values"),
         (Slotted(ONE), Slotted(TWO), "values"),
         (ONE.to_sparse(), TWO.to_sparse(), "values"),
-        (ONE.to_sparse(), ONE, "layout"),
+        (ONE.to_sparse(), ONE, "stride"),
         (rows(ONE), rows(TWO), "values"),
         (rows(ONE), rows(ONE, TWO), "shape"),
     ],
