@@ -35,6 +35,7 @@ from fusepass.capture.remade import remake_in_arms
 from fusepass.capture.shared_inputs import settle_sharing
 from fusepass.capture.take_back import take_back
 from fusepass.capture.tested import copy_tested
+from fusepass.capture.unseen import leave_unseen
 from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
 from fusepass.report.decision import Reason
@@ -80,6 +81,7 @@ def _settled(
 
     What cannot stay as it is goes back: the frame starts again.
     """
+    leave_unseen(output_graph, frame, gm)
     late = settle_items(gm, frame, output_graph)
     late += settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, torch_private.fake_mode_of(gm))

@@ -72,14 +72,14 @@ def on_fault(translator: Any, error: Exception) -> bool:
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
-        _go_on_plain(translator, frame, Reason.GENERATOR, text)
+        go_on_plain(translator, frame, Reason.GENERATOR, text)
     if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
         text = f"Inductor cannot compile the graph with what is captured ({in_short(error)})"
-        _go_on_plain(translator, frame, Reason.INTERNAL, text)
+        go_on_plain(translator, frame, Reason.INTERNAL, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    return _go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
+    return go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:
@@ -114,7 +114,7 @@ def give_back_violating(output_graph: Any, frame: Frame) -> None:
     error = violated(output_graph)
     if error is not None:
         text = "with what is captured the frame does not hold for every size that is marked dynamic"
-        _go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)
+        go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -137,11 +137,18 @@ def _cannot_be_traced(error: Exception) -> str:
 def leave_all(translator: Any, frame: Frame, code: Reason, text: str) -> None:
     """Start the frame again without capture, if anything is captured."""
     if _decisions(frame):
-        _go_on_plain(translator, frame, code, text)
+        go_on_plain(translator, frame, code, text)
 
 
-def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
-    """Start the frame again without capture."""
+def go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
+    """Start the frame again without capture.
+
+    Args:
+        translator: Dynamo's, of the frame.
+        frame: of capture.
+        code: why.
+        text: for the report.
+    """
     kept: dict[str, Any] = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
     for site in frame.sites:
         log.kept(
@@ -151,6 +158,8 @@ def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoRe
         )
     for position, decision in frame.round_trips.items():
         log.kept(frame.compiler, dataclasses.replace(decision, treatment="keep", **kept), position)
+    for item in frame.items.values():
+        items.record_kept(frame, item, code, text)
     restart_plain(translator, text)
 
 

@@ -180,6 +180,8 @@ class Frame:
 
 
 _PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
+# Frames in which a subclass is handled as an ordinary tensor, while the graph is given the subclass.
+_OF_SUBCLASSES = ("__torch_function__", "__torch_dispatch__")
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
 
@@ -203,8 +205,8 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     if _FRAME not in held:
         frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
         if frame is not None and not torch_private.was_emptied(output_graph):
-            frame.plain = _is_plain(output_graph)
-            frame.code = output_graph.root_tx.f_code
+            code = frame.code = output_graph.root_tx.f_code
+            frame.plain = _is_plain(output_graph) or code.co_name in _OF_SUBCLASSES
     return held[_FRAME]  # type: ignore[no-any-return]
 
 

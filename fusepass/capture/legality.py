@@ -22,6 +22,7 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import copies_between_devices, is_random, written_nodes
 from fusepass.graph.gating import restrides_outputs
 from fusepass.graph.memory import memory_of
+from fusepass.graph.tensor_kinds import begins_transform
 from fusepass.graph.totality import partial_reason
 from fusepass.graph.zero_safe import zero_safe
 from fusepass.options import Options
@@ -81,7 +82,7 @@ def check_arms(arms: Nodes) -> Refusal | None:
     """
     for node in chain(*arms.values()):
         name = op_name(node) or ""
-        if name.startswith("_saved_tensors_hooks") or name.endswith("_increment_nesting"):
+        if begins_transform(name):
             text = "a transform of functions (torch.func) in an arm changes what its calls do"
             raise Refusal(Reason.UNTRACEABLE, text)
         if name in _MARKS_A_TENSOR:

@@ -33,6 +33,7 @@ from fusepass.graph.same_value import same_value
 from fusepass.graph.selected_places import select_by_masks
 from fusepass.graph.selection_counts import count_on_device, mask_behind, places_of
 from fusepass.graph.selections import lower_selections
+from fusepass.graph.tensor_kinds import follows_own_rules
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 
@@ -54,8 +55,11 @@ def on_size(translator: Any, node: fx.Node) -> bool:
         return False
     where = translator.current_instruction
     place = Place(instruction, position(translator, where), *location(translator, where))
-    if not frame.options.rule_on("masked"):
+    own = follows_own_rules(node)
+    if own is not None or not frame.options.rule_on("masked"):
         why = Reason.RULE_OFF, "switched off in options"
+        if own is not None:
+            why = Reason.UNTRACEABLE, own
         decision = _decision(Outcome.REJECTED, *why, "keep", place)
         log.kept(frame.compiler, decision, place.position)
         return False

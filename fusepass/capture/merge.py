@@ -18,6 +18,7 @@ from fusepass.capture.containers import PendingContainer, merge_containers, sett
 from fusepass.capture.numbers import is_choice
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
+from fusepass.torch_private.tensor_kinds import own_rules_of, why_not_plain
 
 
 @dataclass
@@ -139,13 +140,12 @@ def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
         return taken
     if torch_private.is_any_tensor(taken) and torch_private.is_any_tensor(other):
         same = outputs.common(taken, other)
-        if same is not None:
+        if same is not None and own_rules_of(taken) == own_rules_of(other):
             return same
-        if torch_private.is_plain_tensor(taken) and torch_private.is_plain_tensor(other):
+        why = why_not_plain(taken) or why_not_plain(other)
+        if why is None:
             return outputs.add(taken, other)
-        raise Refusal(
-            Reason.PYTHON_VALUE, f"{what} is a tensor subclass or has a sparse layout in an arm"
-        )
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} {why} in an arm")
     constant, value = torch_private.constant_of(taken)
     other_constant, other_value = torch_private.constant_of(other)
     if constant and other_constant:

@@ -22,6 +22,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture.select import ARM, BRANCH, Branch, select
 from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.tensor_kinds import takes_special
 from fusepass.graph.totality import POINTWISE, partial_reason
 from fusepass.graph.zero_safe import zero_safe
 from fusepass.report.decision import Reason
@@ -99,8 +100,8 @@ def lower_numbers(
         for user in list(node.users):
             made = _number(node, user) or _tensor(node, user, fake_mode, new_site)
             if made is None:
-                text = f"{_DIFFERS}, and more than tensor arithmetic uses it"
-                what = f"{text} ({op_name(user) or user.op})"
+                text = f"more than tensor arithmetic uses it ({op_name(user) or user.op})"
+                what = f"{_DIFFERS}, and {takes_special(user) or text}"
                 lost[node.meta[NUMBER].site] = (Reason.PYTHON_VALUE, what)
             elif NUMBER in made.meta:
                 todo.append(made)
@@ -145,7 +146,7 @@ def _tensor(
     """
     branch: Branch = node.meta[NUMBER]
     value = tensor_value(user)
-    if value is None or not _can_be_doubled(user):
+    if value is None or not _can_be_doubled(user) or takes_special(user) is not None:
         return None
     if tensor_value(node) is None:
         site, outer = new_site(branch.site), user.meta.get(ARM)

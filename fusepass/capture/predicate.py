@@ -15,6 +15,7 @@ from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.tensor_kinds import why_not_plain
 
 
 def as_bool_scalar(translator: Any, tested: Any) -> Any:
@@ -27,10 +28,9 @@ def as_bool_scalar(translator: Any, tested: Any) -> Any:
     Raises:
         Refusal: not a plain tensor, or not provably of one element.
     """
-    if not torch_private.is_plain_tensor(tested):
-        raise Refusal(
-            Reason.PREDICATE, "the tensor tested is a subclass, sparse or not an ordinary tensor"
-        )
+    why = why_not_plain(tested)
+    if why is not None:
+        raise Refusal(Reason.PREDICATE, f"the tensor tested {why}")
     fake = tensor_value(tested.as_proxy().node)
     if fake is None or not all(torch_private.known_equal(size, 1) for size in fake.shape):
         shape = "unknown" if fake is None else tuple(fake.shape)

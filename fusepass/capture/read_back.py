@@ -30,12 +30,9 @@ from fusepass.graph.number_use import SUPPORTED
 from fusepass.graph.number_uses import takes_any_number
 from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
-from fusepass.torch_private.graphs import is_transformed
+from fusepass.torch_private.tensor_kinds import is_transformed, own_rules_of
 
 _MOST_OF_A_LIST = 32  # numbers that ``tolist`` may read
-_TRANSFORMED = Refusal(
-    Reason.UNTRACEABLE, "it is read inside torch.vmap or torch.func.functionalize"
-)
 
 
 def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
@@ -49,8 +46,9 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     if not all(torch_private.known_equal(n, 1) for n in held.shape):
         text = "a tensor of another number of elements than one is no number, which raises"
         return _read(translator, frame, held, Refusal(Reason.PARTIAL_OP, text), read)
-    if is_transformed(held):
-        return _read(translator, frame, held, _TRANSFORMED, read)
+    special = _special(tensor, held)
+    if special is not None:
+        return _read(translator, frame, held, special, read)
     forbidden = _forbidden(translator, frame, held)
     if forbidden is not None and not _wanted(translator, frame, messages=True):
         return _read(translator, frame, held, forbidden, read)
@@ -73,9 +71,7 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
     held = tensor_value(torch_private.node_of(tensor))
     if frame is None or frame.in_message or held is None:
         return read()
-    forbidden = _forbidden(translator, frame, held)
-    if is_transformed(held):
-        forbidden = _TRANSFORMED
+    forbidden = _special(tensor, held) or _forbidden(translator, frame, held)
     count = held.numel()
     if forbidden is None and not (type(count) is int and count <= _MOST_OF_A_LIST):
         text = f"tolist reads more than {_MOST_OF_A_LIST} numbers, or an unknown number of them"
@@ -103,6 +99,17 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
 def is_number(dtype: torch.dtype) -> bool:
     """Whether ``item`` of a tensor of this dtype is a number that other dtypes hold as well."""
     return dtype in SUPPORTED
+
+
+def _special(tensor: Any, held: torch.Tensor) -> Refusal | None:
+    """Why a number of a tensor is read by the tensor's own rules, or inside a transform only."""
+    if is_transformed(held):
+        text = "it is read inside torch.vmap or torch.func.functionalize"
+        return Refusal(Reason.UNTRACEABLE, text)
+    own = own_rules_of(tensor)
+    if own is None:
+        return None
+    return Refusal(Reason.PYTHON_VALUE, f"the tensor that it is read from {own}")
 
 
 def _forbidden(translator: Any, frame: Frame, held: torch.Tensor) -> Refusal | None:

@@ -20,6 +20,7 @@ from fusepass.capture import emit
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.tensor_kinds import why_not_plain
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,9 @@ class Writer:
         return WHOLE if own_class or function in _AS_THEY_ARE else OPERAND
 
     def _tensor(self, tracked: Any, look: str) -> Recipe:
-        if not torch_private.is_plain_tensor(tracked):
-            raise Refusal(self.reason, "the message needs a tensor subclass or a sparse tensor")
+        why = why_not_plain(tracked)
+        if why is not None:
+            raise Refusal(self.reason, f"the message needs a tensor that {why}")
         node = tracked.as_proxy().node
         value = tensor_value(node)
         if look == FORMAT:

@@ -26,6 +26,7 @@ from fusepass.graph import cost, gating
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, is_state_change, written_nodes
 from fusepass.graph.memory import memories
+from fusepass.graph.tensor_kinds import follows_own_rules
 from fusepass.report.decision import Reason
 
 
@@ -119,7 +120,7 @@ def _can_be_remade(held: _Graph, node: fx.Node) -> bool:
         return False
     if node.target is select or op_name(node) is None or is_random(node):
         return False
-    if is_state_change(node) or written_nodes(node):
+    if is_state_change(node) or written_nodes(node) or follows_own_rules(node) is not None:
         return False
     if any("example_value" not in source.meta for source in node.all_input_nodes):
         return False  # the body of a function with a backward of its own

@@ -24,6 +24,7 @@ from fusepass.graph.failures import may_fail
 from fusepass.graph.memory import memories
 from fusepass.graph.overlap import own_places
 from fusepass.report.decision import Reason
+from fusepass.torch_private.tensor_kinds import kind_of_fake
 
 _MAX_SAVED = 1 << 26  # bytes: a copy of more per call may cost more than the graph break
 Lost = dict[int, tuple[Reason, str]]
@@ -130,8 +131,11 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
             return "the shape of an input"
         for root in roots:
             value = tensor_value(root)
-            if value is None or not torch_private.is_plain_fake(value):
-                return "a tensor of an unusual kind"
+            if value is None:
+                return "something unknown"
+            kind = kind_of_fake(value)
+            if kind is not None:
+                return f"a tensor that {kind}"
             if value.requires_grad:
                 return "a tensor that requires grad"
             if not own_places(value):

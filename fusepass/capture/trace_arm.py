@@ -22,6 +22,7 @@ from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.capture.region import EXIT, RETURNS
 from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
+from fusepass.graph.tensor_kinds import takes_special
 from fusepass.report.decision import Reason
 
 
@@ -115,6 +116,8 @@ def _trace(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
     nodes = [n for n in nodes if not (is_sink(n) or is_line(n) or only_for_message(n))]
+    for why in filter(None, map(takes_special, nodes)):
+        raise Refusal(Reason.UNTRACEABLE, f"in an arm, {why}")
     forget_counts(nodes)
     held = torch_private.iterator_states([iterator for iterator, _ in before.iterators])
     return Arm(bindings, translator.instruction_pointer, nodes, held, writes)

@@ -17,6 +17,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.memory import memory_of
+from fusepass.graph.tensor_kinds import follows_own_rules
 from fusepass.graph.totality import overlaps_itself
 
 
@@ -60,6 +61,9 @@ def why_kept(node: fx.Node, *, exact: bool) -> str | None:
     """
     if not is_masked_store(node):
         return "it is no store through one mask"
+    own = follows_own_rules(node)
+    if own is not None:
+        return own
     target, index, source = node.args
     value, held = tensor_value(target), tensor_value(source)
     if value is None or overlaps_itself(target):  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import RANDOM_OPS, is_random
+from fusepass.torch_private.tensor_kinds import held_inside
 
 _HANDS_BACK = frozenset(name for name in RANDOM_OPS if "dropout" in name)
 
@@ -28,12 +29,13 @@ def memory_of(node: object) -> int | None:
 
 
 def memories(nodes: Iterable[object]) -> list[int]:
-    """Memory of every tensor the nodes stand for, those inside tuples included."""
+    """Memory of every tensor the nodes stand for, those inside tuples and subclasses included."""
     found: list[int] = []
     for node in nodes:
         key = memory_of(node)
-        if key is not None:
-            found.append(key)
+        value = tensor_value(node)
+        if key is not None and value is not None:
+            found += [key, *map(torch_private.storage_key, held_inside(value))]
         elif isinstance(node, fx.Node):
             parts = node.meta.get("example_value")
             if isinstance(parts, (tuple, list)):

@@ -164,8 +164,11 @@ def power(use: Use) -> None:
         raise Unfit(Reason.INEXACT, f"a power of {name_of(common)} is rounded in between or not")
     base = given if x.dtype == common else use.record("to", given, common)
     exponent = number.on(x.device, common)
-    if x.device.type == "cpu" and number.kind == "float":
+    if x.device.type == "cpu":
         exact = torch.promote_types(number.dtype_on(x.device), common) == common
+        if number.kind != "float":  # an odd one must stay odd
+            held = number.range.within(2 / torch.finfo(common).eps)
+            exact = held or common is torch.float64
         if not exact:
             text = f"a Python exponent is a double to the CPU's kernel, a tensor {name_of(common)}"
             raise Unfit(Reason.INEXACT, text)

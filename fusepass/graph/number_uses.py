@@ -23,8 +23,9 @@ from fusepass.graph.number_scaled import alpha, leaky_relu, lerp, scaled_product
 from fusepass.graph.number_trial import refuse_kinds
 from fusepass.graph.number_use import Use
 from fusepass.graph.recording import Recorder
+from fusepass.graph.tensor_kinds import follows_own_rules
 from fusepass.report.decision import Reason
-from fusepass.torch_private.graphs import is_transformed
+from fusepass.torch_private.tensor_kinds import is_transformed
 
 
 def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> None:
@@ -51,6 +52,9 @@ def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> Non
     value = tensor_value(node) if name != "setitem" else tensor_value(node.args[0])
     if handler is None or given is None or value is None or "out" in given:
         raise _no_handler(node, name, held)
+    own = follows_own_rules(node)
+    if own is not None:
+        raise Unfit(Reason.PYTHON_VALUE, f"{own}: it may need the number itself")
     operands = [tensor_value(operand) for operand in node.all_input_nodes]
     if any(fake is not None and is_transformed(fake) for fake in [value, *operands]):
         raise Unfit(Reason.UNTRACEABLE, f"{name} is inside torch.vmap or torch.func.functionalize")

@@ -15,6 +15,7 @@ from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.history import History
 from fusepass.graph.questions import Questions, Steps
+from fusepass.graph.tensor_kinds import follows_own_rules
 
 Held = tuple[fx.Node, int]  # what a node holds at a moment of a history
 
@@ -102,6 +103,7 @@ class SameValues:
             and not is_random(a)
             and not written_nodes(a)
             and _same_kind(a, b)
+            and follows_own_rules(a) is None
             and self.history.holds(*first)
             and self.history.holds(*second)
         )

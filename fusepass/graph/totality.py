@@ -21,6 +21,7 @@ from fusepass.graph.dtype_trial import dtype_reason
 from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
+from fusepass.graph.tensor_kinds import begins_transform, may_do_anything
 
 POINTWISE = frozenset(
     """
@@ -133,6 +134,11 @@ def partial_reason(node: fx.Node) -> str | None:
 
 def reason_of_values(node: fx.Node, name: str) -> str | None:
     """Why a call of this name may fail, whatever its dtypes are and wherever it writes, or None."""
+    own = may_do_anything(node)
+    if own is not None:
+        return own
+    if begins_transform(name):
+        return "a transform of functions (torch.func) begins"
     if name in _CONDITIONAL:
         return _CONDITIONAL[name](node)
     if name in TOTAL:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fusepass import torch_private
+from fusepass.torch_private.tensor_kinds import wrapped
 
 
 class Difference(AssertionError):
@@ -97,11 +98,14 @@ def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
 
 def facts(tensor: Tensor) -> dict[str, Any]:
     """What a program can ask of a tensor besides its values."""
+    if tensor.is_nested:  # sizes of rows are other symbols for each tensor that is made
+        return {"type": type(tensor), "requires_grad": tensor.requires_grad}
+    strided = tensor.layout is torch.strided
     return {
         "type": type(tensor),
         "dtype": tensor.dtype,
         "shape": tuple(tensor.shape),
-        "stride": tensor.stride(),
+        "stride": tensor.stride() if strided else None,
         "device": tensor.device,
         "layout": tensor.layout,
         "requires_grad": tensor.requires_grad,
@@ -142,7 +146,11 @@ def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_sa
         raise Difference("structure", path, kinds)
     if isinstance(eager, Tensor):
         assert_same_facts(eager, compiled, path)
-        values(eager, compiled, path)
+        pairs = list(zip(_inside(eager), _inside(compiled), strict=True))
+        for index, (one, other) in enumerate(pairs):
+            assert_same(one, other, f"{path}.inside[{index}]", values)
+        if not pairs:
+            values(eager.as_subclass(Tensor), compiled.as_subclass(Tensor), path)
     elif isinstance(eager, Mapping):
         if list(eager) != list(compiled):
             raise Difference("structure", path, f"keys {list(eager)} vs {list(compiled)}")
@@ -171,7 +179,24 @@ def sharing(*values: Any) -> dict[str, list[int]]:
     every = list(tensors(values))
     kinds = {
         "objects": [id(tensor) for tensor in every],
-        "storages": [torch_private.storage_key(tensor) for tensor in every],
+        "storages": [torch_private.storage_key(_innermost(tensor)) for tensor in every],
         "containers": [id(container) for container in containers(values)],
     }
     return {name: [ids.index(one) for one in ids] for name, ids in kinds.items()}
+
+
+def _inside(tensor: Tensor) -> list[Tensor]:
+    """What a tensor is made of, as tensors; nothing where it holds its own numbers."""
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return list(tensor.unbind())
+    if tensor.is_quantized:
+        return [tensor.int_repr()]
+    if tensor.layout is torch.strided or tensor.layout is torch.jagged:
+        return wrapped(tensor)
+    return [tensor.to_dense()]
+
+
+def _innermost(tensor: Tensor) -> Tensor:
+    """The first tensor inside a subclass that has memory of its own."""
+    inner = wrapped(tensor)
+    return _innermost(inner[0]) if inner else tensor

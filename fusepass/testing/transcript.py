@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from fusepass.errors import CaptureFault
+
 _COMPILER = ("torch", "fusepass")  # loggers of theirs tell of compiling, which eager does not do
 _NATIVE = "(Triggered internally at "  # ends warnings of torch's own, which compiled code may drop
 
@@ -44,9 +46,15 @@ class Said:
 
 @dataclass
 class Transcript:
-    """Everything said so far, oldest first; text written in pieces is one piece."""
+    """Everything said so far, oldest first; text written in pieces is one piece.
+
+    Attributes:
+        said: what the program said.
+        faults: what fusepass said of faults of its own (``CaptureFault``).
+    """
 
     said: list[Said] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     def add(self, one: Said) -> None:
         """Take one more."""
@@ -130,6 +138,8 @@ def _shows(transcript: Transcript) -> Any:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        if issubclass(category, CaptureFault):
+            transcript.faults.append(str(message))
         module = category.__module__.split(".")[0]
         if module in _COMPILER or _NATIVE in str(message) or _of_compiler(filename):
             return

@@ -154,7 +154,6 @@ from fusepass.torch_private.stack import (
     is_any_tensor,
     is_existing_mutation,
     is_generator_frame,
-    is_plain_fake,
     is_plain_tensor,
     new_scope,
     node_of,
@@ -173,6 +172,7 @@ from fusepass.torch_private.stack import (
     wrap_call,
     wrap_tensor,
 )
+from fusepass.torch_private.tensor_kinds import is_plain_fake
 from fusepass.torch_private.tracing import (
     evaluated_size,
     faking,

@@ -155,23 +155,13 @@ def has_unbacked_size(fake: torch.Tensor) -> bool:
 def storage_key(fake: torch.Tensor) -> int:
     """Identity of the memory behind a (fake) tensor: equal for views of one another.
 
-    A tensor inside a functorch transform has no storage to ask for and gets an identity of its own.
+    A tensor inside a functorch transform, or a sparse one, has no storage to ask for and gets an
+    identity of its own.
     """
     try:
         return int(fake.untyped_storage()._cdata)
-    except NotImplementedError:
+    except (NotImplementedError, RuntimeError):
         return id(fake)
-
-
-def is_transformed(fake: torch.Tensor) -> bool:
-    """Whether a tensor is that of each row inside ``torch.vmap``, or inside ``functionalize``.
-
-    It is what it is in the transform only: behind that nothing can be computed of it.
-    """
-    functorch = torch._C._functorch
-    while functorch.is_gradtrackingtensor(fake):  # by itself it is as good as what it wraps
-        fake = functorch.get_unwrapped(fake)
-    return bool(functorch.is_batchedtensor(fake) or functorch.is_functionaltensor(fake))
 
 
 def cond_operator() -> Any:

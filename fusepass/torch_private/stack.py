@@ -12,24 +12,12 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.graphs import known_equal
+from fusepass.torch_private.tensor_kinds import why_not_plain
 
 
 def is_plain_tensor(value: Any) -> bool:
     """Whether a tracked value is an ordinary strided tensor (no subclass, no sparse layout)."""
-    from torch._dynamo.variables import TensorVariable
-
-    if type(value) is not TensorVariable:
-        return False
-    fake = value.proxy.node.meta.get("example_value")
-    return isinstance(fake, torch.Tensor) and is_plain_fake(fake)
-
-
-def is_plain_fake(fake: torch.Tensor) -> bool:
-    """Whether a fake tensor stands for an ordinary strided tensor."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    kind = type(fake)
-    return issubclass(kind, (FakeTensor, torch.nn.Parameter)) and fake.layout is torch.strided
+    return is_any_tensor(value) and why_not_plain(value) is None
 
 
 def tensor_on_top(translator: Any) -> Any:

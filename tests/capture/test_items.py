@@ -326,6 +326,10 @@ def a_power_of_two(x: Tensor) -> Tensor:
     return x * 2 ** (x > 0).sum().item()
 
 
+def to_a_power_that_may_be_odd(x: Tensor) -> Tensor:
+    return x ** x.long().sum().item()
+
+
 def complex_number(x: Tensor) -> Tensor:
     return x * (x.sum() * 1j).item()
 
@@ -353,6 +357,7 @@ def compared_in_a_loop(x: Tensor) -> Tensor:
         (a_long_list, "python_value"),
         (a_power_of_two, "python_value"),
         (complex_number, "python_value"),
+        (to_a_power_that_may_be_odd, "inexact"),
     ],
 )
 def test_read(program: Callable[[Tensor], Any], reason: str) -> None:

@@ -37,6 +37,10 @@ def with_attribute(value: Any, **attributes: Any) -> Any:
     return value
 
 
+def rows(*parts: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor(list(parts), layout=torch.jagged)
+
+
 ONE = torch.ones(2)
 TWO = torch.ones(2) * 2
 
@@ -53,6 +57,10 @@ TWO = torch.ones(2) * 2
         (Output(a=ONE), with_attribute(Output(a=ONE), a=ONE), "structure"),
         (with_attribute(Output(), a=ONE), with_attribute(Output(), a=TWO), "values"),
         (Slotted(ONE), Slotted(TWO), "values"),
+        (ONE.to_sparse(), TWO.to_sparse(), "values"),
+        (ONE.to_sparse(), ONE, "stride"),
+        (rows(ONE), rows(TWO), "values"),
+        (rows(ONE), rows(ONE, TWO), "shape"),
     ],
 )
 def test_differences(one: Any, other: Any, kind: str) -> None:

@@ -102,6 +102,9 @@ class Draft:
         imports: of the standard library, as statements.
         logs: whether the program has a logger.
         rounded: whether compiled code may add up in another order.
+        shared: the argument that shares memory with another one, or with the host; "" if none does.
+        held: whether the inputs are made of the host's state.
+        subclass: of torch.Tensor, an argument of which the program has; "" if it has none.
     """
 
     def __init__(self, draw: Draw, budget: int = 0, trips: int = 0) -> None:
@@ -111,7 +114,8 @@ class Draft:
         self.shape: tuple[int, ...] = draw.choice([(3,), (2, 3)])
         self.dtype = draw.weighted({"float32": 6, "float64": 1})
         self.imports: set[str] = set()
-        self.logs = self.rounded = False
+        self.logs = self.rounded = self.held = False
+        self.shared = self.subclass = ""
         self.arguments: dict[str, Argument] = {}
         self.definitions: dict[str, Lines] = {}
         self.attributes: dict[str, str] = {}

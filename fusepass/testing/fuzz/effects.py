@@ -77,6 +77,8 @@ def effect(d: Draft, scope: Scope, *, both: bool | None = None) -> Effect:
     if both is False:
         kinds = {k: w for k, w in kinds.items() if k not in _BOTH}
     kind = d.draw.weighted(kinds)
+    if d.shared and d.draw.chance(35):
+        kind = "write_argument"
     d.tag(kind)
     if kind.startswith("write_"):
         return _write(d, scope, kind, both)
@@ -117,7 +119,7 @@ def _write(d: Draft, scope: Scope, kind: str, both: bool | None) -> Effect:
 def _target(d: Draft, scope: Scope, kind: str) -> str:
     """What is written to; autograd must not need its old value."""
     if kind == "write_argument":
-        return d.data(d.draw.choice(("state", "cache")), grad=False)
+        return d.shared or d.data(d.draw.choice(("state", "cache")), grad=False)
     if kind == "write_buffer":
         return d.buffer(d.draw.choice(("running", "seen")))
     if kind == "write_attribute":

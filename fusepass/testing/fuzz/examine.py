@@ -30,7 +30,7 @@ class Failure:
     Attributes:
         context: ``inference`` or ``training``.
         call: number of the input set, from 0.
-        kind: what differs.
+        kind: what differs; ``capture fault`` where fusepass warned of a fault of its own.
         path: where.
         text: how.
         dynamo: the same difference is there with ``backend="eager"`` (``"inductor"`` if code is
@@ -155,6 +155,8 @@ def _compare(
                 found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
         reference = None if truth is None else call(truth, index, context)
         try:
+            if got.faults:
+                raise Difference("capture fault", "call", got.faults[0])
             if wanted.said != got.said and without_names(wanted.said) == without_names(got.said):
                 said = f"eager said {wanted.said}; compiled {got.said}"
                 named = named or Failure(context, index, "printed text", "call", said)

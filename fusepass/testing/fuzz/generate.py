@@ -7,6 +7,8 @@ from fusepass.testing.fuzz.draw import Draw, RandomDraw
 from fusepass.testing.fuzz.effects import shown
 from fusepass.testing.fuzz.places import statement, trip_statement
 from fusepass.testing.fuzz.program import Program, Site
+from fusepass.testing.fuzz.sharing import share, written
+from fusepass.testing.fuzz.subclasses import subclass
 from fusepass.testing.fuzz.values import data, fresh
 
 _RETURNS = {"{0}": 6, "({0}, x)": 2, "[{0}]": 1, '{{"out": {0}}}': 1}
@@ -42,6 +44,8 @@ def _body(d: Draft) -> Lines:
     scope.add(d.data("x", grad=d.training), result=False)
     if d.draw.chance(40):
         scope.add(d.data("w", grad=d.training and d.draw.chance(70)), result=False)
+    share(d, scope)
+    subclass(d, scope)
     lines: Lines = []
     if d.draw.chance(50):
         name = d.fresh("h", scope)
@@ -59,6 +63,10 @@ def _body(d: Draft) -> Lines:
             lines += statement(d, scope)
         else:
             lines += trip_statement(d, scope)
+        lines += written(d, scope)
+    for shape, holds in (("shared_memory", d.shared), ("subclass", d.subclass)):
+        if holds:
+            _everywhere(d, shape)
     if printing:
         lines.append(shown(d, scope, "end"))
         _everywhere(d, "print_outside")
@@ -107,7 +115,8 @@ def _text(d: Draft, body: Lines, name: str) -> Program:
         lines += ["", "", "class Model(nn.Module):"]
         lines += indented(["def __init__(self):", *indented(init)])
         lines += ["", *indented([f"def forward(self, {arguments}):", *indented(body)])]
-        make = ["torch.manual_seed(0)", "model = Model()", "return model, model"]
+        held = ["global HELD", "HELD = model"] if d.held else []
+        make = ["torch.manual_seed(0)", "model = Model()", *held, "return model, model"]
     else:
         function = [f"def program({arguments}):", *indented(body)]
         make = [*function, "", "return program, None"]

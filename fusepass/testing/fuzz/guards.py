@@ -7,7 +7,7 @@ from fusepass.testing.fuzz.effects import KINDS
 from fusepass.testing.fuzz.predicates import control
 from fusepass.testing.fuzz.values import data, fresh
 
-GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 11, "partial_guard": 5, "writes": 5}
+GUARDS = {"masked": 10, "raise": 3, "assert": 9, "partial": 13, "partial_guard": 5, "writes": 5}
 _ERRORS = ("ValueError", "RuntimeError", "IndexError", "Unstable")
 _UNSTABLE = [
     "class Unstable(ArithmeticError):",
@@ -28,14 +28,15 @@ def guard(d: Draft, scope: Scope) -> Lines:
         return _before_partial(d, scope)
     if kind == "writes":
         return _between_writes(d, scope)
-    lines = _check(d, scope, kind)
+    lines = check(d, scope, kind)
     if d.budget > 0 and d.draw.chance(50):
         d.sites[-1].shapes.add("raises_in_order")
-        lines += _check(d, scope, d.draw.choice(("raise", "assert")), "raises_in_order")
+        lines += check(d, scope, d.draw.choice(("raise", "assert")), "raises_in_order")
     return lines
 
 
-def _check(d: Draft, scope: Scope, kind: str, *shapes: str) -> Lines:
+def check(d: Draft, scope: Scope, kind: str, *shapes: str) -> Lines:
+    """A ``raise`` or an ``assert``, for inputs that are bad."""
     here = scope.around()
     if kind == "assert":
         with d.site("assert", *shapes) as mark:
@@ -119,7 +120,7 @@ def _between_writes(d: Draft, scope: Scope) -> Lines:
     return lines
 
 
-def _index(d: Draft) -> str:
+def index_argument(d: Draft) -> str:
     """An argument of indices into the first axis; out of range in one input set."""
     size = d.shape[0]
     inside = [str(i % size) for i in range(size)]
@@ -129,7 +130,8 @@ def _index(d: Draft) -> str:
     return d.argument("index", *(f"torch.tensor([{one}])" for one in sets))
 
 
-def _lookup(d: Draft, operand: str, index: str) -> str:
+def lookup(d: Draft, operand: str, index: str) -> str:
+    """Rows of an operand by indices, which raises where one is out of range."""
     size, rest = d.shape[0], len(d.shape) > 1
     choices = [f"{operand}.index_select(0, {index})", f"{operand}[{index}]"]
     if rest:
@@ -152,7 +154,7 @@ def failing(d: Draft, scope: Scope) -> str:
 def _before_partial(d: Draft, scope: Scope) -> Lines:
     """A raise that guards an operation on the indices it checks."""
     here = scope.around()
-    index, bound = _index(d), d.shape[0]
+    index, bound = index_argument(d), d.shape[0]
     with d.site("raise", "raise_before_partial", "bool_tensor", "shape_0d") as mark:
         message = d.draw.choice(
             (f'f"index {{{index}.max()}} of {bound}"', f'f"{{{index}.tolist()}}"')
@@ -165,7 +167,7 @@ def _before_partial(d: Draft, scope: Scope) -> Lines:
             test = d.draw.choice((f"{index}.max() >= {bound}", f"({index} >= {bound}).any()"))
             check = [f"if {test}:{mark}", *indented([f"raise IndexError({message})"])]
     name = d.fresh("y")
-    lines = [*here.pre, *check, f"{name} = {_lookup(d, d.draw.choice(scope.data), index)}"]
+    lines = [*here.pre, *check, f"{name} = {lookup(d, d.draw.choice(scope.data), index)}"]
     scope.add(name)
     return lines
 
@@ -179,12 +181,12 @@ def _partial_arm(d: Draft, scope: Scope) -> Lines:
     with d.site("if_else" if otherwise else "else_less", kind, "leaves_tensor") as mark:
         operand = d.draw.choice(here.data)
         if kind == "partial_index":
-            index = _index(d)
+            index = index_argument(d)
             d.tag("bool_tensor", "shape_0d")
             test = d.draw.choice(
                 (f"{index}.max() < {d.shape[0]}", f"({index} < {d.shape[0]}).all()")
             )
-            taken = _lookup(d, operand, index)
+            taken = lookup(d, operand, index)
         else:
             den = d.argument("parts", *(f"torch.tensor({n})" for n in d.spread("2", "0")))
             d.tag("int_tensor", "shape_0d")

@@ -22,11 +22,11 @@ KINDS = {
     "leaves_tuple": 7,
     "leaves_list": 8,
     "leaves_dict": 8,
-    "leaves_namedtuple": 7,
+    "leaves_namedtuple": 8,
     "leaves_dataclass": 7,
     "leaves_number": 8,
     "leaves_constant": 8,
-    "leaves_dead": 7,
+    "leaves_dead": 8,
     "mismatch": 1,
 }
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusepass.testing.fuzz import trips
+from fusepass.testing.fuzz.attempts import attempt
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented, renamed
 from fusepass.testing.fuzz.forms import branch, carried
 from fusepass.testing.fuzz.guards import failing, guard
 from fusepass.testing.fuzz.predicates import predicate
+from fusepass.testing.fuzz.subclasses import nested_statement
 from fusepass.testing.fuzz.values import data
 
 PLACES = {
@@ -21,12 +23,15 @@ PLACES = {
     "lambda": 4,
     "generator": 5,
     "try": 5,
+    "attempt": 5,
 }
 
 
 def statement(d: Draft, scope: Scope) -> Lines:
     """A site with all that stands around it."""
     places = {k: w for k, w in PLACES.items() if d.module or k != "layer_loop"}
+    if d.subclass == "nested" and d.draw.chance(50):
+        return nested_statement(d, scope)
     place = d.draw.weighted(places)
     if place == "straight":
         return nested(d, scope)
@@ -34,6 +39,8 @@ def statement(d: Draft, scope: Scope) -> Lines:
         return _lambda(d, scope)
     if place == "try":
         return _try(d, scope)
+    if place == "attempt":
+        return attempt(d, scope, nested)
     if place.endswith("loop"):
         return _loop(d, scope, place)
     if place == "generator":
@@ -48,6 +55,7 @@ TRIP_PLACES = {
     "closure": 4,
     "method": 5,
     "try": 5,
+    "attempt": 4,
     "no_grad": 6,
 }
 
@@ -63,6 +71,8 @@ def trip_statement(d: Draft, scope: Scope) -> Lines:
         return trips.quietly(d, scope)
     if place == "try":
         return _try(d, scope, trips.trip)
+    if place == "attempt":
+        return attempt(d, scope, trips.trip)
     return _function(d, scope, place, trips.trip)
 
 
@@ -86,7 +96,7 @@ def _loop(d: Draft, scope: Scope, place: str) -> Lines:
         else:
             header = f"for i in range({d.draw.choice((2, 3))}):"
             step = d.draw.choice((f"{name} = {name} * 0.5 + i", f"{name} = {name} - i"))
-        kind = d.draw.weighted({"carried": 6, "return": 4, "guard": 2})
+        kind = d.draw.weighted({"carried": 6, "return": 5, "guard": 2})
         if kind == "return" and scope.returns:
             body = _return(d, inner)
         elif kind == "guard":

@@ -22,6 +22,7 @@ from fusepass.testing.compare import (
 from fusepass.testing.fuzz.exact import doubled, in_float64, moved, same_text, values_within
 from fusepass.testing.fuzz.program import Loaded
 from fusepass.testing.transcript import Said, recorded
+from fusepass.torch_private.tensor_kinds import wrapped
 
 CONTEXTS = ("inference", "training")
 Error = tuple[type[BaseException], str] | None
@@ -37,6 +38,7 @@ class Seen:
     error: Error = None
     raised: BaseException | None = None
     said: list[Said] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     rng: dict[str, Tensor] = field(default_factory=dict)
     grad_mode: bool = True
     grads: list[Tensor | None] = field(default_factory=list)
@@ -82,7 +84,7 @@ def call(one: Side, index: int, context: str) -> Seen:
         except Exception as error:  # noqa: BLE001 - programs raise what they like; it is compared
             seen.raised = error
             seen.error = (type(error), str(error))
-    seen.said = transcript.said
+    seen.said, seen.faults = transcript.said, transcript.faults
     seen.rng = _random_state()
     seen.grad_mode = torch.is_grad_enabled()
     seen.state = state_of(one.owner)
@@ -106,12 +108,14 @@ def _random_state() -> dict[str, Tensor]:
 def _backward(result: Any) -> None:
     outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
     generator = torch.Generator().manual_seed(11)
-    given = [
-        torch.randn(out.shape, generator=generator, dtype=torch.float32).to(out.device, out.dtype)
-        for out in outputs
-    ]
+    given = [torch.ones_like(out) if wrapped(out) else _random(out, generator) for out in outputs]
     if outputs:
         torch.autograd.backward(outputs, given)
+
+
+def _random(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float32)
+    return drawn.to(like.device, like.dtype)
 
 
 def state_of(owner: Any) -> Any:

@@ -26,6 +26,7 @@ SHAPES = {
     "generator": "in a generator",
     "while": "while on a tensor",
     "try": "try / except around the branch",
+    "attempt": "beside an operation that may fail in a try",
     # predicates
     "bool_tensor": "a bool tensor is tested",
     "int_tensor": "an int tensor is tested",
@@ -85,6 +86,9 @@ SHAPES = {
     "print_outside": "print outside the arms",
     "partial_index": "index_select, gather or indexing in an arm",
     "partial_division": "integer division in an arm",
+    # what is handed over
+    "shared_memory": "two arguments, or one and the module's state, share memory",
+    "subclass": "an argument is a subclass of torch.Tensor",
 }
 
 TRIPS = {

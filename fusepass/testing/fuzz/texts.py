@@ -7,11 +7,11 @@ from fusepass.testing.fuzz.numbers import given, read
 from fusepass.testing.fuzz.values import data, fresh
 
 FORMS = {
-    "print_tensor": 4,
+    "print_tensor": 5,
     "print_number": 5,
     "print_formatted": 4,
     "print_container": 4,
-    "logged": 4,
+    "logged": 5,
     "warned": 5,
     "print_moment": 5,
     "print_between": 4,

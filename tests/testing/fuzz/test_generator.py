@@ -37,6 +37,13 @@ def test_every_shape_is_drawn_often(drawn: list[Program]) -> None:
         assert not {shape: share for shape, share in shares.items() if share < 0.03}
 
 
+def test_every_kind_of_argument_is_drawn(drawn: list[Program]) -> None:
+    texts = ["base[:]", "base[1 :", ".detach()", "base.data", ".expand(", "base.as_strided("]
+    texts += ["HELD.seen", "HELD.weight", "class Two", "class Tagged", "layout=torch.jagged"]
+    missing = [text for text in texts if not any(text in one.source for one in drawn)]
+    assert not missing
+
+
 def test_programs_are_short_and_name_their_sites(drawn: list[Program]) -> None:
     for program in drawn:
         compile(program.source, "<program>", "exec")

@@ -73,6 +73,18 @@ def compile_that_loses_writes(for_backend: str) -> Any:
     return wrong_compile
 
 
+def test_a_fault_of_ours_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    assert examine(Program(WRITES)).failure is None
+    monkeypatch.setattr("fusepass.capture.hooks.fork", fails)
+    found = examine(Program(WRITES)).failure
+    assert found is not None
+    assert (found.kind, found.dynamo) == ("capture fault", False)
+    assert "ours" in found.text
+
+
 def no_report(_: Any) -> None:
     raise NoReport("program")
 
