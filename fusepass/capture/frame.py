@@ -190,8 +190,10 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     held = output_graph.__dict__
     if _FRAME not in held:
         frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
-        if frame is not None and not torch_private.was_emptied(output_graph):
-            frame.plain = bool(torch_private.kept_between_restarts(output_graph, _PLAIN, list))
+        if frame is not None:  # one that capture was not asked about before it ended is plain
+            frame.plain = torch_private.was_emptied(output_graph) or bool(
+                torch_private.kept_between_restarts(output_graph, _PLAIN, list)
+            )
     return held[_FRAME]  # type: ignore[no-any-return]
 
 
