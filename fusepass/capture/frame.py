@@ -204,7 +204,9 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     held = output_graph.__dict__
     if _FRAME not in held:
         frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
-        if frame is not None and not torch_private.was_emptied(output_graph):
+        if frame is not None and torch_private.was_emptied(output_graph):
+            frame.plain = True  # it ended before capture was asked anything
+        elif frame is not None:
             code = frame.code = output_graph.root_tx.f_code
             frame.plain = _is_plain(output_graph) or code.co_name in _OF_SUBCLASSES
     return held[_FRAME]  # type: ignore[no-any-return]

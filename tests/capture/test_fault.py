@@ -263,6 +263,45 @@ def test_a_call_that_fails_for_an_empty_tensor_is_no_fault_of_ours(program: Any,
     assert "internal" not in {d.reason_code for d in decisions}
 
 
+class NotTaken(torch.Tensor):
+    """A tensor around another that cannot be taken apart, so no frame that is given one traces."""
+
+    part: Tensor
+
+    @staticmethod
+    def __new__(cls, part: Tensor) -> NotTaken:
+        made = torch.Tensor._make_wrapper_subclass(cls, part.shape, dtype=part.dtype)
+        made.part = part
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        raise ValueError("not to be taken apart")
+
+    @staticmethod
+    def __tensor_unflatten__(parts: Any, context: Any, size: Any, stride: Any) -> NotTaken:
+        return NotTaken(parts["part"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        return cls(func(args[0].part, *args[1:]))
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_an_error_before_anything_is_captured_is_dynamos_own(fullgraph: bool) -> None:
+    def program(x: Tensor) -> Tensor:
+        return x * 2
+
+    def raised(**how: Any) -> tuple[type[Exception], str]:
+        torch._dynamo.reset()
+        compiled = torch.compile(program, fullgraph=fullgraph, **how)
+        with pytest.raises(Exception, match="not to be taken apart") as error:
+            compiled(NotTaken(X))
+        return error.type, str(error.value)
+
+    want = raised(backend="eager")
+    assert raised(backend="fusepass", options={"codegen": "eager"}) == want
+
+
 def test_a_wrong_call_of_ours_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A select that is out of range, recorded where a number is turned into a truth value."""
     own = torch_private.wrap_call
