@@ -1,0 +1,22 @@
+"""Graphs are steered round Inductor's faults: which means acts where."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from fusepass.faults.copies import copy_swapped, keep_copies
+from fusepass.faults.own_kernels import use_own_kernels
+from fusepass.faults.rewrites import write_out
+from fusepass.faults.scans import hide_scans, show_scans
+from fusepass.report.decision import Decision
+
+
+def before_inductor(graph: fx.Graph) -> list[Decision]:
+    """On a joint or forward ATen graph, in front of Inductor's passes."""
+    return [*write_out(graph), *hide_scans(graph), *keep_copies(graph)]
+
+
+def before_lowering(graph: fx.Graph) -> list[Decision]:
+    """On a forward or backward ATen graph, behind Inductor's passes that match patterns."""
+    show_scans(graph)
+    return [*copy_swapped(graph), *use_own_kernels(graph)]
