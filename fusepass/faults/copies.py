@@ -83,27 +83,17 @@ def _input_of(node: object) -> fx.Node | None:
 
 
 def _is_read_late(copy: fx.Node) -> bool:
-    """Whether a copy is read by what may run behind a write of the original.
-
-    What only computes is run in front of it: Inductor knows what a write waits for.
-    """
+    """Whether what is computed from a copy is stored, so that it may share memory with a write."""
     seen, waiting = {copy}, [copy]
     while waiting:
         for user in waiting.pop().users:
             if user in seen:
                 continue
-            seen.add(user)
             if _stores(user):
                 return True
-            if _input_of_views(user):
-                waiting.append(user)
+            seen.add(user)
+            waiting.append(user)
     return False
-
-
-def _input_of_views(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    alias = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
-    return alias is not None and not alias.is_write
 
 
 def _stores(node: fx.Node) -> bool:
