@@ -6,7 +6,6 @@ backend="fusepass")`` finds :func:`fusepass` through the package's entry point.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import fx
 from fusepass import before_cut, torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
-from fusepass.faults.op_by_op import op_by_op_for
+from fusepass.faults import steer
 from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
@@ -75,10 +74,8 @@ def fusepass(
             record.waits = waits + waits_in_graph(gm, record.decisions)
         record.operations = operations + sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
-        unsafe = op_by_op_for(gm) if options.codegen == "inductor" else []
-        if unsafe:
-            options = dataclasses.replace(options, codegen="eager")
-        told = [*unsafe, _handed(options)]
+        steered, options = steer.before_hand_off(gm, options)
+        told = [*steered, _handed(options)]
         record.decisions += [one for one in told if one not in record.decisions]
         settings, found = recipes_for(gm, options)
         record.decisions += found

@@ -1,5 +1,8 @@
 """Graphs that are run op by op, as eager runs them, because of one call in them.
 
+What eager refuses for a dtype Inductor may compute, and of operands of two dtypes ``normal`` makes
+another one: both are rare, and by the time Inductor's passes see a graph, gone.
+
 ``as_strided`` reads memory, not a tensor: also numbers between and behind those of its operand. A
 functional graph has no such memory. What a program wrote in place, or made in another layout, has
 another one under AOTAutograd and Inductor, and other numbers are read, or such as nobody wrote.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from fusepass import torch_private
@@ -22,15 +26,36 @@ _STRIDED = Fault(
     (104505, 133512, 174963, 195665, 197431),
     "reads other memory by as_strided than the program's",
 )
+_REFUSED = Fault("refused_dtype", (197554,), "computes what eager refuses for the dtype")
+_NORMAL = Fault("dtype_of_normal", (194547,), "draws in another dtype than eager")
 _NAMES = frozenset(("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"))
 
 
 def op_by_op_for(gm: fx.GraphModule) -> list[Decision]:
     """Why a graph that Dynamo recorded is not given to Inductor; empty if it is."""
-    for module in gm.modules():
-        if isinstance(module, fx.GraphModule) and _reads_other_memory(module.graph):
-            return [_STRIDED.steered("run op by op", Station.HAND_OFF)]
-    return []
+    graphs = [one.graph for one in gm.modules() if isinstance(one, fx.GraphModule)]
+    met = {
+        _STRIDED: any(map(_reads_other_memory, graphs)),
+        _REFUSED: any(_is_refused(node) for graph in graphs for node in graph.nodes),
+        _NORMAL: any(_is_mixed_normal(node) for graph in graphs for node in graph.nodes),
+    }
+    return [fault.steered("run op by op", Station.HAND_OFF) for fault in met if met[fault]]
+
+
+def _is_refused(node: fx.Node) -> bool:
+    """Whether eager's CPU kernels have no such call for a dtype that is not floating point."""
+    name, x = op_name(node), tensor_value(node.args[0] if node.args else None)
+    if x is None or x.device.type != "cpu" or x.dtype.is_floating_point or x.dtype.is_complex:
+        return False
+    if name == "round":
+        return x.dtype is torch.bool or argument(node, 1, "decimals", 0) != 0
+    return name == "glu" or (name in ("ceil", "floor", "trunc") and x.dtype is torch.bool)
+
+
+def _is_mixed_normal(node: fx.Node) -> bool:
+    values = [tensor_value(one) for one in node.args[:2]] if op_name(node) == "normal" else []
+    dtypes = {value.dtype for value in values if value is not None}
+    return len(dtypes) > 1
 
 
 def _reads_other_memory(graph: fx.Graph) -> bool:
@@ -45,7 +70,8 @@ def _reads_other_memory(graph: fx.Graph) -> bool:
                 return True
             memory = _memory(operand)
             as_it_lies = memory in given and memory not in written
-            if not _fills_its_memory(x) and not (as_it_lies and operand.op != "call_function"):
+            as_it_lies = as_it_lies and operand.op in ("placeholder", "get_attr")
+            if not as_it_lies and not _fills_its_memory(x):
                 return True
         written |= {_memory(one) for one in written_nodes(node)}
     return False

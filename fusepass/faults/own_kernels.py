@@ -107,14 +107,6 @@ def _made_by_inductor(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
-def _is_refused(node: fx.Node) -> bool:
-    """Whether eager has no such call for a dtype that is not floating point."""
-    x = value_of(node.args[0])
-    if x is None or x.dtype.is_floating_point or x.dtype.is_complex:
-        return False
-    return x.dtype is torch.bool or node.target is _aten.round.decimals
-
-
 _ROWS = (
     _Row(
         Fault(
@@ -149,14 +141,6 @@ _ROWS = (
         Fault("ldexp_dtype", (197091,), "gives another dtype than eager"),
         (_aten.ldexp.Tensor,),
         _is_of_other_dtype,
-    ),
-    _Row(
-        Fault("refused_dtype", (197554,), "computes what eager refuses for the dtype"),
-        (
-            *(_aten.ceil.default, _aten.floor.default, _aten.trunc.default),
-            *(_aten.round.default, _aten.round.decimals),
-        ),
-        _is_refused,
     ),
     _Row(
         Fault(

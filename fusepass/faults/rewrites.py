@@ -7,6 +7,7 @@ it is generated as part of one kernel as before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ _aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
 _HALF = (torch.float16, torch.bfloat16)
 _OF_ANOTHER = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
+_NEAR = 0.3
+_TERMS = {torch.float32: 9, torch.float64: 15}  # of a sum that is exact to the last digit there
 _EXPONENT = 80.0  # whose exponential is far from where single precision ends
 
 
@@ -43,7 +46,8 @@ class _Writer:
         made = self.node.graph.call_function(target, args, kwargs)
         meta = self.node.meta
         made.meta = {key: value for key, value in meta.items() if key not in _OF_ANOTHER}
-        made.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]), **kwargs)
+        with getattr(self.result, "fake_mode", None) or nullcontext():
+            made.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]), **kwargs)
         return made
 
     def widened(self, one: Any) -> Any:
@@ -155,6 +159,23 @@ def _floor_division(writer: _Writer) -> fx.Node:
     return call(_aten.where.self, call(_aten.eq.Scalar, right, 0), plain, floor)
 
 
+def _is_on_cpu(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.device.type == "cpu" and made.dtype.is_floating_point
+
+
+def _expm1(writer: _Writer) -> fx.Node:
+    """Near zero the sum that ``e^x`` is, without its first number."""
+    call = writer.call
+    x = writer.widened(writer.node.args[0])
+    near = call(_aten.mul.Tensor, x, 1 / _TERMS[writer.wide])
+    for term in range(_TERMS[writer.wide] - 1, 0, -1):
+        near = call(_aten.mul.Tensor, call(_aten.add.Tensor, near, 1), x)
+        near = call(_aten.mul.Tensor, near, 1 / term) if term > 1 else near
+    small = call(_aten.lt.Scalar, call(_aten.abs.default, x), _NEAR)
+    return call(_aten.where.self, small, near, call(_aten.expm1.default, x))
+
+
 def _is_single(node: fx.Node) -> bool:
     made = value_of(node)
     return made is not None and made.dtype in (torch.float32, *_HALF)
@@ -185,6 +206,14 @@ _ROWS = (
         (_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.remainder.Scalar_Tensor),
         _is_real,
         _remainder,
+    ),
+    _Row(
+        Fault(
+            "expm1", (189801,), "computes exp(x) - 1 for expm1(x), so that small numbers are lost"
+        ),
+        (_aten.expm1.default,),
+        _is_on_cpu,
+        _expm1,
     ),
     _Row(
         Fault("hyperbolic", (183763,), "overflows below the largest number of the dtype"),
