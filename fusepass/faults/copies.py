@@ -135,4 +135,4 @@ def _dims(node: fx.Node) -> int:
 
 def _places_are_read(node: fx.Node) -> bool:
     """Whether anything reads the second result, which says where the largest numbers were."""
-    return any(len(user.args) > 1 and user.args[1] == 1 for user in node.users)
+    return any(len(one.args) > 1 and one.args[1] == 1 and one.users for one in node.users)

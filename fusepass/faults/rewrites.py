@@ -62,6 +62,12 @@ class _Writer:
         left, right = (self.widened(one) for one in self.node.args[:2])
         return left, right
 
+    def rounded(self, operand: Any) -> Any:
+        """A number rounded to the result's type, as eager hands it to some kernels."""
+        if isinstance(operand, fx.Node):
+            return operand
+        return float(torch.tensor(operand, dtype=self.result.dtype, device="cpu"))
+
     def number(self, value: float) -> fx.Node:
         """A number as a tensor, for an operator that takes no number there."""
         device = self.result.device
@@ -111,7 +117,7 @@ def _is_floor(node: fx.Node) -> bool:
 
 
 def _remainder(writer: _Writer) -> fx.Node:
-    left, right = writer.operands()
+    left, right = map(writer.rounded, writer.operands())
     return _with_sign_of(writer, _modulo(writer, left, right), right)
 
 

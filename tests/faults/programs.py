@@ -189,12 +189,26 @@ def remainder() -> Made:  # 198057
     return lambda a, b: (a % b, torch.remainder(a, 3.0), a % -0.1), (a, b)
 
 
-def hyperbolic() -> Made:  # 183763
-    return lambda x: (torch.sinh(x), torch.cosh(x)), (torch.tensor([89.0, -89.0, 88.9, 1.0] * 8),)
+def small_elu() -> Made:  # 189801
+    return lambda x: 1 / F.elu(x), (torch.tensor([-1e-9, -1e-20, 1e-30, 0.5] * 8),)
 
 
 def refused_dtype() -> Made:  # 197554
     return lambda x: torch.ceil(x), (torch.tensor([True, False]),)
+
+
+def index_outside() -> Made:  # 185885
+    given = (torch.zeros(4), torch.tensor([-1, 1]), torch.ones(2))
+    return lambda x, i, s: torch.index_add(x, 0, i, s), given
+
+
+def no_probabilities() -> Made:  # 193757
+    return lambda x: F.binary_cross_entropy(torch.ones_like(x), x), (torch.ones(4, 4) * 1.5,)
+
+
+def half_of_normal() -> Made:  # 194547
+    given = (torch.zeros(8).half(), torch.zeros(8))
+    return lambda mean, deviation: torch.normal(mean, deviation), given
 
 
 def scaled_sum() -> Made:  # of rewrite/scaled_sums.py
@@ -212,7 +226,7 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
         *(copied_then_written, copy_for_an_operator, shifted_by_a_copy, scattered_copy),
         *(index_of_transposed, index_of_means, index_channels_last, places_of_transposed),
         *(gradient_of_transposed, long_range, any_of_bytes, clamp_out_of_range, dtype_of_scan),
-        *(dtype_of_ldexp, overhanging_mean, floor_division, remainder, hyperbolic, refused_dtype),
-        scaled_sum,
+        *(dtype_of_ldexp, overhanging_mean, floor_division, remainder, small_elu, refused_dtype),
+        *(index_outside, no_probabilities, half_of_normal, scaled_sum),
     )
 }

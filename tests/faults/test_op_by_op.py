@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import fusepass
@@ -30,6 +32,7 @@ MET: dict[str, tuple[Program, Tensor]] = {
     "a view of what is computed": (lambda x: (x * 2)[:, ::2].as_strided((2,), (4,)), ROWS),
     "transposed": (lambda x: torch.as_strided(x.t() + 1, (2, 2), (2, 1)), ROWS),
     "with gaps": (lambda x: torch.as_strided(x[1:], (2,), (1,)) * 2, ROWS),
+    "a view of what is given": (lambda x: x.diagonal().as_strided((2,), (1,), 0).add_(1), ROWS),
     "outside": (lambda x: torch.as_strided(x * 2, (9, 9), (2, 1)), ROWS),
 }
 NOT_MET: dict[str, tuple[Program, Tensor]] = {
@@ -63,3 +66,30 @@ def test_run_op_by_op(name: str) -> None:
     found = [d for d in fusepass.last_report(compiled).decisions if d.rule == "strided_memory"]
     assert bool(found) is (name in MET)
     assert all(d.station == "hand_off" and "#133512" in d.reason for d in found)
+
+
+BOOL, BYTES = torch.tensor([True, False]), torch.tensor([[1, 2]], dtype=torch.int8)
+OTHERS: dict[str, tuple[str | None, Program, Tensor]] = {
+    "ceil of bool": ("refused_dtype", torch.ceil, BOOL),
+    "decimals of bytes": ("refused_dtype", lambda x: torch.round(x, decimals=1), BYTES),
+    "glu of bytes": ("refused_dtype", F.glu, BYTES),
+    "ceil of bytes": (None, torch.ceil, BYTES),
+    "decimals": (None, lambda x: torch.round(x, decimals=1), ROWS),
+    "two dtypes": ("dtype_of_normal", lambda x: torch.normal(x.half(), x * 0), ROWS),
+    "one dtype": (None, lambda x: torch.normal(x, x * 0), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(name: str) -> None:
+    rule, program, x = OTHERS[name]
+    compiled = torch.compile(program, backend="fusepass")
+    try:
+        wanted = program(x)
+    except NotImplementedError as error:
+        with pytest.raises(NotImplementedError, match=re.escape(str(error))):
+            compiled(x)
+    else:
+        torch.testing.assert_close(compiled(x), wanted)
+    met = {d.rule for d in fusepass.last_report(compiled).decisions}
+    assert met & {"refused_dtype", "dtype_of_normal"} == ({rule} if rule else set())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fusepass.faults.rewrites import write_out
@@ -19,14 +20,14 @@ RIGHT = torch.tensor([INF, -INF, 3.0, -3.0, 0.7, 0.1, -0.1, 1 / 3, 0.0, -0.0, NA
 OPS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "floor division": lambda a, b: a // b,
     "by a number": lambda a, b: (a // 0.1, a // -3, a // float("inf")),
-    "of a number": lambda a, b: 7.5 // b,
+    "of a number": lambda a, b: 7.3 // b,
     "div": lambda a, b: torch.div(a, b, rounding_mode="floor"),
     "remainder": lambda a, b: a % b,
     "remainder of numbers": lambda a, b: (a % 3.0, a % -0.1, a % float("inf")),
-    "remainder for a number": lambda a, b: 7.5 % b,
-    "sinh": lambda a, b: torch.sinh(a),
-    "cosh": lambda a, b: torch.cosh(a * 12.7),
+    "remainder for a number": lambda a, b: 7.3 % b,
 }
+SMALL = torch.tensor([1e-9, -1e-9, 1e-20, -0.0, 0.1, -0.29, 0.31, -2.0, 3.0, -INF, NAN]).repeat(3)
+LARGE = torch.tensor([89.0, -89.0, 88.9, 80.5, -79.5, 1.0, -0.0, 1e-3, 91.0, INF, -INF, NAN])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -43,6 +44,37 @@ def test_eager_numbers(name: str, dtype: torch.dtype) -> None:
     for node in gm.graph.nodes:
         if node.op == "call_function":
             assert node.meta["val"].device == a.device
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("operator", [torch.expm1, lambda x: F.elu(x)])
+def test_small_numbers(operator: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    gm = traced(operator, SMALL.to(dtype), decomposed=True)
+    (decision,) = write_out(gm.graph)
+    assert decision.rule == "expm1"
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.expm1.default):
+        node.target = rounded  # what Inductor computes
+    gm.recompile()
+    wanted = operator(SMALL.to(dtype))
+    tolerance = {torch.float64: 1e-14, torch.float32: 1e-6}.get(dtype, 1e-2)
+    torch.testing.assert_close(gm(SMALL.to(dtype)), wanted, equal_nan=True, rtol=tolerance, atol=0)
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x.exp() - 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("operator", [torch.sinh, torch.cosh])
+def test_large_numbers(operator: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    """As exact as a number of the dtype can be: some of eager's kernels overflow themselves."""
+    x = LARGE.to(dtype)
+    gm = traced(operator, x)
+    assert len(write_out(gm.graph)) == 1
+    gm.recompile()
+    wanted = operator(x.double()).to(dtype)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(gm(x), wanted, equal_nan=True, rtol=tolerance, atol=0)
 
 
 def test_signed_zeros_and_dtypes() -> None:
