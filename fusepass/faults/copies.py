@@ -9,8 +9,6 @@ a window in the order of memory. The input is copied first, in the order of its 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -18,7 +16,7 @@ from fusepass.faults.fault import Fault, value_of
 from fusepass.faults.layouts import may_lie_otherwise
 from fusepass.report.decision import Decision, Station
 
-_aten, _prims = torch.ops.aten, torch.ops.prims
+_aten = torch.ops.aten
 _LOST = Fault(
     "lost_copy",
     (156786, 197829, 198031, 198131),
@@ -33,10 +31,10 @@ _COPIES = {_aten.clone.default: 0, _aten.copy.default: 1}  # operator to what is
 _KEPT = _aten.lift_fresh_copy.default
 # What stands for calls that write their operands, of kernels and operators of the program.
 _WRITERS = ("auto_functionalized", "triton_kernel_wrapper_functional", "with_effects")
-_POOLS: tuple[Any, ...] = (
-    *(_aten.max_pool2d_with_indices.default, _aten.max_pool3d_with_indices.default),
-    *(_aten.fractional_max_pool2d.default, _aten.fractional_max_pool3d.default),
-    _prims._low_memory_max_pool_with_offsets.default,
+_POOLS = frozenset(  # by name: one is registered together with Inductor
+    """aten.max_pool2d_with_indices.default aten.max_pool3d_with_indices.default
+    aten.fractional_max_pool2d.default aten.fractional_max_pool3d.default
+    prims._low_memory_max_pool_with_offsets.default""".split()
 )
 
 
@@ -106,31 +104,37 @@ def _stores(node: fx.Node) -> bool:
 
 def copy_swapped(graph: fx.Graph) -> list[Decision]:
     """Copy what such pools of a forward ATen graph read, in place; what was decided."""
-    found = []
-    for operator in _POOLS:
-        for node in graph.find_nodes(op="call_function", target=operator):
-            x = node.args[0]
-            dims = 3 if "3d" in str(operator) or _dims(node) == 3 else 2
-            if not isinstance(x, fx.Node) or not _places_are_read(node):
-                continue
-            if not may_lie_otherwise(x, dims):
-                continue
-            with graph.inserting_before(node):
-                copy = graph.call_function(
-                    _aten.clone.default, (x,), {"memory_format": torch.contiguous_format}
-                )
-            value = value_of(x)
-            copy.meta = {key: held for key, held in x.meta.items() if key == "stack_trace"}
-            copy.meta["val"] = _aten.clone.default(value, memory_format=torch.contiguous_format)
-            copy.meta["should_fallback"] = True  # by its own kernel, which lays it out at once
-            node.args = (copy, *node.args[1:])
-            found.append(node)
-    return [_SWAPPED.steered("what is pooled is copied first", Station.AFTER)] if found else []
+    pools = [
+        node
+        for node in graph.nodes
+        if node.op == "call_function" and str(node.target) in _POOLS and _is_swapped(node)
+    ]
+    for node in pools:
+        _copy_first(node)
+    return [_SWAPPED.steered("what is pooled is copied first", Station.AFTER)] if pools else []
+
+
+def _is_swapped(node: fx.Node) -> bool:
+    x = node.args[0]
+    return isinstance(x, fx.Node) and _places_are_read(node) and may_lie_otherwise(x, _dims(node))
+
+
+def _copy_first(node: fx.Node) -> None:
+    x, in_order = node.args[0], torch.contiguous_format
+    with node.graph.inserting_before(node):
+        copy = node.graph.call_function(_aten.clone.default, (x,), {"memory_format": in_order})
+    copy.meta["val"] = _aten.clone.default(value_of(x), memory_format=in_order)
+    copy.meta["should_fallback"] = True  # by its own kernel, which lays it out at once
+    node.args = (copy, *node.args[1:])
 
 
 def _dims(node: fx.Node) -> int:
+    """How many dimensions a pool's window has."""
     kernel = node.args[1]
-    return len(kernel) if isinstance(kernel, (list, tuple)) else 0
+    alone = not isinstance(kernel, (list, tuple)) or len(kernel) == 1
+    if alone:
+        return 3 if "3d" in str(node.target) else 2
+    return len(kernel)  # type: ignore[arg-type]
 
 
 def _places_are_read(node: fx.Node) -> bool:

@@ -150,7 +150,7 @@ def _floor_division(writer: _Writer) -> fx.Node:
     """As Python has it: ``(a - fmod(a, b)) / b``, one less where signs differ, then rounded."""
     call = writer.call
     left, right = writer.operands()
-    left = left if isinstance(left, fx.Node) else writer.number(left)
+    left = left if isinstance(left, fx.Node) else writer.number(writer.rounded(left))
     right = right if isinstance(right, fx.Node) else writer.number(right)
     modulo = _modulo(writer, left, right)
     plain = call(_aten.div.Tensor, left, right)

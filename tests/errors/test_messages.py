@@ -23,6 +23,7 @@ MADE = [
     (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11"), ["3.0", "3.15", "torch 2.11"]),
     (errors.UnsupportedVersion("3.0", "3.15", "torch 2.11", "no such"), ["3.15 (no such)"]),
     (errors.CacheUnusable("/cache", "no"), ["/cache", "TORCHINDUCTOR_CACHE_DIR"]),
+    (errors.CacheDamaged("/cache/a.so", "/cache", "too short"), ["/cache/a.so", "Delete the file"]),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.RuleCheckFault("r", "f.py:3", "check raised"), ["f.py:3", "check raised", "Mend"]),
