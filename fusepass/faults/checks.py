@@ -14,7 +14,9 @@ from fusepass.faults.fault import Fault
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.report.decision import Decision, Station
 
-_FAULT = Fault("lost_check", (185885, 193757), "takes values that eager refuses")
+_FAULT = Fault("lost_check", (151918, 185885, 193757), "takes values that eager refuses")
+_LOOKUP = Fault("lost_check", (151918,), "takes values that eager refuses", mended=(2, 13))
+_OUTSIDE = "index out of range in self"
 _LOSS = "all elements of {} should be between 0 and 1"
 
 
@@ -43,6 +45,8 @@ def add_checks(gm: fx.GraphModule) -> list[Decision]:
             name = op_name(node)
             if name in ("index_add", "index_add_"):
                 found |= _check_index(node)
+            elif name == "embedding" and _LOOKUP.is_here:
+                found |= _check_lookup(node)
             elif name == "binary_cross_entropy":
                 found |= _check_probabilities(node)
         if found:
@@ -56,7 +60,14 @@ def _check_index(node: fx.Node) -> bool:
         return False
     size = x.shape[dim]
     known = isinstance(size, int)  # else a check would make the size a constant
-    return known and _look_at(node, index, (0, size - 1), True, "index out of range in self")
+    return known and _look_at(node, index, (0, size - 1), True, _OUTSIDE)
+
+
+def _check_lookup(node: fx.Node) -> bool:
+    weight = tensor_value(argument(node, 1, "weight"))
+    if weight is None or not isinstance(weight.shape[0], int):
+        return False
+    return _look_at(node, argument(node, 0, "input"), (0, weight.shape[0] - 1), True, _OUTSIDE)
 
 
 def _check_probabilities(node: fx.Node) -> bool:

@@ -27,6 +27,16 @@ _SWAPPED = Fault(
     (197434,),
     "counts places in a window in the order of memory",
 )
+_SPREAD = Fault(
+    "spread_store",
+    (180164, 180771, 182012, 183898),
+    "stores into a tensor whose numbers share memory, as the gradient of a sum",
+    mended=(2, 13),
+)
+_SCATTERS = (
+    *(_aten.slice_scatter.default, _aten.select_scatter.default),
+    _aten.diagonal_scatter.default,
+)
 _COPIES = {_aten.clone.default: 0, _aten.copy.default: 1}  # operator to what is copied
 _KEPT = _aten.lift_fresh_copy.default
 # What stands for calls that write their operands, of kernels and operators of the program.
@@ -100,6 +110,32 @@ def _stores(node: fx.Node) -> bool:
     name = getattr(packet, "__name__", "") or getattr(node.target, "__name__", "")
     stores = "scatter" in name or "index_put" in name or "index_" in name or "masked" in name
     return node.op == "output" or stores or name == "copy_" or name.startswith(_WRITERS)
+
+
+def spread_out(graph: fx.Graph) -> list[Decision]:
+    """Copy what is stored into though its numbers share memory, in a joint ATen graph."""
+    stores = [
+        node
+        for operator in _SCATTERS
+        for node in graph.find_nodes(op="call_function", target=operator)
+        if _SPREAD.is_here and _shares_numbers(value_of(node.args[0]))
+    ]
+    for node in stores:
+        x, in_order = node.args[0], torch.contiguous_format
+        with graph.inserting_before(node):
+            copy = graph.call_function(_aten.clone.default, (x,), {"memory_format": in_order})
+        copy.meta["val"] = _aten.clone.default(value_of(x), memory_format=in_order)
+        node.args = (copy, *node.args[1:])
+        node.meta = {**node.meta, "val": copy.meta["val"]}
+        node.meta.pop("tensor_meta", None)
+    return [_SPREAD.steered("what is stored into is copied", Station.AFTER)] if stores else []
+
+
+def _shares_numbers(x: torch.Tensor | None) -> bool:
+    return x is not None and any(
+        isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
+        for size, stride in zip(x.shape, x.stride(), strict=True)
+    )
 
 
 def copy_swapped(graph: fx.Graph) -> list[Decision]:

@@ -52,6 +52,19 @@ def _is_flattened(node: fx.Node) -> bool:
     return several and argument(node, 1) is None and may_lie_otherwise(node.args[0])  # type: ignore[arg-type]
 
 
+def _is_along_one(node: fx.Node) -> bool:
+    """Whether an index counts along one dimension, of memory that may lie otherwise."""
+    x = node.args[0]
+    return isinstance(x, fx.Node) and argument(node, 1) is not None and may_lie_otherwise(x)
+
+
+def _undoes(node: fx.Node) -> bool:
+    """Whether a C++ compiler may take two calls together, ``sin(atan(x))`` for one."""
+    x, made = node.args[0], value_of(node)
+    on_cpu = made is not None and made.device.type == "cpu"
+    return on_cpu and isinstance(x, fx.Node) and x.target is _aten.atan.default
+
+
 def _is_not_one(size: int | torch.SymInt) -> bool:
     return not isinstance(size, int) or size != 1
 
@@ -107,6 +120,7 @@ def _made_by_inductor(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
+_INDICES = (_aten.argmax.default, _aten.argmin.default)
 _ROWS = (
     _Row(
         Fault(
@@ -115,8 +129,23 @@ _ROWS = (
             "counts an index over several dimensions in the order of memory",
             mended=(2, 15),
         ),
-        (_aten.argmax.default, _aten.argmin.default),
+        _INDICES,
         _is_flattened,
+    ),
+    _Row(
+        Fault("index", (178964,), "loses the index of the largest number", mended=(2, 13)),
+        (*_INDICES, _aten.max.dim, _aten.min.dim),
+        _is_along_one,
+    ),
+    _Row(
+        Fault(
+            "pair_of_functions",
+            (186018,),
+            "lets the compiler make a number of sin(atan(NaN))",
+            mended=(2, 13),
+        ),
+        (_aten.sin.default, _aten.cos.default, _aten.tan.default),
+        _undoes,
     ),
     _Row(
         Fault("any_of_bytes", (198081,), "gives bool for uint8"),

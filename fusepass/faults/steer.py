@@ -7,7 +7,7 @@ import dataclasses
 from torch import fx
 
 from fusepass.faults.checks import add_checks
-from fusepass.faults.copies import copy_swapped, keep_copies
+from fusepass.faults.copies import copy_swapped, keep_copies, spread_out
 from fusepass.faults.op_by_op import op_by_op_for
 from fusepass.faults.own_kernels import use_own_kernels
 from fusepass.faults.rewrites import write_out
@@ -28,7 +28,12 @@ def before_hand_off(gm: fx.GraphModule, options: Options) -> tuple[list[Decision
 
 def before_inductor(graph: fx.Graph) -> list[Decision]:
     """On a joint or forward ATen graph, in front of Inductor's passes."""
-    return [*write_out(graph), *hide_scans(graph), *keep_copies(graph)]
+    return [
+        *write_out(graph),
+        *hide_scans(graph),
+        *keep_copies(graph),
+        *spread_out(graph),
+    ]
 
 
 def before_lowering(graph: fx.Graph) -> list[Decision]:

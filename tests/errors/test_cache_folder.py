@@ -137,10 +137,8 @@ def cut(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize("kind", [".so", ".py"])
-def test_damaged_code_is_named_and_compiled_elsewhere(
-    kind: str, cache_dir: Path, tmp_path: Path
-) -> None:
+def test_damaged_code_is_named_and_compiled_elsewhere(cache_dir: Path, tmp_path: Path) -> None:
+    """A damaged module ends a compile; a damaged library Inductor makes again."""
     script = tmp_path / "program.py"
     script.write_text(
         "import warnings, torch\n"
@@ -166,7 +164,7 @@ def test_damaged_code_is_named_and_compiled_elsewhere(
         return done.stdout
 
     assert output() == "0.0\n0.0\n"
-    for path in [p for p in cache_dir.rglob("*") if p.suffix == kind]:
+    for path in [p for p in cache_dir.rglob("*") if p.suffix in (".py", ".so")]:
         cut(path)
     numbers, said = output().split("0.0\n")[:2], output().split("0.0\n")[-1]
     assert numbers == ["", ""]

@@ -211,6 +211,28 @@ def half_of_normal() -> Made:  # 194547
     return lambda mean, deviation: torch.normal(mean, deviation), given
 
 
+def index_of_sum() -> Made:  # 178964
+    return lambda a, b: (a + b).max(dim=1), (random(8, 8).t(), random(8, 8, seed=1))
+
+
+def sine_of_angle() -> Made:  # 186018
+    return lambda x: torch.sin(torch.atan(x)), (torch.full((1,), float("nan")),)
+
+
+def store_into_a_gradient() -> Made:  # 180164, 180771
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.slice_scatter(x, y, dim=1, start=0, end=6).sum(dim=1)
+
+    return f, (random(4, 13, 5, grad=True), random(4, 6, 5, grad=True, seed=1))
+
+
+def diagonal_of_a_gradient() -> Made:  # 182012
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.diagonal_scatter(x, y).sum()
+
+    return f, (random(8, 8, grad=True), random(8, grad=True, seed=1))
+
+
 def scaled_sum() -> Made:  # of rewrite/scaled_sums.py
     def f(a: Tensor, x: Tensor, w: Tensor) -> Tensor:
         return torch.add(a, x @ w, alpha=0.5)
@@ -228,5 +250,6 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
         *(gradient_of_transposed, long_range, any_of_bytes, clamp_out_of_range, dtype_of_scan),
         *(dtype_of_ldexp, overhanging_mean, floor_division, remainder, small_elu, refused_dtype),
         *(index_outside, no_probabilities, half_of_normal, scaled_sum),
+        *(index_of_sum, sine_of_angle, store_into_a_gradient, diagonal_of_a_gradient),
     )
 }

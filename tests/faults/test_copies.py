@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusepass.faults.copies import copy_swapped, keep_copies
+from fusepass.faults.copies import copy_swapped, keep_copies, spread_out
+from fusepass.faults.fault import Fault
 from tests.faults.graphs import names, traced
 
 ROWS = torch.randn(2, 4, 12, 12)
@@ -68,3 +69,20 @@ def test_pool_without_places() -> None:
     gm = traced(lambda x: F.max_pool2d(x, 3), ROWS.transpose(2, 3), decomposed=True)
     gm.graph.eliminate_dead_code()
     assert copy_swapped(gm.graph) == []
+
+
+@pytest.mark.parametrize(("shape", "copied"), [((), True), ((4,), True), ((4, 4), False)])
+def test_store_into_shared_numbers(
+    shape: tuple[int, ...], copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fault, "is_here", True)
+
+    def program(grad: Tensor, y: Tensor) -> Tensor:
+        return torch.slice_scatter(grad.expand(4, 4), y, 0, 1, 2)
+
+    gm = traced(program, torch.ones(shape), torch.zeros(1, 4))
+    assert bool(spread_out(gm.graph)) is copied
+    assert ("aten.clone.default" in names(gm)) is copied
+    gm.recompile()
+    made = gm(torch.ones(shape), torch.zeros(1, 4))
+    assert torch.equal(made, program(torch.ones(shape), torch.zeros(1, 4)))

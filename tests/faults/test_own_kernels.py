@@ -37,6 +37,8 @@ MET: dict[str, tuple[str, Program, Tensor]] = {
         lambda x: (x * 2).argmax(),
         torch.randn(2, 3, 4, 5).contiguous(memory_format=LAST),
     ),
+    "along one": ("index", lambda x: (x.t() + 1).max(dim=1), torch.randn(8, 8)),
+    "pair": ("pair_of_functions", lambda x: x.atan().sin(), torch.randn(4)),
     "bytes": ("any_of_bytes", lambda x: (x.any(), x.any(0)), BYTES),
     "bound": ("clamp_out_of_range", lambda x: x.clamp_min(-3.4e39), torch.randn(4)),
     "bound of bytes": ("clamp_out_of_range", lambda x: x.clamp_max(300), BYTES),
@@ -54,7 +56,8 @@ MET: dict[str, tuple[str, Program, Tensor]] = {
 }
 NOT_MET: dict[str, tuple[Program, Tensor]] = {
     "in order": (lambda x: (x + 1).argmax(), torch.randn(5, 7)),
-    "along a dimension": (lambda x: x.t().argmax(0), torch.randn(5, 7)),
+    "along a dimension in order": (lambda x: (x + 1).max(dim=1), torch.randn(5, 7)),
+    "no pair": (lambda x: x.sin().atan(), torch.randn(4)),
     "one dimension": (lambda x: x[:, None].argmax(), torch.randn(7)[::2]),
     "behind a product": (lambda x: (x.t() @ x).argmax(), torch.randn(5, 7)),
     "floats": (lambda x: x.any(0), torch.randn(5, 7)),
