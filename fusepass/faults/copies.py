@@ -63,7 +63,8 @@ def keep_copies(graph: fx.Graph) -> list[Decision]:
         source = node.args[_COPIES[node.target]]
         with graph.inserting_before(node):
             copy = graph.call_function(_KEPT, (source,))
-        copy.meta = dict(node.meta)
+        # By its own kernel: generated code would read the original where the copy is read.
+        copy.meta = {**node.meta, "should_fallback": True}
         node.replace_all_uses_with(copy)
         graph.erase_node(node)
     return [_LOST.steered("a copy is kept", Station.AFTER)] if kept else []

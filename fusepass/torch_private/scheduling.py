@@ -41,4 +41,4 @@ def keep_order_of_writes() -> None:
             return made
 
         setattr(recompute, _MARK, True)
-        SchedulerNode.recompute_size_and_body = recompute  # type: ignore[method-assign]
+        SchedulerNode.recompute_size_and_body = recompute  # type: ignore[assignment,method-assign]
