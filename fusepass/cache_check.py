@@ -89,7 +89,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _named(error: BaseException, folder: str) -> str | None:
     """The file of a folder that an error is about: in its text, or where it was raised."""
-    texts = [str(getattr(error, "filename", "") or ""), str(error)]
+    module = getattr(error, "obj", None)  # that has no such attribute: an empty file, say
+    files = [getattr(error, "filename", None), getattr(module, "__file__", None)]
+    texts = [*(str(file or "") for file in files), str(error)]
     texts += [frame.filename for frame in reversed(traceback.extract_tb(error.__traceback__))]
     pattern = re.compile(re.escape(folder + os.sep) + r"[^\s'\":,)]+")
     return next(

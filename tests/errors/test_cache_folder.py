@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -184,6 +185,16 @@ def test_what_names_no_file_of_the_folder_is_not_blamed_on_it(cache_dir: Path) -
     said = cache_check.blamed(outer)
     assert isinstance(said, errors.CacheDamaged)
     assert said.path == f"{cache_dir}/ab/cdef.so"
+
+
+def test_empty_module_is_named(cache_dir: Path) -> None:
+    module = ModuleType("generated")
+    module.__file__ = f"{cache_dir}/ab/cdef.py"
+    with pytest.raises(AttributeError) as caught:
+        module.call  # noqa: B018 - what Inductor asks a generated module for
+    said = cache_check.blamed(caught.value)
+    assert isinstance(said, errors.CacheDamaged)
+    assert said.path == f"{cache_dir}/ab/cdef.py"
 
 
 def test_full_disk_is_no_damage(cache_dir: Path) -> None:
