@@ -15,6 +15,7 @@ from torch import fx
 from fusepass import before_cut, said_once, torch_private, tune
 from fusepass.capture import hooks
 from fusepass.errors import FusepassError
+from fusepass.faults import steer
 from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
 from fusepass.options import Options, resolve
@@ -75,8 +76,9 @@ def fusepass(
             record.waits = waits + waits_in_graph(gm, record.decisions)
         record.operations = operations + sum(n.op.startswith("call_") for n in gm.graph.nodes)
         record.decisions += reuse_layers(gm, options)
-        handing = _handed(options, record.as_written)
-        record.decisions += [one for one in [handing] if one not in record.decisions]
+        steered, options = steer.before_hand_off(gm, options)
+        told = [*steered, _handed(options, record.as_written)]
+        record.decisions += [one for one in told if one not in record.decisions]
         settings, found = recipes_for(gm, options)
         record.decisions += found
 

@@ -138,6 +138,22 @@ class CacheUnusable(FusepassWarning):
         )
 
 
+class CacheDamaged(FusepassWarning):
+    """A file that Inductor keeps in its cache folder is damaged; the graph was compiled without it.
+
+    Attributes:
+        path: of the file.
+    """
+
+    def __init__(self, path: str, folder: str, problem: str) -> None:
+        self.path = path
+        super().__init__(
+            f"fusepass: {path} in Inductor's cache folder is damaged ({problem}). The graph was "
+            "compiled again in a temporary folder, which this process goes on with. Delete the "
+            f"file, or all of {folder}: nothing is kept there but what a compile makes again."
+        )
+
+
 class CaptureFault(FusepassWarning):
     """Branch capture met something it did not foresee and took the ordinary graph break."""
 

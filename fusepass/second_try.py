@@ -1,4 +1,7 @@
-"""A graph that Inductor cannot compile once rules have rewritten it is compiled without them.
+"""A graph that Inductor cannot compile is compiled again, elsewhere or without the rules.
+
+Where the error names a file of Inductor's cache folder, the file may be damaged, or the disk full:
+then the same graph compiles where there is no such file.
 
 Which shapes of a graph make Inductor raise differs from release to release, and a rewritten graph
 may have one that the user's own had not. Only rules that capture has settled are needed for the
@@ -13,7 +16,7 @@ from collections.abc import Callable
 
 from torch import fx
 
-from fusepass import torch_private
+from fusepass import cache_check, torch_private
 from fusepass.errors import FusepassError, InductorFault
 from fusepass.options import Options
 from fusepass.recipe_search import RULE as RECIPES
@@ -48,16 +51,29 @@ def compiled_or_without_rules(
         return compiled(options)  # run op by op: nothing to compile that could fail
     put_back = remembered(innermost_first(gm))
     before, noted = list(record.decisions), artifact.snapshot()
-    try:
-        return compiled(options)
-    except Exception as error:
-        if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
-            raise
-        problem = in_short(error)
-    made = [*record.decisions, *artifact.taken_back(noted)]
+
+    def tried() -> Compiled | Exception:
+        try:
+            return compiled(options)
+        except Exception as error:
+            if torch_private.is_control_flow(error) or isinstance(error, FusepassError):
+                raise
+            return error
+
+    def taken_back() -> list[Decision]:
+        made = [*record.decisions, *artifact.taken_back(noted)]
+        record.decisions = list(before)
+        put_back()
+        return made
+
+    found = tried()
+    if not isinstance(found, Exception):
+        return found
+    made, problem = taken_back(), in_short(found)
+    elsewhere = _in_empty_folder(found, tried, taken_back)
+    if elsewhere is not None:
+        return elsewhere
     undone = [d for d in made if d.rule in _optional() and _is_new(d, before)]
-    record.decisions = before
-    put_back()
     # "Switched off" would be true of the second try only; what follows says what happened.
     record.undone = frozenset(rule for rule in _optional() if options.rule_on(rule))
     found = compiled(_without_rules(options))
@@ -75,6 +91,25 @@ def compiled_or_without_rules(
         for decision in undone
     ]
     return found
+
+
+def _in_empty_folder(
+    error: Exception,
+    tried: Callable[[], Compiled | Exception],
+    taken_back: Callable[[], object],
+) -> Compiled | None:
+    """What compiles without the cache folder, if the error names a file there; else None."""
+    warning = cache_check.blamed(error)
+    if warning is None:
+        return None
+    go_back = cache_check.leave_folder()
+    found = tried()
+    if not isinstance(found, Exception):
+        warnings.warn(warning, stacklevel=3)
+        return found
+    taken_back()
+    go_back()
+    return None
 
 
 def _is_new(decision: Decision, before: list[Decision]) -> bool:

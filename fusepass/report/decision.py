@@ -72,6 +72,7 @@ class Reason(enum.StrEnum):
     # choices and environment
     COST = "cost"
     MEASURED = "measured"
+    INDUCTOR_FAULT = "inductor_fault"
     SLOWER = "slower"
     RULE_OFF = "rule_off"
     UNSUPPORTED_VERSION = "unsupported_version"

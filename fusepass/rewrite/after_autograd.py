@@ -18,6 +18,7 @@ from torch import fx
 
 import fusepass
 from fusepass import kernels, torch_private, tune
+from fusepass.faults import steer
 from fusepass.graph.decomposed_gemm import decompose, recompose
 from fusepass.graph.own_sums import mark_own_sums
 from fusepass.options import Options
@@ -51,13 +52,17 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
 
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
-        artifact.note(rewrite_aten(graph, options, rules))
+        found = rewrite_aten(graph, options, rules)
         keep_outputs(graph)
+        artifact.note(found + steer.before_lowering(graph))
 
     def before_inductor(graph: fx.Graph) -> None:
         gate_folding.fold_gates(graph)
         scaled_sums.part_scaled_sums(graph)
         mark_own_sums(graph)
+        steered = steer.before_inductor(graph)
+        if steered:
+            artifact.note(steered)
 
     return {
         "joint_custom_pre_pass": torch_private.graph_pass(before_inductor, identity),
@@ -97,7 +102,7 @@ def _hash_of_built_in() -> str:
 @functools.cache
 def _engine_source() -> bytes:
     """The code that matches and replaces: versions do not tell one working copy from the next."""
-    names = ("graph", "rewrite", "torch_private", "tune")
+    names = ("faults", "graph", "rewrite", "torch_private", "tune")
     folders = [Path(fusepass.__file__).parent / name for name in names]
     folders.append(Path(kernels.__file__).parent)
     files = sorted(path for folder in folders for path in folder.glob("*.py"))

@@ -13,7 +13,7 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private import input_checks, onednn
+from fusepass.torch_private import input_checks, onednn, scheduling
 from fusepass.torch_private.freezing import FREEZING
 from fusepass.torch_private.graphs import cond_operator
 from fusepass.torch_private.versions import torch_version
@@ -78,6 +78,7 @@ def compile_with_inductor(
     graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
     """
     input_checks.install()
+    scheduling.keep_order_of_writes()
     if patches.get(FREEZING, inductor_config_value(FREEZING)):
         onednn.keep_nan()
     wrapper = torch._TorchCompileInductorWrapper

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._dynamo.utils import counters
 
 import fusepass
 from fusepass import cache_check, errors
+from fusepass.options import Options
 from fusepass.report import artifact
+from fusepass.report.log import GraphRecord
+from fusepass.second_try import compiled_or_without_rules
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -125,3 +130,101 @@ def test_artifact_of_another_version_is_told_from_ours(
         counters["inductor"][artifact._PREFIX + text] += 1
     assert artifact.decisions_since(before) == []
     assert caplog.text.count("cannot read") == 4
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()  # a library that this process has loaded stays as it is
+    path.write_bytes(content[: len(content) // 2])
+
+
+def test_damaged_code_is_named_and_compiled_elsewhere(cache_dir: Path, tmp_path: Path) -> None:
+    """A damaged module ends a compile; a damaged library Inductor makes again."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import warnings, torch\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    f = torch.compile(lambda x: torch.sin(x) * 2, backend='fusepass')\n"
+        "    print(f(torch.zeros(9)).sum().item())\n"
+        "    print(f(torch.zeros(3, 3, 2)).sum().item())\n"
+        "for one in caught:\n"
+        "    if one.category.__module__.startswith('fusepass'): print(one.message)\n"
+    )
+
+    def output() -> str:
+        environment = {**os.environ, VARIABLE: str(cache_dir)}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert output() == "0.0\n0.0\n"
+    for path in [p for p in cache_dir.rglob("*") if p.suffix in (".py", ".so")]:
+        cut(path)
+    numbers, said = output().split("0.0\n")[:2], output().split("0.0\n")[-1]
+    assert numbers == ["", ""]
+    assert f"{cache_dir}/" in said
+    assert "is damaged" in said
+    assert "Delete the file" in said
+    assert "rules" not in said
+    assert said.count("\n") == 1, "said once: the process goes on in a folder of its own"
+
+
+def test_what_names_no_file_of_the_folder_is_not_blamed_on_it(cache_dir: Path) -> None:
+    assert cache_check.blamed(ValueError("no such loop")) is None
+    assert cache_check.blamed(ValueError(f"{cache_dir}")) is None
+    inner = OSError(f"{cache_dir}/ab/cdef.so: file too short")
+    outer = RuntimeError("InductorError")
+    outer.__cause__ = inner
+    said = cache_check.blamed(outer)
+    assert isinstance(said, errors.CacheDamaged)
+    assert said.path == f"{cache_dir}/ab/cdef.so"
+
+
+def test_empty_module_is_named(cache_dir: Path) -> None:
+    module = ModuleType("generated")
+    module.__file__ = f"{cache_dir}/ab/cdef.py"
+    with pytest.raises(AttributeError) as caught:
+        module.call  # noqa: B018 - what Inductor asks a generated module for
+    said = cache_check.blamed(caught.value)
+    assert isinstance(said, errors.CacheDamaged)
+    assert said.path == f"{cache_dir}/ab/cdef.py"
+
+
+def test_full_disk_is_no_damage(cache_dir: Path) -> None:
+    full = OSError(28, "No space left on device", f"{cache_dir}/ab/cdef.cpp")
+    said = cache_check.blamed(full)
+    assert isinstance(said, errors.CacheUnusable)
+    assert "No space left on device" in str(said)
+
+
+def test_folder_is_left_and_gone_back_to(cache_dir: Path) -> None:
+    go_back = cache_check.leave_folder()
+    assert os.environ[VARIABLE] != str(cache_dir)
+    go_back()
+    assert os.environ[VARIABLE] == str(cache_dir)
+
+
+def test_other_failures_are_not_the_cache_folder_s(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that does not compile in an empty folder either is compiled without the rules."""
+    calls = list[str]()
+
+    def compiled(options: Options) -> Callable[..., object]:
+        calls.append(os.environ[VARIABLE])
+        if len(calls) < 3:
+            raise OSError(f"{cache_dir}/ab/cdef.so: wrong symbol")
+        return lambda: None
+
+    gm = fx.symbolic_trace(lambda x: x + 1)
+    with pytest.warns(errors.InductorFault, match="wrong symbol"):
+        compiled_or_without_rules(gm, GraphRecord("f", "", 0), Options(), compiled)
+    assert calls[0] == calls[2] == str(cache_dir)
+    assert calls[1] != str(cache_dir)

@@ -31,6 +31,7 @@ MADE = [
         errors.CacheNotPrivate("/c/f", "belongs to another user (x)", is_folder=False),
         ["/c/f", "belongs to another user (x)", "remove it"],
     ),
+    (errors.CacheDamaged("/cache/a.so", "/cache", "too short"), ["/cache/a.so", "Delete the file"]),
     (errors.CaptureFault("f.py:3", "no"), ["f.py:3", "report"]),
     (errors.RewriteFault("r", "no"), ["'r'", "report"]),
     (errors.RuleCheckFault("r", "f.py:3", "check raised"), ["f.py:3", "check raised", "Mend"]),
