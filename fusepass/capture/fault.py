@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fusepass.capture import items, masked
@@ -16,8 +17,11 @@ from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, in_short
+from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.torch_private.dynamo import is_internal_file
 from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
+from fusepass.torch_private.said import python_error
+from fusepass.torch_private.stops import error_in_short
 
 
 def on_error(translator: Any, error: Exception) -> None:
@@ -29,7 +33,7 @@ def on_error(translator: Any, error: Exception) -> None:
     frame = frame_of(translator.output)
     if frame is None or _is_ours(error):
         return
-    text = f"what follows the raise fails when it is traced ({type(error).__name__})"
+    text = f"what follows the raise fails when it is traced ({error_in_short(error)})"
     sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
     lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
     text = "a Python number differs between the arms, and its value is asked for afterwards"
@@ -53,7 +57,7 @@ def on_fault(translator: Any, error: Exception) -> None:
         text = "torch cannot go on behind a graph break in a coroutine or generator"
         _go_on_plain(translator, frame, Reason.GENERATOR, text)
     if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
-        text = f"Inductor cannot compile the graph with what is captured ({in_short(error)})"
+        text = f"Inductor cannot compile the graph with what is captured ({error_in_short(error)})"
         _go_on_plain(translator, frame, Reason.INTERNAL, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
@@ -89,14 +93,22 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
-    text = f"what follows fails when a size is not known ({type(error).__name__})"
+    text = f"{_fails(error)} while its size is not known"
     masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
-    text = f"what follows fails when it is not known ({type(error).__name__})"
+    text = f"{_fails(error)} while the number is not known"
     items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
 
 
+def _fails(error: BaseException) -> str:
+    """What follows, and where: it need not be about what is not known, but nobody can tell."""
+    stack = getattr(error, "real_stack", None)
+    places = [place for place in stack or () if not is_internal_file(place.filename)]
+    place = f" ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else ""
+    return f"what follows raises {python_error(error)}{place}"
+
+
 def _cannot_be_traced(error: Exception) -> str:
-    return f"the frame cannot be traced with what is captured ({type(error).__name__})"
+    return f"the frame cannot be traced with what is captured ({error_in_short(error)})"
 
 
 def _go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:

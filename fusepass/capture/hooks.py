@@ -13,6 +13,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -34,13 +35,14 @@ from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours
 from fusepass.capture.position import location, position
-from fusepass.capture.refusal import Refusal, refusal_after
+from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
 from fusepass.capture.region import region_of
 from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 
+_INNER = "a branch in an arm is kept"
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
 _MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
 _install_lock = threading.Lock()
@@ -214,18 +216,20 @@ def _break(
     key = (translator.f_code, translator.instruction_pointer - 1)
     keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
-        inner = (
-            refusal.text
-            if refusal.text.startswith("in an arm")
-            else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
-        )
-        raise Refusal(refusal.code, inner)
+        raise Refusal(refusal.code, _inside(decision))
     if read:
         items.give_back_tested(translator.output, frame, read, decision)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
     _left_to_dynamo(translator, jump, original, frame)
+
+
+def _inside(inner: Decision) -> str:
+    """The reason of a branch around one that is kept."""
+    if inner.reason.startswith(_INNER):
+        return inner.reason
+    return f"{_INNER}, {Path(inner.file).name}:{inner.line}: {inner.reason}"
 
 
 def _left_to_dynamo(
@@ -237,6 +241,8 @@ def _left_to_dynamo(
         with torch_private.plain_asserts():
             original(translator, jump)
     except torch_private.unsupported_errors() as error:
+        if why is not None and frame.arms:
+            raise ArmStops(why.reason_code, _inside(why)) from error
         if why is not None:
             place = f"{why.file}:{why.line}"
             error.add_note(f"fusepass: branch at {place} kept ({why.reason_code}): {why.reason}.")

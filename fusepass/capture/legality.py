@@ -100,7 +100,7 @@ def check_arms(arms: Nodes) -> Refusal | None:
         for node in nodes:
             why = None if is_random(node) else partial_reason(node)
             if why is not None:
-                return Refusal(Reason.PARTIAL_OP, f"an arm must not run untaken: {why}")
+                return Refusal(Reason.PARTIAL_OP, why)
     for nodes in arms.values():
         for node in nodes:
             if is_random(node):
@@ -211,11 +211,15 @@ def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torc
     agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
     if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
         return False
-    if torch.is_grad_enabled():
-        raise Refusal(
-            Reason.NONE_GRAD, "a result requires grad in one arm only, or not where it is selected"
+    if not torch.is_grad_enabled():
+        return True
+    text = "a result requires grad in an arm, and not where it is selected, or the other way round"
+    if not agreed:
+        text = (
+            "a result requires grad in one arm only: selected, it would always "
+            "(allow_zero_grad permits it)"
         )
-    return True
+    raise Refusal(Reason.NONE_GRAD, text)
 
 
 def _choose(

@@ -55,14 +55,33 @@ class Report:
 def report_of(log: CompileLog, regions: int | None = None) -> Report:
     """Assemble a report from what is on record."""
     decisions = [d for graph in log.graphs for d in graph.decisions] + list(log.kept.values())
-    breaks = tuple({"reason": r, "file": f, "line": n} for r, f, n in log.breaks)
     return Report(
         tuple(graph.operations for graph in log.graphs),
-        breaks,
+        tuple(_breaks(log)),
         len({graph.code for graph in log.graphs}) if regions is None else regions,
         tuple(decisions),
         versions(),
     )
+
+
+_KEPT = {
+    "branch": "the branch is kept",
+    "item": "the number is read there",
+    "masked": "what the mask selects is counted there",
+    "print": "the line is written there",
+}
+
+
+def _breaks(log: CompileLog) -> list[dict[str, Any]]:
+    """The graph breaks; where capture has decided to keep one, its reason says more than torch's."""
+    kept: dict[tuple[str, int], list[Decision]] = {}
+    for decision in log.kept.values():
+        kept.setdefault((decision.file, decision.line), []).append(decision)
+    found: dict[tuple[str, str, int], None] = {}
+    for reason, file, line in log.breaks:
+        ours = [f"{_KEPT.get(d.rule, d.rule)}: {d.reason}" for d in kept.get((file, line), ())]
+        found |= dict.fromkeys((said, file, line) for said in ours or [reason])
+    return [{"reason": r, "file": f, "line": n} for r, f, n in found]
 
 
 def versions() -> dict[str, str]:

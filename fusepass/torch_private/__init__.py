@@ -141,6 +141,7 @@ from fusepass.torch_private.side_effects import (
     is_plain_object,
     set_held_items,
     side_effects_allowed,
+    what_was_done,
 )
 from fusepass.torch_private.size_nodes import size_as_node, symbol_nodes, unheld_symbols
 from fusepass.torch_private.speech import (
@@ -392,6 +393,7 @@ __all__ = [
     "version_text",
     "was_emptied",
     "with_node",
+    "what_was_done",
     "without_compile_in_place",
     "without_overrides",
     "wrap_call",
