@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fusepass import torch_private
 from fusepass.capture import items, masked
 from fusepass.capture.frame import Frame, any_frame_of, frame_of, restart_plain
 from fusepass.capture.take_back import take_back
@@ -18,9 +19,8 @@ from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
-from fusepass.torch_private.dynamo import is_internal_file
 from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
-from fusepass.torch_private.said import python_error
+from fusepass.torch_private.said import place_of, python_error
 from fusepass.torch_private.stops import error_in_short
 
 
@@ -93,18 +93,19 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
-    text = f"{_fails(error)} while its size is not known"
+    text = _fails(error, "its size")
     masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
-    text = f"{_fails(error)} while the number is not known"
+    text = _fails(error, "the number")
     items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
 
 
-def _fails(error: BaseException) -> str:
+def _fails(error: BaseException, unknown: str) -> str:
     """What follows, and where: it need not be about what is not known, but nobody can tell."""
-    stack = getattr(error, "real_stack", None)
-    places = [place for place in stack or () if not is_internal_file(place.filename)]
-    place = f" ({Path(places[-1].filename).name}:{places[-1].lineno})" if places else ""
-    return f"what follows raises {python_error(error)}{place}"
+    found = place_of(error)
+    place = f" ({Path(found[0]).name}:{found[1]})" if found else ""
+    if torch_private.asked_symbols(error):
+        return f"what follows has to know {unknown}{place}"
+    return f"{python_error(error)} follows{place}, perhaps for want of {unknown} while tracing"
 
 
 def _cannot_be_traced(error: Exception) -> str:

@@ -41,6 +41,7 @@ from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
+from fusepass.torch_private.said import place_of
 
 _INNER = "a branch in an arm is kept"
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
@@ -255,8 +256,7 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
         if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
             masked.keep_asked(translator, frame, error)
-        stack = getattr(error, "real_stack", None)
-        file, line = (stack[-1].filename, stack[-1].lineno) if stack else location(translator, None)
+        file, line = place_of(error) or location(translator, None)
         log.graph_break(frame.compiler, reason, file, line)
 
 

@@ -25,8 +25,8 @@ from fusepass.capture.select import Branch
 from fusepass.capture.sink import SINK, Sink, sink
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.source_lines import line_of
 from fusepass.torch_private.said import python_error
+from fusepass.torch_private.source_lines import line_of
 from fusepass.torch_private.stops import why_stopped
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends

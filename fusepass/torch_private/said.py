@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fusepass.torch_private.dynamo import is_internal_file
+
 _HEADING = re.compile(r"\A[^\n]*graph break[^\n]*:[ ]*\n\n", re.IGNORECASE)
 _ENDS = r"(?=^  Hint: |^\s*Developer debug context: |^ For more details|\Z)"
 _EXPLAINS = re.compile(rf"^  Explanation: (.*?){_ENDS}", re.MULTILINE | re.DOTALL)
@@ -51,3 +53,11 @@ def python_error(error: BaseException) -> str:
             return str(raised.__name__)
     kinds = (kind for kind in type(error).__mro__ if kind.__module__.split(".")[0] != "torch")
     return next(kinds).__name__
+
+
+def place_of(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the program where an error of a trace arose; None if it does not say."""
+    for place in reversed(getattr(error, "real_stack", None) or ()):
+        if not (is_internal_file(place.filename) or place.filename.startswith("<frozen")):
+            return place.filename, int(place.lineno or 0)
+    return None

@@ -10,7 +10,6 @@ from torch._dynamo.variables import LazyVariableTracker
 
 from fusepass.torch_private.raising import frames_outwards, source_name
 from fusepass.torch_private.stack import unsupported_errors
-from fusepass.torch_private.wording import plain
 
 _WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
 _KINDS = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fusepass.torch_private.wording import first_sentence, plain
 from fusepass.torch_private.said import Said, python_error, said
+from fusepass.torch_private.wording import first_sentence, plain
 
 _UNTRACED = "torch.compile cannot trace what stands there"
 _OUTSIDE = "call it outside of the compiled function"
