@@ -256,7 +256,8 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
         if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
             masked.keep_asked(translator, frame, error)
-        file, line = place_of(error) or location(translator, None)
+        own = location(translator, translator.current_instruction)
+        file, line = place_of(error, translator.f_code) or own
         log.graph_break(frame.compiler, reason, file, line)
 
 

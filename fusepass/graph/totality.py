@@ -21,6 +21,7 @@ from fusepass.graph.dtype_trial import dtype_reason
 from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
+from fusepass.torch_private.wording import operation
 
 POINTWISE = frozenset(
     """
@@ -34,7 +35,7 @@ lgamma log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logical_and logical
 logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter
 polar pos positive pow prelu rad2deg real reciprocal relu relu6 resolve_conj resolve_neg round
 rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink softsign
-special_erf special_expit sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
+sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
 view_as_real where xlogy zero fma
 """.split()
 )
@@ -137,8 +138,8 @@ def _reason_of_values(node: fx.Node, name: str) -> str | None:
         return None
     if name.endswith("_") and name[:-1] in TOTAL and name[:-1] not in _CONDITIONAL:
         return None
-    why = EXCLUDED.get(name, "it is not in the table of total operations")
-    return f"{name}: {why}"
+    why = EXCLUDED.get(name, "whether it can fail is not known")
+    return f"{operation(name)}: {why}"
 
 
 def _is_unread(node: fx.Node) -> bool:

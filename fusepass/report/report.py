@@ -143,8 +143,8 @@ def _table(rows: Counter[tuple[str, str, str, str, str, str]]) -> list[str]:
     """Equal decisions as one row, with their count, and the sentence of each below it."""
     if not rows:
         return []
-    cells = [row[:4] for row in rows]
-    widths = [max(least, *map(len, column)) for least, column in zip(_LEAST, zip(*cells, strict=True), strict=True)]
+    columns = [[row[i] for row in rows] for i in range(len(_COLUMNS))]
+    widths = [max(least, *map(len, c)) for least, c in zip(_LEAST, columns, strict=True)]
 
     def line(count: Any, row: Sequence[str], where: str) -> str:
         parts = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]

@@ -134,7 +134,8 @@ def source_name(held: Any) -> str | None:
         name = name() if callable(name) else name
     except NotImplementedError:  # a source that Dynamo guards by, but cannot write down
         return None
-    return plain(str(name), "") or None if name else None
+    known = plain(str(name), "") if name else ""
+    return known if known and " " not in known else None
 
 
 def random_call_count(output_graph: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from fusepass.torch_private.dynamo import is_internal_file
 
@@ -55,9 +56,20 @@ def python_error(error: BaseException) -> str:
     return next(kinds).__name__
 
 
-def place_of(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the program where an error of a trace arose; None if it does not say."""
+def place_of(error: BaseException | None, own: Any = None) -> tuple[str, int] | None:
+    """File and line of the program where an error of a trace arose; None if it does not say.
+
+    Args:
+        error: the error.
+        own: code that the caller knows the line of better: in code that goes on behind a graph
+            break, the error has that of whatever came last that has one. None for it.
+    """
     for place in reversed(getattr(error, "real_stack", None) or ()):
         if not (is_internal_file(place.filename) or place.filename.startswith("<frozen")):
-            return place.filename, int(place.lineno or 0)
+            here = own is not None and (place.filename, place.name) == _named(own)
+            return None if here else (place.filename, int(place.lineno or 0))
     return None
+
+
+def _named(code: Any) -> tuple[str, str]:
+    return code.co_filename, code.co_name

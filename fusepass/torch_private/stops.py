@@ -1,4 +1,4 @@
-"""What stopped a trace, in one sentence: the fact, and what to write instead where that is known."""
+"""What stopped a trace, as one sentence: the fact, and what to write instead if that is known."""
 
 from __future__ import annotations
 
@@ -34,20 +34,34 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (
         r"Dynamic shape operator",
         r"aten\._?(?P<op>[a-zA-Z_]+)",
-        "`{op}` gives a tensor whose size depends on what a tensor holds: a mask and `torch.where` "
-        "with three arguments keep the size",
+        "`{op}` gives a tensor whose size depends on data: torch.where(mask, a, b) keeps the size",
     ),
     (
         r"Call to `torch\._dynamo\.graph_break",
         r"",
         "the program asks for a graph break (torch._dynamo.graph_break)",
     ),
+    (
+        r"compiler\.disable|_dynamo\.disable",
+        r"(?:function|calling) `?(?P<name>[\w.]+)`?",
+        "{name} is called, which torch.compiler.disable keeps from being compiled",
+    ),
+    (
+        r"read undefined local",
+        r"name `(?P<name>\w+)`",
+        "the variable `{name}` is read, which need not be bound there",
+    ),
+    (r"Reconstruction", r"", "an object made in front of the graph break is needed behind it"),
+    (
+        r"when making fake tensor call",
+        r"got (?P<kind>\w+)\((['\"])(?P<what>.*?)\2,?\)(?:\s|\Z)",
+        "it raises {kind} for these sizes and dtypes: {what}",
+    ),
     (r"Graph break in inlined", r"", "the graph breaks in a function that is called there"),
     (
         r"graph break in loop",
         r"",
-        "the graph breaks in a loop, so the function is not compiled: take what breaks it out of "
-        "the loop",
+        "the graph breaks in a loop, so the function is not compiled: move the break out of it",
     ),
     (
         r"Graph break under",
@@ -128,9 +142,9 @@ def why_stopped(error: BaseException) -> str:
     Args:
         error: of Dynamo, or of a call of the program's own.
     """
-    kind = getattr(error, "gb_type", None)
-    if kind:
-        return _sentence(said(str(error)), str(kind))
+    kind, parts = getattr(error, "gb_type", None), said(str(error))
+    if kind or parts.explanation:
+        return _sentence(parts, str(kind or parts.kind))
     return f"{python_error(error)} is raised ({plain(_first_line(str(error)), 'while tracing')})"
 
 
@@ -142,8 +156,10 @@ def why_broken(text: str) -> str:
 
 def error_in_short(error: BaseException) -> str:
     """Class and first line of an error of torch's, without what only torch knows."""
-    said = plain(_first_line(str(error)), "")
-    return f"{python_error(error)}: {said}" if said else python_error(error)
+    if said(str(error)).explanation:
+        return why_stopped(error)
+    first = plain(_first_line(str(error)), "")
+    return f"{python_error(error)}: {first}" if first else python_error(error)
 
 
 def _sentence(parts: Said, kind: str) -> str:

@@ -41,6 +41,15 @@ _NOUNS = {
     "TorchInGraphFunction": "function",
     "UnspecializedNNModule": "module",
 }
+_OPERATIONS = {
+    "autograd_function_apply": "an autograd.Function",
+    "cond": "torch.cond",
+    "invoke_subgraph": "a nested compiled region",
+    "scan": "a scan",
+    "tag_activation_checkpoint": "torch.utils.checkpoint",
+    "while_loop": "torch.while_loop",
+    "wrap_activation_checkpoint": "torch.utils.checkpoint",
+}
 _RENAMED = (
     (re.compile(r"\bSym(?:Node|Int|Float|Bool)\b"), "number that is not known"),
     (re.compile(r"\bFakeTensor(?:\((?:[^()]|\([^()]*\))*\))?"), "tensor"),
@@ -58,7 +67,7 @@ _UNKNOWN = re.compile(
     r"""[LG]\[['"] | ___\w | \bL_\w | \w*Variable(?:Tracker)?\b | Sym(?:Node|Int|Float|Bool)\b
     | \bHOP\b | \bObserved[A-Z]\w* | \b(?:Fake|Functional)Tensor | \bInternalTorch | \bGuardOn
     | \bTorchRuntimeError\b | \bUnsupported\b(?=:|\() | \bBackendCompilerFailed\b
-    | \b(?:tp|nb|sq|mp|tp_as)_\w+ | \bas_proxy\b | \b[uUsS]\d+\b | \bzu[fi]\d+ | \baten\. | \bprims\.
+    | \b(?:tp|nb|sq|mp)_\w+ | \bas_proxy\b | \b[uUsS]\d+\b | \bzu[fi]\d+ | \baten\. | \bprims\.
     | torch\._(?!check|assert|dynamo\.graph_break) | torch/_ | \bat\ 0x
     | \b(?:BUILD|CALL|DELETE|FOR|IMPORT|LOAD|MAKE|POP|RAISE|SETUP|STORE|UNPACK|YIELD)_[A-Z_]+\b
     | \bcapture_\w+ | \bfusepass_\w+ | \bAOTDispatcher\b | \bmeta\ kernel | \bVT\b | \w+_impl\b
@@ -93,6 +102,12 @@ def knows_only_torch(text: str) -> bool:
 def noun_of(kind: str) -> str:
     """What Dynamo's class of a tracked value stands for, ``"list"`` for ``ListVariable``."""
     return _NOUNS.get(kind.removesuffix("Variable"), "value")
+
+
+def operation(name: str) -> str:
+    """What a user calls an operation that torch has a name of its own for in graphs."""
+    of_numpy = name.removeprefix("wrapped_")
+    return _OPERATIONS.get(name, f"NumPy's {of_numpy}" if of_numpy != name else name)
 
 
 def first_sentence(text: str) -> str:
