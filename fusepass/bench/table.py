@@ -23,11 +23,11 @@ _LEGEND = (
     "breaks the error rule. replay: kernels alone, from a CUDA graph. / floor: time over that of\n"
     "the part that no fusion can take away, by replay where there is one. / hand: time over that\n"
     "of the branches written as torch.where by hand, under Inductor in the same mode;\n"
-    f"{LOSING} marks one above {AS_BY_HAND}. +-: half the range of the rounds' medians of wall time."
+    f"{LOSING} marks one above {AS_BY_HAND}. +-: half the range of the rounds' medians of wall."
 )
 _HEAD = (
-    "variant", "wall us", "+-", "p99/p50", "device us", "replay us", "x eager", "x inductor", "/ floor",
-    "/ hand", "peak MiB", "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
+    "variant", "wall us", "+-", "p99/p50", "device us", "replay us", "x eager", "x inductor",
+    "/ floor", "/ hand", "peak MiB", "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
 )  # fmt: skip
 
 
@@ -110,8 +110,8 @@ def _noise(variants: Sequence[VariantRecord]) -> str:
     if not found:
         return ""
     return (
-        f"\n  NOISY: medians of rounds far apart: {', '.join(found)}. These times and their ratios "
-        "mean little:\n  end what else runs on this machine, or give more --rounds or --round-seconds."
+        f"\n  NOISY: medians of rounds far apart: {', '.join(found)}. These times, and ratios of "
+        "them,\n  mean little: end what else runs here, or give more --rounds or --round-seconds."
     )
 
 
