@@ -82,7 +82,58 @@ class TestPlaces:
 
         report = fusepass.explain(program, torch.ones(2))
         assert report.graph_breaks
-        assert not any("operations per graph: 1" in note for note in caught.value.__notes__)
+        assert not any(found["file"].startswith(PACKAGE) for found in report.graph_breaks)
+        assert report.graph_breaks[0]["line"] == program.__code__.co_firstlineno + 2
+
+    def test_branch_in_a_method(self) -> None:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen = 0
+
+            def step(self, x: Tensor) -> Tensor:
+                if x.sum() > -100:
+                    self.seen += 1
+                return x + 1
+
+            def forward(self, x: Tensor) -> Tensor:
+                self.seen += 1
+                for _ in range(2):
+                    x = self.step(x)
+                return x * 2
+
+        report = fusepass.explain(Net(), torch.ones(2))
+        line = Net.step.__code__.co_firstlineno + 1
+        assert {found["line"] for found in report.graph_breaks} == {line}
+
+
+class TestRaises:
+    """A call that raises has the report of what happened before it."""
+
+    def test_note_and_attribute(self) -> None:
+        def program(x: Tensor) -> Tensor:
+            y = x * 2 if x.sum() > 0 else x - 1
+            torch._dynamo.graph_break()
+            if y.shape[0] > 1:
+                raise KeyError(f"of {y.shape[0]}")
+            return y
+
+        with pytest.raises(KeyError) as caught:
+            fusepass.explain(program, torch.ones(2))
+        report = caught.value.fusepass_report  # type: ignore[attr-defined]
+        assert [d.treatment for d in report.decisions if d.rule == "branch"] == ["where"]
+        assert report.raised == "KeyError: 'of 2'" == report.to_dict()["raised"]
+        assert caught.value.__notes__ == [str(report)]
+        assert "the call raised KeyError" in str(report)
+
+    def test_nothing_happened_before(self) -> None:
+        def program() -> None:
+            raise ValueError("at once")
+
+        with pytest.raises(ValueError, match="at once") as caught:
+            fusepass.explain(program)
+        notes = getattr(caught.value, "__notes__", ())
+        assert not any("operations per graph: 1" in note for note in notes)
 
     def test_nothing_raised(self) -> None:
         report = fusepass.explain(breaks, torch.ones(2))
