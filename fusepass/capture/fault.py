@@ -105,7 +105,10 @@ def _fails(error: BaseException, unknown: str) -> str:
     place = f" ({Path(found[0]).name}:{found[1]})" if found else ""
     if torch_private.asked_symbols(error):
         return f"what follows has to know {unknown}{place}"
-    return f"{python_error(error)} follows{place}, perhaps for want of {unknown} while tracing"
+    return (
+        f"{python_error(error)} is raised behind it{place} while {unknown} is not known, which may "
+        "be why: move it behind that line"
+    )
 
 
 def _cannot_be_traced(error: Exception) -> str:

@@ -66,10 +66,13 @@ def place_of(error: BaseException | None, own: Any = None) -> tuple[str, int] | 
     """
     for place in reversed(getattr(error, "real_stack", None) or ()):
         if not (is_internal_file(place.filename) or place.filename.startswith("<frozen")):
-            here = own is not None and (place.filename, place.name) == _named(own)
+            here = own is not None and _is_in(own, place)
             return None if here else (place.filename, int(place.lineno or 0))
     return None
 
 
-def _named(code: Any) -> tuple[str, str]:
-    return code.co_filename, code.co_name
+def _is_in(code: Any, place: Any) -> bool:
+    """Whether a place is in the function of some code; methods of one file may share a name."""
+    lines = [line for _, _, line in code.co_lines() if line]
+    named = (place.filename, place.name) == (code.co_filename, code.co_name)
+    return named and min(lines) <= (place.lineno or 0) <= max(lines)

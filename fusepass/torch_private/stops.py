@@ -24,7 +24,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (
         r"Data dependent operator",
         r"_local_scalar_dense",
-        f"Python reads a number from a tensor: {_READ}",
+        f"Python reads a number from a tensor or NumPy array: {_READ}",
     ),
     (
         r"Data dependent operator",

@@ -194,4 +194,4 @@ def test_what_python_raises_is_named_as_in_python() -> None:
 
     (said,) = reasons(program, torch.ones(2), {}, rule="item")
     line = first_line(program) + 3
-    assert said.startswith(f"KeyError follows (test_said.py:{line})")
+    assert said.startswith(f"KeyError is raised behind it (test_said.py:{line})")

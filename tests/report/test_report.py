@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fusepass
 from fusepass.report.decision import Decision, Outcome, Reason, Station
