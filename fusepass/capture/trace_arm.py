@@ -24,6 +24,7 @@ from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.report.decision import Reason
 from fusepass.torch_private.said import python_error
+from fusepass.torch_private.side_effects import what_was_done
 from fusepass.torch_private.stops import why_stopped
 
 
@@ -143,7 +144,7 @@ def _run_to(translator: Any, join: int) -> None:
 
 
 def _refusal_for(error: BaseException) -> Refusal:
-    done = torch_private.what_was_done(error)
+    done = what_was_done(error)
     if done is not None:
         return Refusal(Reason.SIDE_EFFECT, f"an arm {done}")
     if torch_private.asked_symbols(error):

@@ -141,7 +141,6 @@ from fusepass.torch_private.side_effects import (
     is_plain_object,
     set_held_items,
     side_effects_allowed,
-    what_was_done,
 )
 from fusepass.torch_private.size_nodes import size_as_node, symbol_nodes, unheld_symbols
 from fusepass.torch_private.speech import (
@@ -392,7 +391,6 @@ __all__ = [
     "user_frames",
     "version_text",
     "was_emptied",
-    "what_was_done",
     "with_node",
     "without_compile_in_place",
     "without_overrides",
