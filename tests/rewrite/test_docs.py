@@ -21,8 +21,6 @@ from fusepass.rewrite.registry import active_rules
 from fusepass.testing import assert_rewrites, check_rule
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
-# Examples of what a rule must not do, or of one that is turned down on purpose.
-NOT_TO_COPY = frozenset(("double",))
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -74,6 +72,7 @@ def test_page_runs_and_prints_what_it_says(
         check_rule(rule)
 
 
+@pytest.mark.slow
 def test_rules_of_the_other_pages() -> None:
     """The first program of testing.md, and each rule of the examples in reasons.md."""
     pages = [PAGE.parent / "testing.md", PAGE.parent / "reasons.md"]
@@ -94,8 +93,9 @@ def test_rules_of_the_other_pages() -> None:
         try:
             check_rule(rule, fires_in=0.0)
         except RuleCheckFailed as error:
-            failed[rule.name] = str(error)
-    assert set(failed) <= NOT_TO_COPY, failed
+            if error.snippet:  # else it was turned down, which is what some examples show
+                failed[rule.name] = str(error)
+    assert not failed
 
 
 def test_links_lead_somewhere() -> None:
