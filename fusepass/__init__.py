@@ -26,6 +26,7 @@ from fusepass.options import Options, options
 from fusepass.report.decision import Reason
 
 if TYPE_CHECKING:
+    from fusepass import testing as testing
     from fusepass.feed.prefetch import prefetch
     from fusepass.report.explain import explain, last_report, reset
     from fusepass.report.report import Report
@@ -76,13 +77,15 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "testing":  # a module: also without an import of its own
-        return importlib.import_module("fusepass.testing")
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name to be there
+
+    def __getattr__(name: str) -> Any:
+        if name == "testing":  # a module: also without an import of its own
+            return importlib.import_module("fusepass.testing")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from fusepass.bench.records import Times
 NOT_SLOWER = 0.98
 AS_BY_HAND = 1.03  # most that a captured branch may cost over one written as torch.where
 FEWEST_ROUNDS = 5
+NOISY = 0.2  # spread above which times and ratios mean little
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -43,6 +44,15 @@ def summary(rounds: Sequence[Sequence[float]]) -> Times | None:
         samples=len(samples),
         rounds=[statistics.median(one) for one in rounds if one],
     )
+
+
+def spread(times: Times | None) -> float | None:
+    """Half the range of the rounds' medians, over their median; None with fewer than two rounds."""
+    rounds = times["rounds"] if times is not None else []
+    if len(rounds) < 2:
+        return None
+    median = statistics.median(rounds)
+    return (max(rounds) - min(rounds)) / 2 / median if median else math.inf
 
 
 def ratio(above: Times | None, below: Times | None) -> float | None:

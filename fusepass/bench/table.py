@@ -13,7 +13,7 @@ from fusepass.bench.records import (
     Result,
     VariantRecord,
 )
-from fusepass.bench.samples import AS_BY_HAND, NOT_SLOWER
+from fusepass.bench.samples import AS_BY_HAND, NOISY, NOT_SLOWER, spread
 
 LOSING = "<"
 TWIN, KEEP = "inductor_twin", "fusepass_keep"  # as compile_times calls them
@@ -23,11 +23,11 @@ _LEGEND = (
     "breaks the error rule. replay: kernels alone, from a CUDA graph. / floor: time over that of\n"
     "the part that no fusion can take away, by replay where there is one. / hand: time over that\n"
     "of the branches written as torch.where by hand, under Inductor in the same mode;\n"
-    f"{LOSING} marks one above {AS_BY_HAND}."
+    f"{LOSING} marks one above {AS_BY_HAND}. +-: half the range of the rounds' medians of wall."
 )
 _HEAD = (
-    "variant", "wall us", "p99/p50", "device us", "replay us", "x eager", "x inductor", "/ floor",
-    "/ hand", "peak MiB", "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
+    "variant", "wall us", "+-", "p99/p50", "device us", "replay us", "x eager", "x inductor",
+    "/ floor", "/ hand", "peak MiB", "cold s", "warm s", "regions", "graphs", "ops", "error/bound",
 )  # fmt: skip
 
 
@@ -96,7 +96,23 @@ def _program(program: ProgramRecord) -> str:
         return f"{title}\n  skipped: {program['skipped']}"
     rows = [_HEAD, *(_variant(one) for one in program["variants"])]
     note = f"\n  no float64 reference: {program['reference']}" if program["reference"] else ""
-    return f"{title}\n{_aligned(rows)}{note}"
+    return f"{title}\n{_aligned(rows)}{note}{_noise(program['variants'])}"
+
+
+def _noise(variants: Sequence[VariantRecord]) -> str:
+    """A warning where the rounds of a variant disagree, as when other programs run beside it."""
+    found = []
+    for one in variants:
+        far, wall = spread(one["wall_us"]), one["wall_us"]
+        if far is not None and wall is not None and far > NOISY:
+            ends = f"{min(wall['rounds']):.1f} to {max(wall['rounds']):.1f} us"
+            found.append(f"{one['variant']} ({ends})")
+    if not found:
+        return ""
+    return (
+        f"\n  NOISY: medians of rounds far apart: {', '.join(found)}. These times, and ratios of "
+        "them,\n  mean little: end what else runs here, or give more --rounds or --round-seconds."
+    )
 
 
 def _variant(one: VariantRecord) -> tuple[str, ...]:
@@ -106,6 +122,7 @@ def _variant(one: VariantRecord) -> tuple[str, ...]:
     return (
         one["variant"],
         _number(wall["median"] if wall else None, 1),
+        _percent(spread(wall)),
         _number(wall["p99_over_p50"] if wall else None, 2),
         _number(device["median"] if device else None, 1),
         _number(replay["median"] if replay else None, 1),
@@ -216,6 +233,10 @@ def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" + (f" {LOSING}" if value < NOT_SLOWER else "")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None, digits: int) -> str:

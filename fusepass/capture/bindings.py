@@ -13,6 +13,7 @@ from fusepass import torch_private
 from fusepass.capture.attributes import AttributeWrites
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
+from fusepass.torch_private.source_lines import tell_line
 
 COPIED = ("stack", "symbolic_locals", "symbolic_globals", "block_stack", "nn_module_stack")
 _SAVED = (
@@ -56,6 +57,7 @@ class Bindings:
         """Put the translator back where it was; what it recorded stays recorded."""
         for name, value in self.values.items():
             setattr(self.translator, name, copy.copy(value) if name in COPIED else value)
+        tell_line(self.translator)
         put_back(self.iterators)
 
 

@@ -1,7 +1,7 @@
 """Graph breaks that are Dynamo's own: each gets a decision, with a cause and what to write instead.
 
-Dynamo says what it met in words about itself. Those that programs meet often are put in others
-here; of the rest its first sentence is taken, unless that names what is inside Dynamo.
+What programs meet often has a code and advice here. The rest is said in the words of
+torch_private/stops.py.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from fusepass.graph.canonical import op_name
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.users_code import is_users_file
+from fusepass.torch_private.said import said
+from fusepass.torch_private.stops import why_broken
 
 Place = tuple[str, int]
 _Why = tuple[Reason, str]
@@ -42,10 +44,6 @@ _TEXTS: dict[str, _Why] = {
         Reason.UNTRACEABLE,
         "a sparse tensor: torch compiles operations on dense ones only",
     ),
-    "Call to `torch._dynamo.graph_break()`": (
-        Reason.UNTRACEABLE,
-        "the program asks for a graph break here (torch._dynamo.graph_break)",
-    ),
     "Data-dependent branching": (
         Reason.PREDICATE,
         "Python asks here whether a tensor is true",
@@ -53,14 +51,6 @@ _TEXTS: dict[str, _Why] = {
     "Failed to convert args/kwargs to proxy": (
         Reason.UNTRACEABLE,
         "an argument of this call is none that a graph can hold: a tensor, a number, a string",
-    ),
-    "RuntimeError when making fake tensor call": (
-        Reason.UNTRACEABLE,
-        "a call fails for tensors of these shapes and dtypes, as it does in eager mode",
-    ),
-    "Skip calling `torch.compiler.disable()`d function": (
-        Reason.UNTRACEABLE,
-        "this function is not to be compiled: torch.compiler.disable was put on it",
     ),
     "Tensor.retain_grad() with AOTDispatcher": (
         Reason.UNTRACEABLE,
@@ -79,14 +69,10 @@ _TEXTS: dict[str, _Why] = {
         "requires_grad_() in compiled code: call it before, outside",
     ),
 }
-_INSIDE = re.compile(
-    r"Variable|SymNode|HOP\b|Observed|proxy|L\[|0x[0-9a-f]{6}|speculat", re.IGNORECASE
-)
 _GIVES_UP = {
     "Compiling up to": "the rest of the function runs in eager mode",
     "Skipping the function": "the function runs in eager mode",
 }
-_PARTS = re.compile(r"^ {2}(Explanation|Hint): ?(.*)$", re.MULTILINE)
 
 
 def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) -> None:
@@ -102,7 +88,7 @@ def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) 
     if not places or any((d.file, d.line) in places for d in kept if d.station is Station.CAPTURE):
         return
     own = [place for place in places if is_users_file(place[0])] or places
-    code, text = _why(translator, log.what_was_met(reason))
+    code, text = _why(translator, reason)
     gives_up = next((how for mark, how in _GIVES_UP.items() if mark in reason), None)
     text = text if gives_up is None else f"{text}; {gives_up}"
     decision = Decision(
@@ -111,33 +97,27 @@ def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) 
     log.kept(frame.compiler, decision, ("graph_break", *own[-1], text))
 
 
-def _why(translator: Any, met: str) -> _Why:
-    kind, _, rest = met.partition("\n")
-    kind = kind.strip()
+def _why(translator: Any, reason: str) -> _Why:
+    kind = said(reason).kind
     if kind == "Data dependent operator":
-        name = _operation(translator, rest)
+        name = _operation(translator, reason)
         return Reason.PYTHON_VALUE, _joined(f"{name} reads a number from a tensor", _READS, name)
     if kind.startswith("Dynamic shape operator"):
-        name = _operation(translator, rest)
+        name = _operation(translator, reason)
         return Reason.SIZE, _joined(f"the size of what {name} gives depends on data", _SIZES, name)
     for start, why in _TEXTS.items():
         if kind.startswith(start):
             return why
-    explained = next((t for part, t in _PARTS.findall(rest) if part == "Explanation"), "")
-    first = re.split(r"\.\s+(?=[A-Z])", explained, maxsplit=1)[0]
-    for text in (first.strip(" ."), kind):
-        if text and not _INSIDE.search(text):
-            return Reason.UNTRACEABLE, text
-    return Reason.UNTRACEABLE, "torch cannot trace this statement"
+    return Reason.UNTRACEABLE, why_broken(reason)
 
 
 def _joined(text: str, instead: dict[str, str], name: str) -> str:
     return f"{text}: {instead[name]}" if name in instead else text
 
 
-def _operation(translator: Any, rest: str) -> str:
+def _operation(translator: Any, reason: str) -> str:
     """The operation that a graph breaks at: the last one recorded, or the one Dynamo names."""
     last = next(iter(reversed(translator.output.graph.nodes)), None)
     name = None if last is None or "example_value" in last.meta else op_name(last)
-    found = re.search(r"aten\.(\w+)", rest)
+    found = re.search(r"aten\.(\w+)", reason)
     return name or (found.group(1) if found is not None else "an operation")

@@ -40,6 +40,7 @@ from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
 from fusepass.report.decision import Reason
 from fusepass.torch_private.graphs import has_specializations
+from fusepass.torch_private.stops import error_in_short
 
 
 def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
@@ -138,7 +139,7 @@ def _give_all_back(
 ) -> None:
     """Keep the branches of a frame, those of one treatment or all, with a warning."""
     sites = [s for s in frame.sites if treatment in (None, s.branch.treatment)]
-    why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+    why = (Reason.INTERNAL, error_in_short(error))
     for branch in (site.branch for site in sites[:1]):
         warnings.warn(CaptureFault(f"{branch.file}:{branch.line}", repr(error)), stacklevel=2)
     if not sites and treatment == "sink":

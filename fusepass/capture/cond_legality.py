@@ -24,6 +24,7 @@ from fusepass.graph.totality import EXCLUDED, TOTAL
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.torch_private.effects import effect_of
+from fusepass.torch_private.wording import operation
 
 _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
@@ -64,7 +65,7 @@ def check_cond(
     for node in chain(*arms.values()):
         name = _foreign(node)
         if name is not None:
-            text = f"{name} in an arm is no operation that torch.cond can hold"
+            text = f"torch.cond cannot hold {operation(name)}"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     _check_operands(arms)
     if options.codegen == "inductor":

@@ -13,7 +13,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.refusal import Refusal
-from fusepass.graph.canonical import tensor_value
+from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.selections import lower_selections
 from fusepass.report.decision import Reason
 
@@ -67,4 +67,6 @@ def check_no_sizes(nodes: list[fx.Node], sizes: frozenset[Any]) -> None:
     for node in nodes if sizes else ():
         parts = torch_private.tree_flatten(node.meta.get("example_value"))[0]
         if any(torch_private.unknown_sizes(part) & sizes for part in parts):
-            raise Refusal(Reason.UNTRACEABLE, "an arm cannot be traced: Dynamic shape operator")
+            name = op_name(node) or "an operation"
+            text = f"in an arm {name} gives a tensor whose size depends on what a tensor holds"
+            raise Refusal(Reason.UNTRACEABLE, text)

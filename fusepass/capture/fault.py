@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from pathlib import Path
 from typing import Any, NoReturn
 
+from fusepass import torch_private
 from fusepass.capture import items, masked
 from fusepass.capture.frame import (
     Frame,
@@ -23,13 +25,15 @@ from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, in_short
+from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.torch_private.error_hooks import (
     cannot_resume,
     fails_on_fakes,
     is_inductors,
     is_of_tracing,
 )
+from fusepass.torch_private.said import place_of, python_error
+from fusepass.torch_private.stops import error_in_short
 from fusepass.torch_private.users_errors import violated
 
 
@@ -42,7 +46,7 @@ def on_error(translator: Any, error: Exception) -> None:
     frame = frame_of_failed(translator)
     if frame is None or _is_ours(error):
         return
-    text = f"what follows the raise fails when it is traced ({type(error).__name__})"
+    text = f"what follows the raise fails when it is traced ({error_in_short(error)})"
     sinks = [s.branch.site for s in frame.sites if s.branch.treatment == "sink"]
     lost = dict.fromkeys(sinks, (Reason.UNTRACEABLE, text))
     text = "a Python number differs between the arms, and its value is asked for afterwards"
@@ -74,7 +78,7 @@ def on_fault(translator: Any, error: Exception) -> bool:
         text = "torch cannot go on behind a graph break in a coroutine or generator"
         go_on_plain(translator, frame, Reason.GENERATOR, text)
     if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
-        text = f"Inductor cannot compile the graph with what is captured ({in_short(error)})"
+        text = f"Inductor cannot compile the graph with what is captured ({error_in_short(error)})"
         go_on_plain(translator, frame, Reason.INTERNAL, text)
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
@@ -124,14 +128,26 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
-    text = f"what follows fails when a size is not known ({type(error).__name__})"
+    text = _fails(error, "its size")
     masked.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
-    text = f"what follows fails when it is not known ({type(error).__name__})"
+    text = _fails(error, "the number")
     items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
 
 
+def _fails(error: BaseException, unknown: str) -> str:
+    """What follows, and where: it need not be about what is not known, but nobody can tell."""
+    found = place_of(error)
+    place = f" ({Path(found[0]).name}:{found[1]})" if found else ""
+    if torch_private.asked_symbols(error):
+        return f"what follows has to know {unknown}{place}"
+    return (
+        f"{python_error(error)} is raised behind it{place} while {unknown} is not known, which may "
+        "be why: move it behind that line"
+    )
+
+
 def _cannot_be_traced(error: Exception) -> str:
-    return f"the frame cannot be traced with what is captured ({type(error).__name__})"
+    return f"the frame cannot be traced with what is captured ({error_in_short(error)})"
 
 
 def leave_all(translator: Any, frame: Frame, code: Reason, text: str) -> None:

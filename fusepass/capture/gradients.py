@@ -24,6 +24,7 @@ from fusepass.graph.effects import written_nodes
 from fusepass.graph.memory import memories, memory_of
 from fusepass.graph.zero_safe import zero_safe
 from fusepass.report.decision import Reason
+from fusepass.torch_private.graphs import input_name
 
 # Calls that look at some operands only for their shape or dtype: no gradient goes there.
 _ONLY_FIRST = frozenset(
@@ -187,7 +188,7 @@ def _could_make_nan(node: fx.Node) -> bool:
 
 
 def _names(nodes: list[fx.Node]) -> str:
-    return ", ".join(sorted({str(op_name(n) or n.target) for n in nodes})[:3])
+    return ", ".join(sorted({op_name(n) or input_name(n) for n in nodes})[:3])
 
 
 def carries_grad(node: fx.Node) -> bool:

@@ -13,6 +13,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -36,13 +37,15 @@ from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
 from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours
 from fusepass.capture.position import location, position
-from fusepass.capture.refusal import Refusal, refusal_after
+from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
 from fusepass.capture.region import region_of
 from fusepass.capture.take_back import keep_tests, take_back
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
+from fusepass.torch_private.said import place_of
 
+_INNER = "a branch in an arm is kept"
 _MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
 _MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
 _install_lock = threading.Lock()
@@ -217,18 +220,20 @@ def _break(
     key = (translator.f_code, translator.instruction_pointer - 1)
     keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
-        inner = (
-            refusal.text
-            if refusal.text.startswith("in an arm")
-            else f"in an arm, {where[0]}:{where[1]}: {refusal.text}"
-        )
-        raise Refusal(refusal.code, inner)
+        raise Refusal(refusal.code, _inside(decision))
     if read:
         items.give_back_tested(translator.output, frame, read, decision)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = torch_private.break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
     _left_to_dynamo(translator, jump, original, frame)
+
+
+def _inside(inner: Decision) -> str:
+    """The reason of a branch around one that is kept."""
+    if inner.reason.startswith(_INNER):
+        return inner.reason
+    return f"{_INNER}, {Path(inner.file).name}:{inner.line}: {inner.reason}"
 
 
 def _left_to_dynamo(
@@ -240,6 +245,8 @@ def _left_to_dynamo(
         with torch_private.plain_asserts():
             original(translator, jump)
     except torch_private.unsupported_errors() as error:
+        if why is not None and frame.arms:
+            raise ArmStops(why.reason_code, _inside(why)) from error
         if why is not None:
             place = f"{why.file}:{why.line}"
             error.add_note(f"fusepass: branch at {place} kept ({why.reason_code}): {why.reason}.")
@@ -252,10 +259,11 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
         if error is not None and not frame.plain:
             items.keep_asked(translator, frame, error)
             masked.keep_asked(translator, frame, error)
-        stack = [(one.filename, one.lineno) for one in getattr(error, "real_stack", None) or ()]
-        places = stack or [location(translator, None)]
-        log.graph_break(frame.compiler, reason, *places[-1])
-        breaks.decide(translator, frame, reason, places)
+        own = location(translator, translator.current_instruction)
+        place = place_of(error, translator.f_code) or own
+        log.graph_break(frame.compiler, reason, *place)
+        outer = [(one.filename, one.lineno) for one in getattr(error, "real_stack", None) or ()]
+        breaks.decide(translator, frame, reason, [*outer[:-1], place])
 
 
 def _on_raise(translator: Any, instruction: Any) -> None:

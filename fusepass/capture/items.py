@@ -27,6 +27,7 @@ from fusepass.graph.device_numbers import Kept, Number, read_in_time, replace_nu
 from fusepass.graph.number import READ_LATE, kind_of
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.stops import error_in_short
 
 FROM_ITEM = "fusepass_from_item"  # meta key of a number read from a tensor, or computed from one
 _ON_DEVICE = (
@@ -122,7 +123,7 @@ def keep_asked(
     named = _asked(translator.output.graph, live, error) if live else []
     if named:
         whole = all(not frame.items[node].dtype.is_floating_point for node in named)
-        text, code = "Python asks for its value", Reason.PYTHON_VALUE
+        text, code = "Python needs its value there", Reason.PYTHON_VALUE
         taker = _takes_a_number(translator.output.graph, named)
         if taker is not None:
             text = f"{taker} takes a Python number there: no form of it with a tensor is known"
@@ -168,7 +169,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         first = frame.items[used[0]]
         warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
-        kept = dict.fromkeys(used, Kept(Reason.INTERNAL, f"{type(error).__name__}: {error}"))
+        kept = dict.fromkeys(used, Kept(Reason.INTERNAL, error_in_short(error)))
     if kept:
         keep(output_graph, frame, kept)
     for node in used:

@@ -198,7 +198,7 @@ def _merge_states(
         translator.cell_and_freevars()
     )
     stack = [
-        merge(x, y, "a value on the stack", outputs)
+        merge(x, y, "the value of the expression", outputs)
         for x, y in zip(a["stack"], b["stack"], strict=True)
     ]
     names = merge_locals(

@@ -6,6 +6,7 @@ they leave, then what it costs. Facts come from fake tensors, so nothing here de
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -101,7 +102,7 @@ def check_arms(arms: Nodes) -> Refusal | None:
         for node in nodes:
             why = None if is_random(node) else partial_reason(node)
             if why is not None:
-                return Refusal(Reason.PARTIAL_OP, f"an arm must not run untaken: {why}")
+                return Refusal(Reason.PARTIAL_OP, why)
     for nodes in arms.values():
         for node in nodes:
             if is_random(node):
@@ -180,14 +181,22 @@ def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
         )
     if not _all_equal(a.shape, b.shape):
         raise Refusal(
-            Reason.SHAPE_MISMATCH, f"the arms leave shapes {tuple(a.shape)} and {tuple(b.shape)}"
+            Reason.SHAPE_MISMATCH, f"the arms leave shapes {_shown(a.shape)} and {_shown(b.shape)}"
         )
     if not _all_equal(a.stride(), b.stride()):
         raise Refusal(
-            Reason.STRIDE_MISMATCH, f"the arms leave strides {a.stride()} and {b.stride()}"
+            Reason.STRIDE_MISMATCH,
+            f"the arms leave strides {_shown(a.stride())} and {_shown(b.stride())}",
         )
     if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
         raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
+
+
+def _shown(sizes: Iterable[Any]) -> str:
+    """Sizes as they are in this call, those that only the data know as a question mark."""
+    known = [torch_private.size_hint(size) for size in sizes]
+    parts = ["?" if size is None else str(size) for size in known]
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
 def _selected(
@@ -198,7 +207,8 @@ def _selected(
     if not _all_equal(result.stride(), a.stride()):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
-            f"a selected tensor would have strides {result.stride()}, the arms leave {a.stride()}",
+            f"a selected tensor would have strides {_shown(result.stride())}, "
+            f"the arms leave {_shown(a.stride())}",
         )
     return result
 
@@ -212,11 +222,15 @@ def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torc
     agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
     if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
         return False
-    if torch.is_grad_enabled():
-        raise Refusal(
-            Reason.NONE_GRAD, "a result requires grad in one arm only, or not where it is selected"
+    if not torch.is_grad_enabled():
+        return True
+    text = "a result requires grad in an arm, and not where it is selected, or the other way round"
+    if not agreed:
+        text = (
+            "a result requires grad in one arm only: selected, it would always "
+            "(allow_zero_grad permits it)"
         )
-    return True
+    raise Refusal(Reason.NONE_GRAD, text)
 
 
 def _choose(

@@ -229,5 +229,5 @@ def _describe(value: Any) -> str:
     constant, python = torch_private.constant_of(value)
     held = torch_private.container_items(value)
     if held is not None:
-        return str(held[0].__name__)
+        return str(getattr(held[0], "__self__", held[0]).__name__)
     return repr(python) if constant else torch_private.kind_of(value)

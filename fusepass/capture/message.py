@@ -20,6 +20,7 @@ from fusepass.graph.canonical import op_name
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.totality import depends_on_data
 from fusepass.report.decision import Reason
+from fusepass.torch_private.said import python_error
 
 
 @contextlib.contextmanager
@@ -48,7 +49,7 @@ def message(translator: Any, frame: Frame) -> Iterator[None]:
 
 
 def _refuse_handling(error: Any) -> None:
-    raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})")
+    raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}")
 
 
 def tag_as_message(graph: fx.Graph, last: fx.Node | None, site_id: int) -> list[fx.Node]:

@@ -100,14 +100,20 @@ def lower_numbers(
         for user in list(node.users):
             made = _number(node, user) or _tensor(node, user, fake_mode, new_site)
             if made is None:
-                text = f"more than tensor arithmetic uses it ({op_name(user) or user.op})"
-                what = f"{_DIFFERS}, and {takes_special(user) or text}"
-                lost[node.meta[NUMBER].site] = (Reason.PYTHON_VALUE, what)
+                text = f"{_DIFFERS}, and {takes_special(user) or _use(user)}"
+                lost[node.meta[NUMBER].site] = (Reason.PYTHON_VALUE, text)
             elif NUMBER in made.meta:
                 todo.append(made)
         if not node.users:
             graph.erase_node(node)
     return lost
+
+
+def _use(user: fx.Node) -> str:
+    if user.op == "output":
+        return "the program returns it, or holds on to it"
+    name = op_name(user)
+    return f"{name} needs it" if name else "Python needs it"
 
 
 def _number(node: fx.Node, user: fx.Node) -> fx.Node | None:

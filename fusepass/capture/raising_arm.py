@@ -25,7 +25,9 @@ from fusepass.capture.select import Branch
 from fusepass.capture.sink import SINK, Sink, sink
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.said import python_error
 from fusepass.torch_private.source_lines import line_of
+from fusepass.torch_private.stops import why_stopped
 
 _MAX_SINKS = 1024  # more in one graph: a loop that only an exception ends
 
@@ -183,12 +185,10 @@ def _trace(translator: Any, frame: Frame, raising: tuple[int, list[Any], int]) -
     except torch_private.restart_errors():
         raise
     except torch_private.observed_exceptions() as error:
-        raise Refusal(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
+        raise Refusal(Reason.RAISES, f"an arm raises {python_error(error)}") from error
     except torch_private.unsupported_errors() as error:
-        text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
-        raise Refusal(
-            Reason.RAISES, f"an arm only raises, what cannot be traced: {text}"
-        ) from error
+        text = f"an arm only raises, what cannot be traced: {why_stopped(error)}"
+        raise Refusal(Reason.RAISES, text) from error
     raise Refusal(Reason.RAISES, "an arm raises in a way that cannot be followed")
 
 

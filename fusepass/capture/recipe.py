@@ -183,7 +183,7 @@ class Writer:
                 self._in_older_text = outer
         held = torch_private.container_items(tracked)
         if held is None:
-            kind = type(tracked).__name__.removesuffix("Variable")
+            kind = torch_private.kind_of(tracked)
             raise Refusal(self.reason, f"the message needs a value that cannot be kept: {kind}")
         if look == FORMAT:
             look = WHOLE

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 
 from fusepass.errors import CaptureFault
-from fusepass.report.decision import Reason, in_short
+from fusepass.report.decision import Reason
 from fusepass.torch_private.data_sizes import gives_unknown_sizes
 from fusepass.torch_private.error_hooks import fails_on_fakes
+from fusepass.torch_private.stops import error_in_short
 from fusepass.torch_private.users_errors import users_errors
 
 
@@ -42,11 +43,15 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
         where: file and line of the site.
     """
     if fails_on_fakes(error):
-        why = "a size is not known" if gives_unknown_sizes(error) else in_short(error)
+        why = "a size is not known" if gives_unknown_sizes(error) else error_in_short(error)
         return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({why})")
     if isinstance(error, users_errors()):
-        return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({in_short(error)})")
+        return Refusal(
+            Reason.UNTRACEABLE, f"{what} fails when it is traced ({error_in_short(error)})"
+        )
     if isinstance(error, AttributeError) and error.name == "__name__":  # `exit`, in Dynamo
-        return Refusal(Reason.UNTRACEABLE, f"{what} calls something without a name ({error})")
+        return Refusal(
+            Reason.UNTRACEABLE, f"{what} calls something without a name ({error_in_short(error)})"
+        )
     warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=3)
-    return Refusal(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+    return Refusal(Reason.INTERNAL, error_in_short(error))

@@ -21,6 +21,7 @@ from fusepass.capture.recipe import Items, Known, Made, Recipe, made
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.stops import error_in_short
 
 _TRIALS = 6
 _WHOLE = 4096  # elements: larger stand-ins are cut short
@@ -48,7 +49,7 @@ def check_sure(recipe: Recipe, nodes: Sequence[fx.Node]) -> None:
             with torch.no_grad():
                 made(trial, values)
         except Exception as error:  # noqa: BLE001 - whatever eager would raise
-            text = f"writing it may fail ({type(error).__name__}: {error})"
+            text = f"writing it may fail ({error_in_short(error)})"
             raise Refusal(Reason.PARTIAL_OP, text.split("\n")[0]) from None
 
 

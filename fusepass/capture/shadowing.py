@@ -15,6 +15,7 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.memory import memories, memory_of
 from fusepass.report.decision import Reason
+from fusepass.torch_private.stops import error_in_short
 
 SHADOW_OF = "fusepass_shadow_of"  # meta key: the older tensor a node stands in for in its arm
 
@@ -118,7 +119,9 @@ class Shadowing:
                     elif affected and written_nodes(node):
                         self._again(node, env)
         except (RuntimeError, TypeError, ValueError) as error:
-            raise Refusal(Reason.ALIAS, f"an arm writes an older tensor ({error})") from None
+            raise Refusal(
+                Reason.ALIAS, f"an arm writes an older tensor ({error_in_short(error)})"
+            ) from None
         finally:
             torch.set_grad_enabled(grad)
         for node, value in env.items():

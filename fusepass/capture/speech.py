@@ -30,6 +30,7 @@ from fusepass.errors import CaptureFault
 from fusepass.graph.canonical import tensor_value
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.stops import error_in_short, why_stopped
 
 _KEPT = "fusepass_lines_kept"  # calls left to Dynamo, each with the reason
 _MAX_LINES = 4096  # more in one graph: a loop
@@ -62,7 +63,7 @@ def on_speech(
     except Refusal as refusal:
         why = refusal
     except torch_private.unsupported_errors() as error:
-        why = Refusal(Reason.UNTRACEABLE, f"an argument cannot be traced ({error})".split("\n")[0])
+        why = Refusal(Reason.UNTRACEABLE, f"an argument cannot be traced: {why_stopped(error)}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
         why = refusal_after(error, "an argument", where)
@@ -169,7 +170,7 @@ def leave_all(output_graph: Any, frame: Frame, error: Exception) -> None:
     if frame.lines:
         where = next(iter(frame.round_trips.values()))
         warnings.warn(CaptureFault(f"{where.file}:{where.line}", repr(error)), stacklevel=2)
-        why = (Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        why = (Reason.INTERNAL, error_in_short(error))
         leave(output_graph.root_tx, {place: why for place, _ in frame.lines})
 
 

@@ -18,6 +18,8 @@ from fusepass.capture.position import location
 from fusepass.capture.raising_arm import Raised
 from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.report.decision import Reason
+from fusepass.torch_private.said import python_error
+from fusepass.torch_private.stops import why_stopped
 
 _LEAVES = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "IMPORT_", "BEFORE_", "WITH_")
 
@@ -49,10 +51,9 @@ def on_speaker(translator: Any, height: int) -> None:
     except torch_private.restart_errors():
         raise
     except torch_private.observed_exceptions() as error:
-        why = (Reason.RAISES, f"an operand raises ({type(error).__name__})")
+        why = (Reason.RAISES, f"an operand raises {python_error(error)}")
     except torch_private.unsupported_errors() as error:
-        text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
-        why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {text}")
+        why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {why_stopped(error)}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
         kept = refusal_after(error, "an operand", where)

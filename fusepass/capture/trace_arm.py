@@ -24,6 +24,9 @@ from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.graph.tensor_kinds import takes_special
 from fusepass.report.decision import Reason
+from fusepass.torch_private.said import python_error
+from fusepass.torch_private.side_effects import what_was_done
+from fusepass.torch_private.stops import why_stopped
 
 
 def trace_arm(
@@ -80,7 +83,7 @@ def _inside(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterator[No
 
 
 def _refuse_handling(error: Any) -> None:
-    raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})")
+    raise ArmRaises(Reason.RAISES, f"an arm raises {python_error(error)}")
 
 
 def _trace(
@@ -138,20 +141,19 @@ def _run_to(translator: Any, join: int) -> None:
     except torch_private.restart_errors():
         raise
     except torch_private.observed_exceptions() as error:
-        raise ArmRaises(Reason.RAISES, f"an arm raises ({type(error).__name__})") from error
+        raise ArmRaises(Reason.RAISES, f"an arm raises {python_error(error)}") from error
     except torch_private.unsupported_errors() as error:
         raise _refusal_for(error) from error
 
 
 def _refusal_for(error: BaseException) -> Refusal:
-    text = str(getattr(error, "gb_type", None) or error).strip().split("\n")[0]
-    message = str(error)
+    done = what_was_done(error)
+    if done is not None:
+        return Refusal(Reason.SIDE_EFFECT, f"an arm {done}")
     if torch_private.asked_symbols(error):
         text = "Python asks for the value of a number that is not read"
-    if "side effect" in message.lower() or "from outside the scope" in message:
-        return Refusal(
-            Reason.SIDE_EFFECT, f"an arm writes something that existed before it ({text})"
-        )
+    else:
+        text = why_stopped(error)
     return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
 
 

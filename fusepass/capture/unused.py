@@ -24,6 +24,7 @@ from fusepass.graph.device_numbers import Kept
 from fusepass.graph.number import kind_of
 from fusepass.graph.unused_numbers import that_may_raise
 from fusepass.report.decision import Reason
+from fusepass.torch_private.stops import error_in_short
 
 
 def keep_raising(output_graph: Any) -> None:
@@ -38,7 +39,7 @@ def keep_raising(output_graph: Any) -> None:
         places = [*frame.items.values(), *frame.selections.values()]
         where = f"{places[0].file}:{places[0].line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-        why = Kept(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        why = Kept(Reason.INTERNAL, error_in_short(error))
         reasons = dict.fromkeys(unused, why)
     else:
         text = "what is made of it may raise, though nothing uses that: "

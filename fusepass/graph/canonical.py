@@ -70,6 +70,19 @@ _SYNONYMS = {
     "swapdims": "transpose",
     "concat": "cat",
     "concatenate": "cat",
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_erfinv": "erfinv",
+    "special_exp2": "exp2",
+    "special_expit": "sigmoid",
+    "special_expm1": "expm1",
+    "special_log1p": "log1p",
+    "special_log_softmax": "log_softmax",
+    "special_logit": "logit",
+    "special_logsumexp": "logsumexp",
+    "special_round": "round",
+    "special_sinc": "sinc",
+    "special_softmax": "softmax",
 }
 _TORCH_MODULES = ("torch", "_operator", "operator", "math", "builtins")
 IN_PLACE_OPERATORS = frozenset(

@@ -117,7 +117,8 @@ class _Replacing:
                 else:
                     number_uses.replace(node, self.held, recorder)
             except Unfit as unfit:
-                self._keep(used, Kept(unfit.code, unfit.text, node))
+                why = Kept(unfit.code, unfit.text, node)
+                self._keep(used, _as_size(node) or why)
         for node in reversed([n for n in nodes if n in self.held]):
             if not node.users:
                 self.graph.erase_node(node)
@@ -136,6 +137,24 @@ class _Replacing:
     def _keep(self, used: list[Held], why: Kept) -> None:
         for root in {root: None for held in used for root in held.roots}:
             self.kept.setdefault(root, why)
+
+
+def _as_size(number: fx.Node) -> Kept | None:
+    """Why a number made of others cannot stay, where a call takes it as a size in the end.
+
+    That no tensor can hold it is then beside the point.
+    """
+    todo, seen = [number], {number}
+    while todo:
+        one = todo.pop()
+        for user in one.users if kind_of(one) is not None else ():
+            unfit = number_uses.as_size(user, one)
+            if unfit is not None:
+                return Kept(unfit.code, unfit.text, user)
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return None
 
 
 def _seen_outside(graph: fx.Graph) -> frozenset[int]:

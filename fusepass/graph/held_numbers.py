@@ -206,7 +206,7 @@ class Held:
                 raise Inexact(f"{name} of truth values")
             found = combined(name, *(self.of(operand, dtype) for operand in operands))
         else:
-            why = EXCLUDED.get(name.rstrip("_"), "it is not in the table of exact operations")
+            why = EXCLUDED.get(name.rstrip("_"), "whether it is exact is not known")
             raise Inexact(f"{name}: {why}")
         self._must_fit(found, dtype, name)
         return found

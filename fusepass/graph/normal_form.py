@@ -14,6 +14,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.graph.calls import spelled
 from fusepass.graph.canonical import REFLECTED_METHODS, op_name, tensor_value
+from fusepass.graph.spellings import ALSO, respelled
 from fusepass.graph.terms import Term
 
 CASTS = frozenset(
@@ -24,6 +25,7 @@ _PRODUCTS = frozenset("mm bmm matmul".split())
 
 def normal_form(node: fx.Node, op: str, args: tuple[tuple[str, Any], ...]) -> Term:
     """A call written in the few operations that terms are made of."""
+    op, args = respelled(op, args)
     given = dict(args)
     x = given.get("self")
 
@@ -119,7 +121,7 @@ def root_names(op: str) -> frozenset[str]:
         "mul": {"silu", "square", "pow"},
         "cast": set(CASTS),
     }
-    return spelled(op) | frozenset(aliases.get(op, ()))
+    return spelled(op) | frozenset(aliases.get(op, ())) | frozenset(ALSO.get(op, ()))
 
 
 def plain_name(node: fx.Node) -> str | None:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.number import Held, Unfit
+from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.number import Held, Unfit, kind_of
 from fusepass.graph.number_fills import clamp, fill, full, setitem, tensor, where
 from fusepass.graph.number_functions import float_power, isin, of_two
 from fusepass.graph.number_pointwise import FUNCTIONS, REVERSED, pointwise, power
 from fusepass.graph.number_scaled import alpha, leaky_relu, lerp, scaled_product
 from fusepass.graph.number_trial import refuse_kinds
-from fusepass.graph.number_use import Use
+from fusepass.graph.number_use import Use, inside
 from fusepass.graph.recording import Recorder
 from fusepass.graph.tensor_kinds import follows_own_rules
 from fusepass.report.decision import Reason
@@ -77,10 +77,30 @@ def _by_name(node: fx.Node, names: tuple[str, ...]) -> dict[str, Any] | None:
     return given
 
 
+def as_size(node: fx.Node, number: fx.Node) -> Unfit | None:
+    """That a call takes a number as a size, an index or a count; None if it does not."""
+    name = op_name(node)
+    if name is None or kind_of(number) != "int" or kind_of(node) is not None:
+        return None
+    handled = name in _HANDLERS or name.removesuffix("_") in _HANDLERS
+    if handled and not (name in _TAKE_SIZES and number in _sizes(node, _TAKE_SIZES[name])):
+        return None
+    return Unfit(Reason.SIZE, f"{name} takes it as a size, an index or a count")
+
+
+_TAKE_SIZES = {"full": 0, "new_full": 1, "setitem": 1, "__setitem__": 1}
+
+
+def _sizes(node: fx.Node, position: int) -> list[fx.Node]:
+    name = "index" if "setitem" in str(op_name(node)) else "size"
+    return inside(argument(node, position, name))
+
+
 def _no_handler(node: fx.Node, name: str, held: dict[fx.Node, Held]) -> Unfit:
-    used = [held[n] for n in node.all_input_nodes if n in held]
-    if all(number.kind == "int" for number in used):
-        return Unfit(Reason.SIZE, f"{name} takes it as a size, an index or a count")
+    used = [n for n in node.all_input_nodes if n in held]
+    sized = [as_size(node, n) for n in used]
+    if all(sized) and sized[0] is not None:
+        return sized[0]
     return Unfit(Reason.PYTHON_VALUE, f"no form of {name} that takes a tensor for it is known")
 
 

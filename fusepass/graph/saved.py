@@ -28,7 +28,7 @@ _NOTHING = frozenset(
 )
 # Their backward reads the result.
 _RESULT = frozenset(
-    """exp exp2 expm1 sigmoid special_expit tanh sqrt rsqrt reciprocal relu softmax _softmax softmin
+    """exp exp2 expm1 sigmoid tanh sqrt rsqrt reciprocal relu softmax _softmax softmin
     log_softmax _log_softmax cumprod""".split()
 )
 # Their backward reads operands, not the result.

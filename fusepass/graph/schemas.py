@@ -12,7 +12,7 @@ from fusepass.graph.arguments import is_number, is_tensor, same
 
 REQUIRED = object()  # stands for the default of a parameter that has none
 RECEIVER = "self"
-_RENAMED = {"input": RECEIVER, "training": "train"}
+_RENAMED = {"input": RECEIVER, "training": "train", "axis": "dim", "keepdims": "keepdim"}
 
 Arguments = tuple[tuple[str, Any], ...]
 

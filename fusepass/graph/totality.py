@@ -22,6 +22,7 @@ from fusepass.graph.effects import is_state_change, written_nodes
 from fusepass.graph.index_ranges import INDEX_CHECKS, indices_fit
 from fusepass.graph.sizes import is_nonempty
 from fusepass.graph.tensor_kinds import begins_transform, may_do_anything
+from fusepass.torch_private.wording import operation
 
 POINTWISE = frozenset(
     """
@@ -35,7 +36,7 @@ lgamma log log10 log1p log2 log_sigmoid logaddexp logaddexp2 logical_and logical
 logical_xor logit logsigmoid lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter
 polar pos positive pow prelu rad2deg real reciprocal relu relu6 resolve_conj resolve_neg round
 rsqrt rsub selu sgn sigmoid sign signbit silu sin sinc sinh softplus softshrink softsign
-special_erf special_expit sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
+sqrt square sub tan tanh tanhshrink threshold trunc view_as_complex
 view_as_real where xlogy zero fma
 """.split()
 )
@@ -99,7 +100,7 @@ EXCLUDED = {
     "item": "reads a value back to the host",
 }
 
-NOT_LISTED = "it is not in the table of total operations"
+NOT_LISTED = "whether it can fail is not known"
 
 _SIZED_BY_DATA = frozenset(
     """
@@ -146,7 +147,7 @@ def reason_of_values(node: fx.Node, name: str) -> str | None:
     if name.endswith("_") and name[:-1] in TOTAL and name[:-1] not in _CONDITIONAL:
         return None
     why = EXCLUDED.get(name, NOT_LISTED)
-    return f"{name}: {why}"
+    return f"{operation(name)}: {why}"
 
 
 def _is_unread(node: fx.Node) -> bool:

@@ -13,6 +13,7 @@ import torch
 from fusepass import torch_private
 from fusepass.errors import NoReport, NotAProgram
 from fusepass.report import log
+from fusepass.report.decision import in_short
 from fusepass.report.report import Report, report_of
 from fusepass.report.restore import everything_restored
 
@@ -39,7 +40,8 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
     Parameters, buffers, gradients, tensor arguments, attributes, containers and the random state
     are put back, and callables compiled before stay compiled. A callable that came from
     torch.compile is explained with its own mode, options and ``dynamic``; anything else with the
-    defaults and the active ``fusepass.options`` scopes. What the program raises is raised.
+    defaults and the active ``fusepass.options`` scopes. What the program raises is raised, with
+    the report of what happened before: as a note, and as its attribute ``fusepass_report``.
 
     Args:
         fn: a function, an nn.Module, or either of them compiled.
@@ -63,9 +65,26 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
         compiled_once(fn) as compiled,
         log.count_entries() as entries,
     ):
-        watch.call(compiled, args, kwargs, eager=False)
-        report = report_of(found_for(compiled), len(entries))
-    return dataclasses.replace(report, syncs=left(watch.waits, entries, report.decisions))
+
+        def reported() -> Report:
+            report = report_of(found_for(compiled), len(entries))
+            return dataclasses.replace(report, syncs=left(watch.waits, entries, report.decisions))
+
+        try:
+            watch.call(compiled, args, kwargs, eager=False)
+        except Exception as error:
+            _add_report(error, reported())
+            raise
+        return reported()
+
+
+def _add_report(error: Exception, report: Report) -> None:
+    """Give an error the report of what happened before it, if anything did."""
+    if report.operations or report.decisions or report.graph_breaks:
+        report = dataclasses.replace(report, raised=in_short(error))
+        error.add_note(str(report))
+        with contextlib.suppress(AttributeError):  # of a class that permits no other attributes
+            error.fusepass_report = report  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

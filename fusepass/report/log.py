@@ -12,7 +12,6 @@ import contextlib
 import contextvars
 import functools
 import logging
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,7 @@ from typing import Any
 
 from fusepass.report import artifact
 from fusepass.report.decision import Decision, Reason, Station
+from fusepass.torch_private.stops import why_broken
 
 logger = logging.getLogger("fusepass")
 
@@ -187,19 +187,10 @@ def _broke_at(log: CompileLog, decision: Decision) -> bool:
     return any((f, n) == (decision.file, decision.line) for _, f, n in log.breaks)
 
 
-_HEADING = re.compile(r"\A[^\n]*graph break[^\n]*:[ ]*\n\n", re.IGNORECASE)  # of Dynamo's
-
-
-def what_was_met(reason: str) -> str:
-    """What Dynamo says it met at a graph break, without what comes of it."""
-    return _HEADING.sub("", reason).lstrip()
-
-
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
-    """Put a graph break on record: the first line of what was met."""
-    text = what_was_met(reason).partition("\n")[0].strip()
+    """Put a graph break on record, with the text Dynamo logs for it."""
     with _lock:
-        log_of(compiler).breaks[text, file, line] = None
+        log_of(compiler).breaks[why_broken(reason), file, line] = None
 
 
 @contextlib.contextmanager

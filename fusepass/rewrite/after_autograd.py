@@ -129,11 +129,23 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
             decompose(gm)
     if decisions:
         return decisions
-    matmuls = sum(n.op == "call_function" and str(n.target) in _GEMMS for n in graph.nodes)
-    text = f"{matmuls} matrix products left to Inductor: no rule after autograd matches"
+    text = _nothing_done(graph, options, rules)
     return [
         Decision(Station.AFTER, "after_autograd", Outcome.LEFT_TO_INDUCTOR, Reason.NO_RULE, text)
     ]
+
+
+def _nothing_done(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> str:
+    """Why a graph goes on as it is: what matches may be for another device."""
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    products = sum(str(node.target) in _GEMMS for node in calls)
+    left = {0: "", 1: ", with its matrix product"}.get(
+        products, f", with its {products} matrix products"
+    )
+    here = options.candidate == "reference" or any(map(_on_cuda, calls))
+    if not here and not any(rule.place == "after" and not rule.devices for rule in rules):
+        return f"the rules after autograd are for CUDA, the graph is not: left as written{left}"
+    return f"no rule after autograd matches: left as written{left}"
 
 
 def _every_rounding(options: Options) -> bool:

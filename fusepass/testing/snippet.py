@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import sys
 import textwrap
-from importlib.metadata import packages_distributions
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusepass.rewrite.rule import Rule
 from fusepass.testing.case import Case
 from fusepass.testing.oracle import NOT_FINITE, VALUES, Difference
 from fusepass.testing.program_text import literal
+from fusepass.testing.rule_text import rule_text
 from fusepass.testing.trial import Trials, resized
 
 MOST_NUMBERS = 300
@@ -158,63 +152,3 @@ def sharing(run):
 
 
 assert sharing(compiled) == sharing(eager)"""
-
-
-def rule_text(rule: Rule) -> str:
-    """Lines that bind ``rule``: an import where the rule can be imported, else its source."""
-    file = rule.location.rpartition(":")[0]
-    modules: list[Any] = list(sys.modules.values())  # anything may have been put there
-    for module in modules:
-        if isinstance(module, ModuleType) and getattr(module, "__file__", None) == file:
-            found = _place(module, rule)
-            if found is not None:
-                return f"{_import(module, found[0])}\n\nrule = {''.join(found)}"
-    functions = {"pattern": rule.pattern, "replacement": rule.replacement, "check": rule.check}
-    texts = [_function(f) for f in functions.values() if f is not None]
-    if not all(texts):
-        return f"rule = ...  # {rule.name!r}, made at {rule.location}"
-    given = ", ".join(f"{k}={f.__name__}" for k, f in functions.items() if f is not None)
-    example = ", ".join(map(_example, rule.inputs()))
-    made = (
-        f"rule = fusepass.Rule({rule.name!r}, {given}, example=({example},), place={rule.place!r})"
-    )
-    return "\n\n".join([*(str(text) for text in texts), made])
-
-
-def _place(module: ModuleType, rule: Rule) -> tuple[str, str] | None:
-    """Name of the module's attribute that is or holds a rule, and the index in it."""
-    for name, value in vars(module).items():
-        if value is rule:
-            return name, ""
-        if isinstance(value, (list, tuple)) and any(item is rule for item in value):
-            return name, f"[{next(i for i, item in enumerate(value) if item is rule)}]"
-        if isinstance(value, dict) and any(item is rule for item in value.values()):
-            return name, f"[{next(k for k, item in value.items() if item is rule)!r}]"
-    return None
-
-
-def _import(module: ModuleType, name: str) -> str:
-    """Lines that import a name of a module, installed or not."""
-    if module.__name__.partition(".")[0] in packages_distributions():
-        return f"from {module.__name__} import {name}"
-    file = Path(str(module.__file__))
-    parts, folder = [file.stem], file.parent
-    while (folder / "__init__.py").exists():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    where = f"import sys\n\nsys.path.insert(0, {str(folder)!r})"
-    return f"{where}\nfrom {'.'.join(parts)} import {name}"
-
-
-def _function(function: Any) -> str | None:
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return None
-    return source.rstrip() + "\n" if source.startswith("def ") else None
-
-
-def _example(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"torch.ones({tuple(value.shape)}, dtype={value.dtype})"
-    return literal(value)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from fusepass.torch_private.wording import noun_of
+
 
 @dataclass(frozen=True)
 class Container:
@@ -178,11 +180,11 @@ def fill_object(container: Container, effects: Any, items: Any, attributes: dict
 
 
 def kind_of(value: Any) -> str:
-    """What a tracked value is called in a sentence: the name of its class, or Dynamo's for it."""
+    """What a tracked value is called in a sentence: the name of its class, or a noun."""
     of = getattr(value, "value_type", None)
     if isinstance(of, type):
         return of.__name__
-    return type(value).__name__.removesuffix("Variable")
+    return noun_of(type(value).__name__)
 
 
 def container_items(value: Any) -> tuple[Any, Any] | None:

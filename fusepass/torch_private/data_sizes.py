@@ -153,6 +153,8 @@ def asked_symbols(error: BaseException) -> frozenset[Any]:
 
 def asked_by_operation(error: BaseException) -> bool:
     """Whether it was an operation on tensors, or ``range``, that asked for a value."""
+    from torch._dynamo import utils
+
     if gives_unknown_sizes(error):
         return True
     found = []
@@ -161,7 +163,8 @@ def asked_by_operation(error: BaseException) -> bool:
         while frame is not None:
             found.append(frame.tb_frame.f_code)
             frame = frame.tb_next
-    return any(c.co_name == "call_range" or c.co_filename.endswith(_FAKE) for c in found)
+    calls = utils.run_node.__code__
+    return any(c is calls or c.co_name == "call_range" for c in found)
 
 
 def gives_unknown_sizes(error: BaseException) -> bool:
@@ -169,9 +172,6 @@ def gives_unknown_sizes(error: BaseException) -> bool:
     from torch.fx.experimental.symbolic_shapes import PendingUnbackedSymbolNotFound
 
     return any(isinstance(link, PendingUnbackedSymbolNotFound) for link in _causes(error))
-
-
-_FAKE = ("fake_tensor.py", "fake_impls.py")
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -11,6 +11,8 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
+from fusepass.torch_private.wording import plain
+
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves and structure of nested tuples, lists, dicts and slices (FX argument lists).
@@ -85,6 +87,14 @@ def real_input(node: fx.Node) -> Any:
         return getattr(node.meta.get("grapharg"), "example", None)
     except ReferenceError:  # a copy, of a graph that Dynamo is done with
         return None
+
+
+def input_name(node: fx.Node) -> str:
+    """What an input of a graph is in the program, ``self.layer.weight``, or its own name."""
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", None)
+    name = name() if callable(name) else name
+    return plain(str(name or node.target), "an input")
 
 
 def lend_inputs(copied: fx.Graph) -> None:

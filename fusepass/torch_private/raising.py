@@ -15,6 +15,7 @@ from torch._dynamo.variables import LazyVariableTracker
 
 from fusepass.torch_private.graphs import real_input
 from fusepass.torch_private.stack import node_of, unsupported_errors
+from fusepass.torch_private.wording import plain
 
 RaiseHandler = Callable[[Any, Any], None]
 
@@ -63,7 +64,7 @@ def pending_changes(translator: Any) -> str | None:
         if not changed or _is_own_kwargs(output.root_tx, held):
             continue
         if not _only_rebinds(output, key, held):
-            return f"a change of {_described(held)}"
+            return f"a change of {source_name(held) or 'an object'}"
     return None
 
 
@@ -78,7 +79,7 @@ def changed_settings(translator: Any) -> str | None:
     for key, held in effects.id_to_variable.items():
         about = isinstance(vars(held).get("value"), kinds) or key == id(warnings.filters)
         if about and held.mutation_type is not None and effects.is_modified(held):
-            return _described(held)
+            return source_name(held) or "an object"
     return None
 
 
@@ -126,14 +127,16 @@ def _is_same(output: Any, tracked: Any, real: Any) -> bool:
     )
 
 
-def _described(held: Any) -> str:
+def source_name(held: Any) -> str | None:
+    """Where the program got a tracked value from, as it would write that; None if unknown."""
     source = getattr(held, "source", None)
     try:
         name = getattr(source, "name", None)
         name = name() if callable(name) else name
     except NotImplementedError:  # a source that Dynamo guards by, but cannot write down
-        name = None
-    return str(name) if name else "an object"
+        return None
+    known = plain(str(name), "") if name else ""
+    return known if known and " " not in known else None
 
 
 def random_call_count(output_graph: Any) -> int:

@@ -6,6 +6,21 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch._dynamo.variables import LazyVariableTracker
+
+from fusepass.torch_private.raising import frames_outwards, source_name
+from fusepass.torch_private.stack import unsupported_errors
+
+_WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
+_KINDS = {
+    "ConstDictVariable": "dictionary",
+    "DefaultDictVariable": "dictionary",
+    "DequeVariable": "deque",
+    "ListVariable": "list",
+    "NewGlobalVariable": "global variable",
+    "SetVariable": "set",
+}
+
 
 @contextlib.contextmanager
 def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterator[None]:
@@ -14,7 +29,13 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
     shadowed = effects.__dict__.get("check_allowed_side_effect")
 
     def check(item: Any) -> Any:
-        return True if allowed(item) else checked(item)
+        if allowed(item):
+            return True
+        try:
+            return checked(item)
+        except unsupported_errors() as error:
+            vars(error).setdefault(_WRITTEN, _described(effects, item, error))
+            raise
 
     effects.check_allowed_side_effect = check
     try:
@@ -24,6 +45,42 @@ def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterat
             del effects.check_allowed_side_effect
         else:
             effects.check_allowed_side_effect = shadowed
+
+
+def what_was_done(error: BaseException) -> str | None:
+    """What a trace that ended does that it may not: a write, with name and line; None of others."""
+    return vars(error).get(_WRITTEN)
+
+
+def _described(effects: Any, item: Any, error: BaseException) -> str:
+    stack = vars(error).get("real_stack")
+    line = f" (line {stack[-1].lineno})" if stack else ""
+    if type(item).__name__ == "CellVariable":
+        name = item.local_name or _local_name(effects, item)
+        what = f"the variable `{name}`" if name else "a variable"
+        return f"binds {what}{line}, which an inner function or a comprehension shares"
+    name = source_name(item) or _local_name(effects, item)
+    kind = _KINDS.get(type(item).__name__, "object")
+    what = f"the {kind} `{name}`" if name else f"a {kind}"
+    return f"writes {what}{line}, which existed before"
+
+
+def _local_name(effects: Any, item: Any) -> str | None:
+    for frame in frames_outwards(effects.output_graph_weakref().current_tx):
+        for name, value in frame.symbolic_locals.items():
+            lazy = isinstance(value, LazyVariableTracker)
+            held = value.realize() if lazy and value.is_realized() else value
+            if held is item or _content(effects, held) is item:
+                return str(name)
+    return None
+
+
+def _content(effects: Any, cell: Any) -> Any:
+    """What a variable that functions share holds, None for anything else."""
+    if type(cell).__name__ != "CellVariable":
+        return None
+    pending = effects.store_attr_mutations.get(cell, {})
+    return pending.get("cell_contents", cell.pre_existing_contents)
 
 
 def is_plain_object(item: Any) -> bool:

@@ -24,6 +24,14 @@ def line_of(translator: Any, instruction: Any) -> int:
     return int(translator.lineno)
 
 
+def tell_line(translator: Any) -> None:
+    """Have torch's errors name the line a translator was put back to: it tells of new ones only."""
+    from torch._guards import TracingContext
+
+    code = translator.f_code
+    TracingContext.set_current_loc(code.co_filename, translator.lineno, code.co_name)
+
+
 def _as_written(translator: Any, instruction: Any) -> Any:
     """The instruction in the code as the program has it, if Dynamo goes on in that; else None."""
     from torch._dynamo.resume_execution import ContinueExecutionCache

@@ -99,7 +99,9 @@ def test_what_the_report_says() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         compiled(torch.rand(3, 2), torch.rand(3, 3))
     reasons = [one["reason"] for one in fusepass.last_report(compiled).graph_breaks]
-    assert reasons == ["RuntimeError when making fake tensor call"]
+    (reason,) = reasons
+    assert "RuntimeError" in reason or "must have same reduction dim" in reason
+    assert "fake tensor" not in reason
 
 
 def test_a_whole_graph_is_wanted() -> None:

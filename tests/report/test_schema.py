@@ -32,6 +32,7 @@ TOP = {
     "operations": list,
     "graph_breaks": list,
     "regions_per_call": int,
+    "raised": str,
     "decisions": list,
     "syncs": list,
     "versions": dict,

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import fusepass
+from fusepass.errors import RuleCheckFailed
 from fusepass.rewrite.registry import active_rules
-from fusepass.testing import assert_rewrites
+from fusepass.testing import assert_rewrites, check_rule
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -65,6 +66,36 @@ def test_page_runs_and_prints_what_it_says(
             printed += 1
     assert len(blocks()) > 10
     assert printed >= 4
+    found = {held.name: held for held in vars(module).values() if isinstance(held, fusepass.Rule)}
+    assert len(found) >= 6
+    for rule in found.values():  # what a reader copies must be right
+        check_rule(rule)
+
+
+@pytest.mark.slow
+def test_rules_of_the_other_pages() -> None:
+    """The first program of testing.md, and each rule of the examples in reasons.md."""
+    pages = [PAGE.parent / "testing.md", PAGE.parent / "reasons.md"]
+    rules: list[fusepass.Rule] = []
+    for page in pages:
+        for match in BLOCK.finditer(page.read_text()):
+            code = match.group(2)
+            if "Rule(" in code and match.group(1) == "python":
+                scope = {"torch": torch, "fusepass": fusepass}
+                name = f"<{page.name}:{match.start()}>"
+                linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+                exec(compile(code.replace("print(check_rule", "(check_rule"), name, "exec"), scope)
+                held = [*scope.values(), *scope.get("rules", ())]  # type: ignore[misc]
+                rules += [value for value in held if isinstance(value, fusepass.Rule)]
+    assert len(rules) >= 10
+    failed = {}
+    for rule in rules:
+        try:
+            check_rule(rule, fires_in=0.0)
+        except RuleCheckFailed as error:
+            if error.snippet:  # else it was turned down, which is what some examples show
+                failed[rule.name] = str(error)
+    assert not failed
 
 
 def test_links_lead_somewhere() -> None:

@@ -14,6 +14,7 @@ _MATCHING = {
     "factor": ("torch.linalg.LinAlgError", "RuntimeError", "ValueError", "Exception"),
     "number": ("ZeroDivisionError", "ArithmeticError", "Exception", "ValueError"),
 }
+RISKS = tuple(_MATCHING)
 Inside = Callable[[Draft, Scope], Lines]
 
 
@@ -29,14 +30,14 @@ def attempt(d: Draft, scope: Scope, inside: Inside) -> Lines:
     inner.pre, inner.returns = [], ""
     name = d.fresh("y")
     fallback = data(d, scope)
-    kind = d.draw.choice(tuple(_MATCHING))
-    risky = [f"{name} = {_risky(d, inner, kind)}"]
+    kind = d.draw.choice(RISKS)
+    computed = [f"{name} = {risky(d, inner, kind)}"]
     with d.within("attempt"):
         raises = d.budget > 0 and d.draw.chance(35)
         site = check(d, inner, "raise") if raises else inside(d, inner)
     place = d.draw.weighted({"before": 3, "after": 3, "alone": 2})
     total = [f"{name} = {name} + {data(d, inner, 0)}"] if d.draw.chance(50) else []
-    body = [*risky, *total]
+    body = [*computed, *total]
     if place == "before":
         body = [*body, *site]
     elif place == "after":
@@ -64,7 +65,14 @@ def _handler(d: Draft, name: str, errors: str, fallback: str) -> Lines:
     return [header, *indented(['raise ValueError("cannot go on") from error'])]
 
 
-def _risky(d: Draft, scope: Scope, kind: str) -> str:
+def risky(d: Draft, scope: Scope, kind: str) -> str:
+    """A value like those of the program, whose computation fails for some inputs.
+
+    Args:
+        d: the program.
+        scope: with the values it may be computed from.
+        kind: one of ``RISKS``.
+    """
     operand = d.draw.choice(scope.data)
     if kind == "index":
         return lookup(d, operand, index_argument(d))

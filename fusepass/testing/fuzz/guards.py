@@ -142,15 +142,6 @@ def lookup(d: Draft, operand: str, index: str) -> str:
     return d.draw.choice(choices)
 
 
-def failing(d: Draft, scope: Scope) -> str:
-    """A value whose computation fails in one input set."""
-    if d.draw.chance(65):
-        return _lookup(d, d.draw.choice(scope.data), _index(d))
-    whole = d.argument("whole", *(f"torch.tensor({n})" for n in (7, 5, 4, 9, 6)))
-    den = d.argument("parts", *(f"torch.tensor({n})" for n in d.spread("2", "0")))
-    return f"({whole} {d.draw.choice(('//', '%'))} {den})"
-
-
 def _before_partial(d: Draft, scope: Scope) -> Lines:
     """A raise that guards an operation on the indices it checks."""
     here = scope.around()

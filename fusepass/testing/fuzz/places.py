@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusepass.testing.fuzz import trips
-from fusepass.testing.fuzz.attempts import attempt
+from fusepass.testing.fuzz.attempts import RISKS, attempt, risky
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented, renamed
 from fusepass.testing.fuzz.forms import branch, carried
-from fusepass.testing.fuzz.guards import failing, guard
+from fusepass.testing.fuzz.guards import guard
 from fusepass.testing.fuzz.predicates import predicate
 from fusepass.testing.fuzz.subclasses import nested_statement
 from fusepass.testing.fuzz.values import data
@@ -231,7 +231,7 @@ def _try(d: Draft, scope: Scope, inside: Inside = nested) -> Lines:
         body = [*inside(d, inner), *trips.maybe(d, inner, 15)]
     body.append(f"{name} = {_result(d, inner)}")
     if d.draw.chance(60):
-        body.append(f"{name} = {name} + {failing(d, inner)}")
+        body.append(f"{name} = {name} + {risky(d, inner, d.draw.choice(RISKS))}")
     error = d.draw.choice(("ValueError", "IndexError", "RuntimeError", "LookupError", "Exception"))
     if d.draw.chance(20):
         d.imports.add("import contextlib")
