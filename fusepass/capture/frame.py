@@ -180,7 +180,7 @@ class Frame:
 
 
 _PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
-# Frames in which a subclass is handled as an ordinary tensor; the graph is given the subclass.
+# There a subclass is handled as an ordinary tensor, while the graph is given the subclass.
 _OF_SUBCLASSES = ("__torch_function__", "__torch_dispatch__")
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
