@@ -17,6 +17,7 @@ from fusepass.report.decision import Decision, Station
 _FAULT = Fault("lost_check", (151918, 185885, 193757), "takes values that eager refuses")
 _LOOKUP = Fault("lost_check", (151918,), "takes values that eager refuses", mended=(2, 13))
 _OUTSIDE = "index out of range in self"
+_OF_DIMENSION = "index {{}} is out of bounds for dimension {} with size {}"
 _LOSS = "all elements of {} should be between 0 and 1"
 
 
@@ -26,7 +27,8 @@ def checked(x: Tensor, low: float, high: float, index: bool, message: str) -> Te
     if x.numel():
         least, most = torch.aminmax(x)
         if not (bool(least >= low) and bool(most <= high)):  # also false for NaN
-            raise (IndexError if index else RuntimeError)(message)
+            first = x[~((x >= low) & (x <= high))].flatten()[0].item()
+            raise (IndexError if index else RuntimeError)(message.format(first))
     return x.new_zeros(())
 
 
@@ -59,8 +61,11 @@ def _check_index(node: fx.Node) -> bool:
     if x is None or not isinstance(dim, int) or x.dim() == 0:
         return False
     size = x.shape[dim]
-    known = isinstance(size, int)  # else a check would make the size a constant
-    return known and _look_at(node, index, (0, size - 1), True, _OUTSIDE)
+    if not isinstance(size, int):
+        return False  # a check would make the size a constant
+    one = x.dim() == 1  # with more dimensions another kernel of eager raises otherwise
+    text = _OUTSIDE if one else _OF_DIMENSION.format(dim % x.dim(), size)
+    return _look_at(node, index, (0, size - 1), one, text)
 
 
 def _check_lookup(node: fx.Node) -> bool:

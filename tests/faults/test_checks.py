@@ -27,6 +27,7 @@ def refused(program: Program, *given: Tensor) -> None:
 @pytest.mark.parametrize("index", [[-1, 1], [0, 3]])
 def test_index(index: list[int]) -> None:
     refused(lambda x, i, s: x.index_add(0, i, s), X, torch.tensor(index), S)
+    refused(lambda x, i, s: x.index_add(0, i, s), X[:, 0], torch.tensor(index), S[:, 0])
 
 
 @pytest.mark.parametrize("bad", [1.5, -0.5])
