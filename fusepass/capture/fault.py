@@ -13,25 +13,13 @@ from typing import Any, NoReturn
 
 from fusepass import torch_private
 from fusepass.capture import items, masked
-from fusepass.capture.frame import (
-    Frame,
-    any_frame_of,
-    frame_of,
-    frame_of_failed,
-    is_ours,
-    restart_plain,
-)
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, frame_of_failed, restart_plain
 from fusepass.capture.take_back import take_back
 from fusepass.errors import CaptureFault, FusepassError
 from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
-from fusepass.torch_private.error_hooks import (
-    cannot_resume,
-    fails_on_fakes,
-    is_inductors,
-    is_of_tracing,
-)
+from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
 from fusepass.torch_private.said import place_of, python_error
 from fusepass.torch_private.stops import error_in_short
 from fusepass.torch_private.users_errors import violated
@@ -58,21 +46,15 @@ def on_error(translator: Any, error: Exception) -> None:
         leave_all(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
-def on_fault(translator: Any, error: Exception) -> bool:
-    """Dynamo, the compiler behind it or our own code fails, which a user shall not meet.
-
-    Returns:
-        Whether the frame runs uncompiled: Dynamo fails on it without capture, too.
-    """
+def on_fault(translator: Any, error: Exception) -> None:
+    """Dynamo, the compiler behind it or our own code fails, which a user shall not meet."""
     frame = frame_of_failed(translator)
-    if _is_ours(error):
-        return False
-    if frame is None:
-        return is_ours(translator.output) and is_of_tracing(translator, error)
+    if frame is None or _is_ours(error):
+        return
     if fails_on_fakes(error):
         on_error(translator, error)
         if _decisions(frame):  # may not go back: it is the program's own
-            return False
+            return
     _give_unknown_back(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
@@ -83,7 +65,7 @@ def on_fault(translator: Any, error: Exception) -> bool:
     for decision in _decisions(frame)[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    return go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
+    go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:

@@ -161,10 +161,20 @@ def asked_by_operation(error: BaseException) -> bool:
     for link in _causes(error):
         frame = link.__traceback__
         while frame is not None:
-            found.append(frame.tb_frame.f_code)
+            found.append(frame.tb_frame)
             frame = frame.tb_next
     calls = utils.run_node.__code__
-    return any(c is calls or c.co_name == "call_range" for c in found)
+    return any(
+        one.f_code.co_name == "call_range" or (one.f_code is calls and not _is_of_numbers(one))
+        for one in found
+    )
+
+
+def _is_of_numbers(call: Any) -> bool:
+    """Whether the call that Dynamo runs there is one of Python's on numbers alone."""
+    node, args = call.f_locals.get("node"), call.f_locals.get("args", ())
+    plain = getattr(getattr(node, "target", None), "__module__", None) in ("_operator", "math")
+    return plain and not any(isinstance(one, torch.Tensor) for one in args)
 
 
 def gives_unknown_sizes(error: BaseException) -> bool:

@@ -26,7 +26,7 @@ _OUR_CALLS = (wrap_call.__code__,)
 def hook_errors(
     on_error: Callable[[Any, Exception], None],
     on_skip: Callable[[Any, Exception], None],
-    on_fault: Callable[[Any, Exception], bool],
+    on_fault: Callable[[Any, Exception], None],
 ) -> Callable[[], None]:
     """Call the handlers for what ends the trace of a frame; what is returned takes them out."""
     from torch._dynamo import exc
@@ -44,46 +44,14 @@ def hook_errors(
         except (exc.Unsupported, exc.SkipFrame) as error:
             on_skip(self, error)
             raise
-        except users_errors() as error:
-            on_error(self, error)
-            raise
         except Exception as error:
-            if on_fault(self, error):
-                _leave_uncompiled(error)
+            (on_error if isinstance(error, users_errors()) else on_fault)(self, error)
             raise
 
     InstructionTranslator.run = with_error  # type: ignore[method-assign]
     if own is None:
         return lambda: delattr(InstructionTranslator, "run")
     return lambda: setattr(InstructionTranslator, "run", own)
-
-
-def _leave_uncompiled(error: Exception) -> NoReturn:
-    """Have Dynamo leave a frame alone that it cannot trace; this once, if a call in it failed."""
-    from torch._dynamo.exc import Unsupported
-
-    left: Any = Unsupported(f"Dynamo fails on the frame ({type(error).__name__}: {error})")
-    if fails_on_fakes(error):
-        left.frame_exec_strategy = _this_once()
-    left._torch_dynamo_tracer_output = getattr(error, "_torch_dynamo_tracer_output", None)
-    raise left from error
-
-
-def _this_once() -> Any:
-    from torch._dynamo.types import (  # type: ignore[attr-defined]
-        FrameAction,
-        FrameExecStrategy,
-    )
-
-    return FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
-
-
-def is_of_tracing(translator: Any, error: BaseException) -> bool:
-    """Whether an error is none of the backend's, and the graph is not asked to be whole."""
-    from torch._dynamo.exc import ResumePrologueTracingError, ShortenTraceback
-
-    whole = translator.one_graph or translator.error_on_graph_break
-    return not whole and not isinstance(error, (ShortenTraceback, ResumePrologueTracingError))
 
 
 def fails_on_fakes(error: BaseException) -> bool:
@@ -163,6 +131,10 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
     """
     from torch._dynamo import exc, utils
     from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
 
     def breaks() -> bool:
         try:
@@ -177,7 +149,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         try:
             break_graph()
         except exc.Unsupported as error:
-            error.frame_exec_strategy = _this_once()
+            error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
             raise
 
     wrap = utils._wrap_graph_break_with_torch_runtime_err

@@ -92,8 +92,7 @@ class Handlers:
         on_import: called as ``(translator, name)`` before an ``import`` that loads a module.
         on_error: called as ``(translator, exception)`` when an error of the traced code, or of
             torch about it, is about to end the trace of a frame; may raise instead.
-        on_fault: called in the same way when an error inside Dynamo or a backend is; says whether
-            the frame shall run uncompiled then.
+        on_fault: called in the same way when an error inside Dynamo or a backend is.
         on_observed: called as ``(translator, error)`` when Dynamo finds that an instruction other
             than a ``raise`` raises, before the program's own handlers are looked for.
         on_failing_call: called as ``(translator,)`` where a call fails on fake tensors; says
@@ -122,7 +121,7 @@ class Handlers:
     on_raise: RaiseHandler
     on_import: Callable[[Any, str], None]
     on_error: Callable[[Any, Exception], None]
-    on_fault: Callable[[Any, Exception], bool]
+    on_fault: Callable[[Any, Exception], None]
     on_observed: Callable[[Any, Exception], None]
     on_failing_call: Callable[[Any], bool]
     on_not: TruthHandler

@@ -105,7 +105,7 @@ CASES: list[tuple[Callable[[Tensor], Any], str, str]] = [
     (calls_disabled, "untraceable", "torch.compiler.disable"),
     (asked_for, "untraceable", "the program asks for a graph break"),
     (objects, "untraceable", ""),
-    (in_a_try, "partial_op", ""),
+    (in_a_try, "size", "a size, an index or a count"),
 ]
 
 

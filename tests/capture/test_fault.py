@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ import fusepass
 import fusepass.capture.complete
 from fusepass import torch_private
 from fusepass.errors import CaptureFault, RuleError
-from fusepass.torch_private import raising
 
 from .side_by_side import Outcome, side_by_side, signed
 
@@ -114,16 +112,6 @@ def test_numbers_go_back_when_the_compiler_fails_on_what_took_their_place(
     monkeypatch.setattr(fusepass.backend, "fusepass", fails)
     outcome = side_by_side(number_and_compiler, *signed(1.0, -0.5, 2.0))
     assert [d["treatment"] for d in outcome.decisions] == ["keep"]
-
-
-class Unnamed:
-    @property
-    def name(self) -> str:
-        raise NotImplementedError
-
-
-def test_a_source_without_a_name_has_a_description() -> None:
-    assert raising._described(SimpleNamespace(source=Unnamed())) == "an object"
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad])

@@ -121,7 +121,7 @@ def test_nothing_to_scale() -> None:
 
 
 SEEN: dict[str, tuple[Callable[[Tensor, Any], Any], str]] = {
-    "returned": (lambda x, s: (x * 2, s), "output"),
+    "returned": (lambda x, s: (x * 2, s), "the program returns it"),
     "a size": (lambda x, s: x.new_zeros(s), "new_zeros"),
     "a dimension": (lambda x, s: torch.stack([x, x, x, x]).sum(s - 2), ""),
     "in place": (lambda x, s: (x * 1).mul_(s), "mul_"),

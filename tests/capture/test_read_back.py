@@ -227,6 +227,7 @@ def test_inside_a_transform_it_is_read(
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     x = torch.arange(6.0).reshape(2, 3)
     for one in (x, -x):
+        torch._dynamo.reset()  # Dynamo itself fails on a number that varies inside functionalize
         assert called(compiled, one) == called(program, one)
     decisions = [d for d in fusepass.last_report(compiled).decisions if d.station == "capture"]
     assert {(d.treatment, d.reason_code) for d in decisions} == {("keep", "untraceable")}

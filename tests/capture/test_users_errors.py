@@ -169,10 +169,10 @@ def test_the_same_for_a_size_that_is_made_one() -> None:
         compiled(x)
 
 
-def test_an_error_at_the_start_of_a_frame_starts_it_again_once(
+def test_an_error_at_the_start_of_a_frame_does_not_start_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was started again a hundred times; where Dynamo cannot do it at all, eager mode does."""
+    """It was started again a hundred times, and then left uncompiled, without a word."""
     torch._dynamo.reset()
     attempts = []
 
@@ -182,11 +182,9 @@ def test_an_error_at_the_start_of_a_frame_starts_it_again_once(
 
     monkeypatch.setattr(torch._dynamo.variables.builder, "wrap_fx_proxy", fails)
     compiled = torch.compile(lambda x: x + 1, backend="fusepass", options={"codegen": "eager"})
-    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
-    assert len(attempts) == 2  # with capture, and without
-    whole = torch.compile(lambda x: x + 2, backend="fusepass", fullgraph=True)
     with pytest.raises(Exception, match="boom"):
-        whole(torch.ones(3))
+        compiled(torch.ones(3))
+    assert len(attempts) == 1  # capture was not asked anything yet
 
 
 def test_settings_that_forbid_to_compile_again() -> None:
