@@ -212,6 +212,15 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     return held[_FRAME]  # type: ignore[no-any-return]
 
 
+def is_in_subclass(translator: Any) -> bool:
+    """Whether a function being traced is one by which a subclass of tensors handles a call.
+
+    What it hands on looks like an ordinary tensor there, and is the subclass again behind it.
+    """
+    around = torch_private.frames_outwards(translator)
+    return any(one.f_code.co_name in _OF_SUBCLASSES for one in around)
+
+
 def frame_of_failed(translator: Any) -> Frame | None:
     """The state of a frame whose trace has failed, or None when capture had no part in it.
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.counts import selection_of
-from fusepass.capture.frame import Frame, Place, frame_of
+from fusepass.capture.frame import Frame, Place, frame_of, is_in_subclass
 from fusepass.capture.position import location, position
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.history import History
@@ -48,7 +48,7 @@ def on_size(translator: Any, node: fx.Node) -> bool:
     frame = frame_of(translator.output)
     if frame is None or frame.settled or frame.in_message or not _selects(node):
         return False
-    if not torch_private.capture_supported():
+    if not torch_private.capture_supported() or is_in_subclass(translator):
         return False
     instruction = translator.f_code, translator.instruction_pointer
     if instruction in _given_back(translator.output):

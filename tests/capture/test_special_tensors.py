@@ -367,3 +367,25 @@ def test_a_branch_inside_a_transform_says_so(function: Callable[..., Any], phras
     assert outcome.decisions
     assert {d["treatment"] for d in outcome.decisions} == {"keep"}
     assert all(phrase in reason for reason in outcome.reasons), outcome.reasons
+
+
+class PassesOn(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def updated_where(x: Tensor, special: Tensor) -> Tensor:
+    z = special * 1
+    z[special > 0.5] *= 2
+    return z + x
+
+
+def test_a_mask_inside_the_function_of_a_subclass_is_left() -> None:
+    """Dynamo takes the subclass for an ordinary tensor where it is written there."""
+    torch._dynamo.reset()
+    compiled = torch.compile(updated_where, backend="fusepass", options={"codegen": "eager"})
+    x, special = torch.ones(3), torch.tensor([0.0, 1.0, 2.0]).as_subclass(PassesOn)
+    got, want = compiled(x, special), updated_where(x, special)
+    assert type(got) is type(want) is PassesOn
+    assert torch.equal(got, want)
