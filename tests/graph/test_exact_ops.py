@@ -120,11 +120,11 @@ INEXACT: dict[str, tuple[Program, str]] = {
     "remainder of floats": (lambda x: ramp().float() % 2, "not of integers"),
     "one-hot": (lambda x: torch.tril_indices(3, 3), "square roots"),
     "complex": (lambda x: torch.ones(3, dtype=torch.complex64), "complex64"),
-    "scaled sum": (lambda x: torch.add(ramp(), ramp(), alpha=2), "table"),
+    "scaled sum": (lambda x: torch.add(ramp(), ramp(), alpha=2), "is exact is not known"),
     "bytes as integers": (lambda x: torch.ones(4).view(torch.int32), "view_dtype"),
     "joined dtypes": (lambda x: torch.cat([torch.ones(2), torch.ones(2).half()]), "dtype"),
     "compared with a tenth": (lambda x: torch.full((3,), 0.5) < 0.1, "round"),
-    "unknown": (lambda x: torch.ones(3).lgamma(), "table"),
+    "unknown": (lambda x: torch.ones(3).lgamma(), "is exact is not known"),
 }
 
 

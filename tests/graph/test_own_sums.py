@@ -20,12 +20,12 @@ def test_who_made_a_sum(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
     found: list[tuple[str, bool]] = []
 
-    def noted(graph: fx.Graph, *given: object) -> dict[str, object]:
+    def noted(graph: fx.Graph, *given: object) -> list[object]:
         for node in graph.find_nodes(op="call_function", target=ADDMM):
             added = node.args[0]
             assert isinstance(added, fx.Node)
             found.append((added.op, made_by_inductor(node)))
-        return {}
+        return []
 
     monkeypatch.setattr(after_autograd, "rewrite_aten", noted)
     given = [torch.randn(16, 16).requires_grad_(train) for _ in range(3)]
