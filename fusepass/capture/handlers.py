@@ -32,6 +32,8 @@ _JUMPS = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
 _NOTHING = frozenset(
     "COPY_FREE_VARS LOAD_CONST NOP POP_TOP RESUME RETURN_CONST RETURN_VALUE".split()
 )
+_LEAVE = ("POP_EXCEPT", "RETURN_CONST", "RETURN_VALUE")
+_OTHER_HANDLERS = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "PUSH_EXC_INFO", "WITH_EXCEPT_START")
 _OF_A_NAME = ("LOAD_CONST", "STORE_FAST", "DELETE_FAST")  # how ``except … as name`` ends
 
 
@@ -48,13 +50,16 @@ def who_sees(translator: Any, kind: type[BaseException]) -> str | None:
         context = torch_private.unknown_context(frame)
         if context is not None:
             return f"a with-block ({context})"
-        if _first(frame, frame.current_instruction, (kind,)) is not None:
+        if _first(frame, frame.current_instruction, (kind,), cleanup=True) is not None:
             return "a try statement"
     return None
 
 
 def who_catches(translator: Any, frame: Frame, kinds: Kinds) -> str | None:
-    """What of the program would act on an exception that a call raises when it runs, or None.
+    """What of the program would catch an exception that a call raises when it runs, or None.
+
+    A ``finally`` catches nothing. Libraries reset their own state in one around whole models, so
+    that a graph that ends there would cost every call of a model for the sake of one that fails.
 
     Args:
         translator: of the function with the call, standing at the instruction.
@@ -83,13 +88,14 @@ def _entry(instruction: Any) -> Any:
     return getattr(instruction, "exn_tab_entry", None)
 
 
-def _first(frame: Any, instruction: Any, kinds: Kinds) -> str | None:
+def _first(frame: Any, instruction: Any, kinds: Kinds, *, cleanup: bool = False) -> str | None:
     """The first handler around an instruction of a frame that would act, for a person; or None.
 
     Args:
         frame: Dynamo's translator, or code as written.
         instruction: where it is raised.
         kinds: classes it may be of.
+        cleanup: whether a ``finally``, behind which it goes on, counts as acting.
     """
     if is_torchs_file(frame.f_code.co_filename):
         return None  # it tidies up; hooks that are always called are not when compiled
@@ -98,14 +104,14 @@ def _first(frame: Any, instruction: Any, kinds: Kinds) -> str | None:
         entry = _entry(instruction)
         if entry is None:
             return None
-        passed = _passes(frame, index[entry.target], entry, kinds)
+        passed = _passes(frame, index[entry.target], entry, kinds, cleanup)
         if isinstance(passed, str):
             return passed
         instruction = passed
     return "a try statement"
 
 
-def _passes(frame: Any, start: int, entry: Any, kinds: Kinds) -> Any:
+def _passes(frame: Any, start: int, entry: Any, kinds: Kinds, cleanup: bool) -> Any:
     """The instruction at which the exception leaves a handler again; a text if the handler acts."""
     code = [i for i in frame.instructions[start : start + 64] if i.opname not in _SKIPPED]
     first = code[0].opname
@@ -122,12 +128,25 @@ def _passes(frame: Any, start: int, entry: Any, kinds: Kinds) -> Any:
     if first != "PUSH_EXC_INFO":
         return acting
     if code[1].opname == "WITH_EXCEPT_START":
-        why = _with_block(manager_around(frame, entry), kinds)
+        why = _with_block(manager_around(frame, entry), kinds, cleanup)
         return code[1] if why is None else why
-    return _unmatched(frame, code[1:], kinds) or acting
+    end = None if cleanup else _end_of_finally(code[1:])
+    return end or _unmatched(frame, code[1:], kinds) or acting
 
 
-def _with_block(manager: Any, kinds: Kinds) -> str | None:
+def _end_of_finally(code: list[Any]) -> Any:
+    """The RERAISE behind the body of a ``finally`` that has no other way out; None for others."""
+    if code[0].opname == "POP_TOP":  # ``except:`` drops the exception
+        return None
+    for instruction in code:
+        if instruction.opname == "RERAISE":
+            return instruction
+        if instruction.opname in _LEAVE or instruction.opname in _OTHER_HANDLERS:
+            return None
+    return None
+
+
+def _with_block(manager: Any, kinds: Kinds, cleanup: bool) -> str | None:
     """What a context manager would do about an exception, for a person, or None.
 
     Those of torch's put its own state back, which code around a graph has no need of. Those of the
@@ -136,10 +155,11 @@ def _with_block(manager: Any, kinds: Kinds) -> str | None:
     Args:
         manager: its class, or the code and globals of its generator; None if it is not known.
         kinds: classes the exception may be of.
+        cleanup: whether a ``finally`` counts as acting.
     """
     if isinstance(manager, tuple):
         code, names = manager
-        name, acts = code.co_name, _generator_acts(code, names, kinds)
+        name, acts = code.co_name, _generator_acts(code, names, kinds, cleanup)
     else:
         name = getattr(manager, "__name__", None)
         harmless = manager is contextlib.nullcontext or _is_torchs(manager)
@@ -159,13 +179,18 @@ def _does_nothing(leave: Any) -> bool:
     return bool(steps) and all(i.opname in _NOTHING for i in steps) and not any(given)
 
 
-def _generator_acts(code: types.CodeType, names: dict[str, Any], kinds: Kinds) -> bool:
+def _generator_acts(
+    code: types.CodeType, names: dict[str, Any], kinds: Kinds, cleanup: bool
+) -> bool:
     """Whether something in a generator would act on an exception thrown where it yields."""
     steps = instructions_of(code)
     frames = (
         WrittenFrame(code, steps, step, names) for step in steps if step.opname == "YIELD_VALUE"
     )
-    return any(_first(frame, frame.current_instruction, kinds) is not None for frame in frames)
+    return any(
+        _first(frame, frame.current_instruction, kinds, cleanup=cleanup) is not None
+        for frame in frames
+    )
 
 
 def _unmatched(frame: Any, code: list[Any], kinds: Kinds) -> Any:

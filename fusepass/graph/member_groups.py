@@ -33,7 +33,6 @@ from fusepass.graph.epilogue_of_aten import NoRegion, calls_of
 from fusepass.graph.generated_code import feeds_generated_code
 from fusepass.graph.library_calls import LIBRARY_CALLS
 from fusepass.graph.members import Member, dense, lie_alike, member_of, through_views
-from fusepass.graph.readers import readers
 
 FEWEST = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
@@ -188,11 +187,19 @@ def _reads_happen_before(node: fx.Node, gone: Collection[fx.Node], copies: Copie
     What Inductor computes element by element happens where its result is needed, and what is read
     by a copy into another input, or leaves the graph, is read at the end.
     """
-    for user, read in readers(node, lambda user: user not in gone and _may_be_view(user)):
-        overwrites = op_name(user) == "copy_" and user.args[0] is read and user.args[1] in copies
-        passed = user in gone or overwrites or _may_be_view(user)
-        if not passed and op_name(user) not in LIBRARY_CALLS:
-            return False
+    todo, seen = [node], {node}
+    while todo:
+        read = todo.pop()
+        for user in read.users:
+            overwrites = op_name(user) == "copy_" and user.args[0] is read
+            if user in gone or (overwrites and user.args[1] in copies):
+                continue
+            if not _may_be_view(user):
+                if op_name(user) not in LIBRARY_CALLS:
+                    return False
+            elif user not in seen:
+                seen.add(user)
+                todo.append(user)
     return True
 
 

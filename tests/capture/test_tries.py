@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fusepass
+
 from .tried import SEEN, Quiet, deeper, ends, lookup, places
 
 
@@ -119,13 +121,6 @@ def turned(x: Tensor, i: Tensor) -> Tensor:
         raise ValueError("no such row") from error
 
 
-def finally_writes(x: Tensor, i: Tensor) -> Tensor:
-    try:
-        return x[i] * 2
-    finally:
-        SEEN.append("left")
-
-
 def in_helper(x: Tensor, i: Tensor) -> Tensor:
     x = x + 1
     try:
@@ -173,12 +168,6 @@ def swallowed(x: Tensor, i: Tensor) -> Tensor:
 
 def noted(x: Tensor, i: Tensor) -> Tensor:
     with Notes():
-        y = x[i]
-    return y + 1
-
-
-def noted_by_generator(x: Tensor, i: Tensor) -> Tensor:
-    with noting():
         y = x[i]
     return y + 1
 
@@ -302,7 +291,6 @@ ENDING = [
     caught_outside,
     caught_by_tuple,
     turned,
-    finally_writes,
     in_helper,
     deep_in_helpers,
     helper_with_try,
@@ -310,7 +298,6 @@ ENDING = [
     suppressed,
     swallowed,
     noted,
-    noted_by_generator,
     turned_by_generator,
     with_in_try,
     try_in_with,
@@ -342,3 +329,28 @@ def test_the_same_as_inductor_compiles_it(program: Callable[..., Any]) -> None:
 
 def test_in_an_arm_the_branch_is_kept() -> None:
     places(in_arm).only("keep", "partial_op")
+
+
+def finally_writes(x: Tensor, i: Tensor) -> Tensor:
+    try:
+        return x[i] * 2
+    finally:
+        SEEN.append("left")
+
+
+def noted_by_generator(x: Tensor, i: Tensor) -> Tensor:
+    with noting():
+        y = x[i]
+    return y + 1
+
+
+@pytest.mark.parametrize("program", [finally_writes, noted_by_generator])
+def test_what_only_cleans_up_ends_no_graph(program: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """A ``finally`` catches nothing: whole models stand in one."""
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    x = torch.arange(5.0)
+    assert torch.equal(compiled(x, torch.tensor(2)), program(x, torch.tensor(2)))
+    assert [d for d in fusepass.last_report(compiled).decisions if d.rule == "try"] == []
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor(9))
