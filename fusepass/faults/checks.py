@@ -60,7 +60,7 @@ def _check_index(node: fx.Node) -> bool:
     x, dim, index = tensor_value(node.args[0]), argument(node, 1, "dim"), argument(node, 2, "index")
     if x is None or not isinstance(dim, int) or x.dim() == 0:
         return False
-    size = x.shape[dim]
+    size: int | torch.SymInt = x.shape[dim]
     if not isinstance(size, int):
         return False  # a check would make the size a constant
     one = x.dim() == 1  # with more dimensions another kernel of eager raises otherwise

@@ -9,6 +9,8 @@ a window in the order of memory. The input is copied first, in the order of its 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -132,10 +134,14 @@ def spread_out(graph: fx.Graph) -> list[Decision]:
     return [_SPREAD.steered("what is stored into is copied", Station.AFTER)] if stores else []
 
 
+def _laid_out(x: torch.Tensor) -> list[tuple[Any, Any]]:
+    return list(zip(x.shape, x.stride(), strict=True))
+
+
 def _shares_numbers(x: torch.Tensor | None) -> bool:
     return x is not None and any(
         isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in zip(x.shape, x.stride(), strict=True)
+        for size, stride in _laid_out(x)
     )
 
 

@@ -97,7 +97,8 @@ def _hangs_over(node: fx.Node) -> bool:
     count = 3 if node.target is _aten.avg_pool3d_backward.default else 2
     kernel, stride, padding = (_each(one, count) for one in (kernel, stride or kernel, padding))
     for dim in range(count):
-        size, results = x.shape[dim - count], grad.shape[dim - count]
+        sizes: list[Any] = [x.shape[dim - count], grad.shape[dim - count]]
+        size, results = sizes
         if not isinstance(size, int) or not isinstance(results, int):
             return True
         if (results - 1) * stride[dim] + kernel[dim] > size + 2 * padding[dim]:

@@ -167,8 +167,8 @@ def power(use: Use) -> None:
     if x.device.type == "cpu":
         exact = torch.promote_types(number.dtype_on(x.device), common) == common
         if number.kind != "float":  # an odd one must stay odd
-            held = number.range.within(2 / torch.finfo(common).eps)
-            exact = held or common is torch.float64
+            known = number.range.within(2 / torch.finfo(common).eps)
+            exact = common is torch.float64 or bool(known)
         if not exact:
             text = f"a Python exponent is a double to the CPU's kernel, a tensor {name_of(common)}"
             raise Unfit(Reason.INEXACT, text)

@@ -8,13 +8,18 @@ from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented
 from fusepass.testing.fuzz.guards import check, index_argument, lookup
 from fusepass.testing.fuzz.values import data
 
-_MATCHING = {
-    "index": ("IndexError", "RuntimeError", "(IndexError, RuntimeError)", "Exception"),
-    "division": ("RuntimeError", "ZeroDivisionError", "(ValueError, RuntimeError)", "Exception"),
-    "factor": ("torch.linalg.LinAlgError", "RuntimeError", "ValueError", "Exception"),
-    "number": ("ZeroDivisionError", "ArithmeticError", "Exception", "ValueError"),
+CAUGHT = {
+    "index": (
+        "(IndexError, RuntimeError)",
+        "Exception",
+        "(IndexError, RuntimeError)",
+        "IndexError",
+    ),
+    "division": ("RuntimeError", "(ValueError, RuntimeError)", "Exception"),
+    "factor": ("torch.linalg.LinAlgError", "RuntimeError", "Exception"),
+    "number": ("ZeroDivisionError", "ArithmeticError", "Exception"),
 }
-RISKS = tuple(_MATCHING)
+RISKS = tuple(CAUGHT)
 Inside = Callable[[Draft, Scope], Lines]
 
 
@@ -42,7 +47,7 @@ def attempt(d: Draft, scope: Scope, inside: Inside) -> Lines:
         body = [*body, *site]
     elif place == "after":
         body = [*site, *body]
-    errors = d.draw.choice(_MATCHING[kind])
+    errors = d.draw.choice(CAUGHT[kind] if d.draw.chance(96) else ("ValueError", "KeyError"))
     if raises and d.draw.chance(50):
         errors = "Exception"
     lines = ["try:", *indented(body), *_handler(d, name, errors, fallback)]

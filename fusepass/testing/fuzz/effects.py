@@ -17,7 +17,7 @@ KINDS = {
     "rebind_attribute": 9,
     "register_buffer": 40,
     "list_mutation": 8,
-    "dict_mutation": 8,
+    "dict_mutation": 9,
     "python_attribute": 7,
     "parameter": 16,
     "parameter_one_arm": 14,

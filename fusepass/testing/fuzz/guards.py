@@ -208,7 +208,7 @@ def _masked(d: Draft, scope: Scope) -> Lines:
     lines = [f"{target} = {fresh(d, here)}"] if where == "local" else []
     lines.append(f"{mask} = {tested.format(operand)}")
     with d.site("else_less", f"write_{where}") as mark:
-        how = d.draw.weighted({"any": 7, "sum": 3, "not": 2, "invert": 2, "slice": 2})
+        how = d.draw.weighted({"any": 8, "sum": 3, "not": 2, "invert": 2, "slice": 2})
         d.tag("masked_store" if how == "any" else "masked_other_guard")
         d.tag("shape_0d", "bool_tensor")
         header, used, into = f"if {mask}.any():", mask, target

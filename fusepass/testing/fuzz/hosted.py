@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, atom
 
-FORMS = {"host_factory": 4, "host_literal": 5, "host_mask": 4, "host_random": 4}
+FORMS = {"host_factory": 5, "host_literal": 5, "host_mask": 4, "host_random": 4}
 _FACTORIES = (
     "torch.arange({n})",
     "torch.ones({n})",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fusepass.testing.fuzz import trips
-from fusepass.testing.fuzz.attempts import RISKS, attempt, risky
+from fusepass.testing.fuzz.attempts import CAUGHT, RISKS, attempt, risky
 from fusepass.testing.fuzz.draft import Draft, Lines, Scope, indented, renamed
 from fusepass.testing.fuzz.forms import branch, carried
 from fusepass.testing.fuzz.guards import guard
@@ -230,18 +230,20 @@ def _try(d: Draft, scope: Scope, inside: Inside = nested) -> Lines:
     with d.within("try"):
         body = [*inside(d, inner), *trips.maybe(d, inner, 15)]
     body.append(f"{name} = {_result(d, inner)}")
+    kind = d.draw.choice(RISKS)
     if d.draw.chance(60):
-        body.append(f"{name} = {name} + {risky(d, inner, d.draw.choice(RISKS))}")
-    error = d.draw.choice(("ValueError", "IndexError", "RuntimeError", "LookupError", "Exception"))
+        body.append(f"{name} = {name} + {risky(d, inner, kind)}")
+    error = d.draw.choice(CAUGHT[kind] if d.draw.chance(96) else ("ValueError", "KeyError"))
     if d.draw.chance(20):
         d.imports.add("import contextlib")
         body = [f"with contextlib.suppress({error}):", *indented(body)]
         lines = [f"{name} = {fallback}", *body]
-    elif d.draw.chance(15):
+    elif d.draw.chance(3):
         bump = f"{name} = {name} * 2"
         lines = [f"{name} = {fallback}", "try:", *indented(body), "finally:", *indented([bump])]
     else:
-        errors = error if d.draw.chance(70) else f"(KeyError, {error})"
+        paired = d.draw.chance(30) and not error.startswith("(")
+        errors = f"(KeyError, {error})" if paired else error
         lines = ["try:", *indented(body), f"except {errors}:", *indented([f"{name} = {fallback}"])]
         if d.draw.chance(25):
             lines += ["else:", *indented([f"{name} = {name} + 1"])]
