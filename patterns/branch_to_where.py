@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
+from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select, without_select
 from fusepass.graph import gating
 from fusepass.graph.canonical import tensor_value
 from fusepass.rewrite.graph_rule import GraphRule, Site
@@ -89,7 +89,7 @@ def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, a
 
 def known_branches(graph: fx.Graph) -> dict[int, Branch]:
     """Every branch of the graph, also those already rewritten (their arms keep their tags)."""
-    known = _rewritten(graph)
+    known = without_select(graph)
     known |= {n.meta[BRANCH].site: n.meta[BRANCH] for n in graph.nodes if BRANCH in n.meta}
     return known
 
@@ -97,14 +97,8 @@ def known_branches(graph: fx.Graph) -> dict[int, Branch]:
 def erase_select(node: fx.Node) -> None:
     """Erase the select node of a branch; what stands in its arms is still known to."""
     branch: Branch = node.meta[BRANCH]
-    _rewritten(node.graph)[branch.site] = branch
+    without_select(node.graph)[branch.site] = branch
     node.graph.erase_node(node)
-
-
-def _rewritten(graph: fx.Graph) -> dict[int, Branch]:
-    known: dict[int, Branch] = getattr(graph, "_fusepass_branches", {})
-    graph._fusepass_branches = known  # type: ignore[attr-defined]
-    return known
 
 
 def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.capture.select import ARM, BRANCH, Branch, select
+from fusepass.capture.select import ARM, BRANCH, Branch, select, without_select
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.graph.tensor_kinds import takes_special
 from fusepass.graph.totality import POINTWISE, partial_reason
@@ -105,6 +105,8 @@ def lower_numbers(
             elif NUMBER in made.meta:
                 todo.append(made)
         if not node.users:
+            branch: Branch = node.meta[NUMBER]
+            without_select(graph)[branch.site] = branch
             graph.erase_node(node)
     return lost
 

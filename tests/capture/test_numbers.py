@@ -173,3 +173,32 @@ def test_kept_where_a_number_divides_whole_numbers_by_nothing() -> None:
 def test_a_cond_does_not_choose_numbers() -> None:
     outcome = side_by_side(scaled, *TURNS, treatment="cond")
     assert {t for t, _ in outcome.treatments} <= {"keep", "cond"}
+
+
+def test_a_number_chosen_in_an_arm_that_draws_leaves_its_draws_there() -> None:
+    """What autocast is entered for in the arms is read by nobody, and stays in them."""
+
+    def program(x: Tensor, level: Tensor, flag: Tensor) -> Tensor:
+        if x.min() > 0:
+            return x + torch.rand_like(x)
+        t = x + torch.rand_like(x) * 3
+        if not (level and not flag):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                _unread = (x @ x).float()
+            k = 0.5
+        else:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                _unread = (t @ x).float()
+            k = 1.0
+        return x - k + t
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.ones(2, 2), -torch.ones(2, 2)):
+        for level in (0.0, 1.0):
+            given = (x, torch.tensor([[level]]), torch.tensor(False))
+            torch.manual_seed(3)
+            want, after = program(*given), torch.get_rng_state()
+            torch.manual_seed(3)
+            torch.testing.assert_close(compiled(*given), want)
+            assert torch.equal(torch.get_rng_state(), after)

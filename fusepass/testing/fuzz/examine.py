@@ -161,6 +161,9 @@ def _compare(
                 said = f"eager said {wanted.said}; compiled {got.said}"
                 named = named or Failure(context, index, "printed text", "call", said)
                 got.said = wanted.said
+            if wanted.raised is not None and not meant(wanted.raised, names.file):
+                _assert_same_class(wanted.raised, got.raised)
+                break  # what was due in front of the error in one graph is lost: docs/limits.md
             same = assert_same_call(
                 wanted, got, reference, rounded=rounded, only_gradients=not inexact
             )
@@ -214,6 +217,13 @@ def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
         there = by_line.get(site.line, set()) | ({"keep"} if site.line in kept else set())
         found.append("keep" if "keep" in there else "+".join(sorted(there)))
     return found
+
+
+def _assert_same_class(wanted: BaseException, got: BaseException | None) -> None:
+    """That an operation fails compiled, too, with an error that the same handlers catch."""
+    if not isinstance(got, type(wanted)):
+        text = f"eager raised {wanted!r}, compiled {got!r}"
+        raise Difference("exception", "call", text)
 
 
 def meant(error: BaseException, file: str) -> bool:
