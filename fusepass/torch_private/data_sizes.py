@@ -171,10 +171,11 @@ def asked_by_operation(error: BaseException) -> bool:
 
 
 def _is_of_numbers(call: Any) -> bool:
-    """Whether the call that Dynamo runs there is one of Python's on numbers alone."""
-    node, args = call.f_locals.get("node"), call.f_locals.get("args", ())
-    plain = getattr(getattr(node, "target", None), "__module__", None) in ("_operator", "math")
-    return plain and not any(isinstance(one, torch.Tensor) for one in args)
+    """Whether the call that Dynamo runs there is one of Python's or NumPy's on numbers alone."""
+    target, args = getattr(call.f_locals.get("node"), "target", None), call.f_locals.get("args", ())
+    of_python = getattr(target, "__module__", None) in ("_operator", "math")
+    of_numpy = type(target).__module__ == "torch._dynamo.utils"  # a function of NumPy's, wrapped
+    return (of_python or of_numpy) and not any(isinstance(one, torch.Tensor) for one in args)
 
 
 def gives_unknown_sizes(error: BaseException) -> bool:
