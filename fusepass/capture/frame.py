@@ -17,6 +17,7 @@ from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
 from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision
+from fusepass.report.users_code import is_torchs_file
 
 
 @dataclass
@@ -213,12 +214,14 @@ def any_frame_of(output_graph: Any) -> Frame | None:
 
 
 def is_in_subclass(translator: Any) -> bool:
-    """Whether a function being traced is one by which a subclass of tensors handles a call.
+    """Whether a function being traced is one by which the program's subclass handles a call.
 
     What it hands on looks like an ordinary tensor there, and is the subclass again behind it.
     """
-    around = torch_private.frames_outwards(translator)
-    return any(one.f_code.co_name in _OF_SUBCLASSES for one in around)
+    codes = (one.f_code for one in torch_private.frames_outwards(translator))
+    return any(
+        code.co_name in _OF_SUBCLASSES and not is_torchs_file(code.co_filename) for code in codes
+    )
 
 
 def frame_of_failed(translator: Any) -> Frame | None:
