@@ -46,7 +46,7 @@ def compiled(source: str, name: str, architecture: str | None = None) -> Any:
 
 
 def _name(source: str, name: str, target: str) -> str:
-    """Of the file it is kept in, from the cache folder."""
+    """The path of its file, relative to the cache folder."""
     versions = f"{torch.__version__} {torch.version.cuda}"
     text = "\0".join((source, name, target, versions))
     return f"cubins/{hashlib.sha256(text.encode()).hexdigest()}.cubin"

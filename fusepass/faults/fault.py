@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, fx
 
@@ -55,3 +57,17 @@ def argument(node: fx.Node, place: int, default: object = None) -> object:
     schema = getattr(node.target, "_schema", None)
     name = schema.arguments[place].name if schema is not None else ""
     return node.kwargs.get(name, default)
+
+
+def calls_with(
+    fault: Fault, operators: Sequence[Any], met: Callable[[fx.Node], bool], graph: fx.Graph
+) -> list[fx.Node]:
+    """The calls of some operators in an ATen graph that have a fault's pattern; none if mended."""
+    if not fault.is_here:
+        return []
+    return [
+        node
+        for operator in operators
+        for node in graph.find_nodes(op="call_function", target=operator)
+        if met(node)
+    ]

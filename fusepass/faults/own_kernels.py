@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.faults.fault import Fault, argument, value_of
+from fusepass.faults.fault import Fault, argument, calls_with, value_of
 from fusepass.faults.layouts import may_lie_otherwise
 from fusepass.faults.long_ranges import leaves_32_bits
 from fusepass.report.decision import Decision, Station
@@ -32,12 +32,7 @@ def use_own_kernels(graph: fx.Graph) -> list[Decision]:
     """Have the calls of a forward or backward ATen graph made by own kernels; what was decided."""
     found = []
     for row in _ROWS:
-        calls = [
-            node
-            for operator in row.operators
-            for node in graph.find_nodes(op="call_function", target=operator)
-            if row.fault.is_here and row.met(node)
-        ]
+        calls = calls_with(row.fault, row.operators, row.met, graph)
         for node in calls:
             node.meta["should_fallback"] = True  # which Inductor reads when it lowers the call
         if calls:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.faults.fault import Fault, value_of
+from fusepass.faults.fault import Fault, calls_with, value_of
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
@@ -78,12 +78,7 @@ def write_out(graph: fx.Graph) -> list[Decision]:
     """Write such calls of a joint or forward ATen graph out, in place; what was decided."""
     found = []
     for row in _ROWS:
-        calls = [
-            node
-            for operator in row.operators
-            for node in graph.find_nodes(op="call_function", target=operator)
-            if row.fault.is_here and row.met(node)
-        ]
+        calls = calls_with(row.fault, row.operators, row.met, graph)
         for node in calls:
             _replace(node, row.formula)
         if calls:

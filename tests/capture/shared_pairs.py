@@ -25,7 +25,7 @@ def _halves(t: Tensor) -> Pair:
     return twice[:3], twice[3:6]
 
 
-# Of three rows each, so that one compiled frame may meet them all.
+# Each has three rows, so that one compiled frame may meet them all.
 THREE_ROWS: dict[str, Callable[[Tensor], Pair]] = {
     "apart": lambda t: (t[:3].clone(), t[1:].clone()),
     "head_and_tail": lambda t: (t[:3], t[1:]),

@@ -15,7 +15,7 @@ from fusepass.graph.writes import memory_written
 
 
 def written(program: Callable[..., Any], *args: Tensor) -> list[bool]:
-    """Of each input of the graph of a program, in the order they are used, whether it is written."""
+    """Whether each input of a program's graph is written, in the order of their use."""
     found: list[bool] = []
 
     def backend(gm: fx.GraphModule, _: Any) -> Any:
