@@ -85,7 +85,7 @@ def saved(tile: Tile, size: int) -> float:
 
     At most half the time of reading the weights, and 2: alone such a kernel took up to 1.4 longer
     than plain loads (4096 to 14336, on an H100), in an MLP 1.2 to 1.3 less. On an H200 a ring took
-    0.2 longer than plain loads alone and up to 0.9 less in an MLP (docs/kernels.md).
+    0.2 longer than plain loads alone and up to 0.9 less in an MLP (docs/decisions/overlap.md).
 
     Args:
         tile: of the kernel.

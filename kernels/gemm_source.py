@@ -9,7 +9,7 @@ descriptor covers both weights; its outermost stride is the distance between the
 block of it, ``(2, H, BK)``, lies in shared memory as a ``(2 H, BK)`` operand, so a single dot
 serves both, and nothing is copied or laid out anew. The halves of the accumulator are in the same
 threads, so taking it apart is free. Measured on an H200: cuBLAS's speed for the merged weight,
-where two accumulators of half the width are a fifth slower (docs/kernels.md).
+where two accumulators of half the width are a fifth slower (docs/decisions/gemm.md).
 
 The distance may be negative (then the halves change places) or, between allocations that lie 2**40
 bytes apart, more than a descriptor can hold: then the two weights are loaded by two descriptors.

@@ -2,7 +2,7 @@
 
 Each program takes BN columns of the product, that is, as many rows of each weight, and all of K.
 Weights lie as (N, K) and are read once, in long pieces of their rows, by plain loads: on an H200
-TMA is slower here (docs/kernels.md).
+TMA is slower here (docs/decisions/few_rows.md).
 
 ``rows``: BM rows of x, at least 16, by tensor cores. The rows of the dot are the weight's for up to
 32 rows of x, else those of x, as it was faster.

@@ -1,7 +1,7 @@
 """``print``, logging and ``warnings.warn`` in traced code: a line node takes the place of the call.
 
 The line is written after the graph, before the caller's next statement, so what the program does in
-between must not be able to tell: see the table in docs/design.md.
+between must not be able to tell: see the table in docs/design/prints_and_raises.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Station(enum.StrEnum):
-    """Where on the road (docs/design.md §1) a decision was taken."""
+    """Where on the road (docs/design/index.md) a decision was taken."""
 
     TRACE = "trace"
     CAPTURE = "capture"

@@ -1,6 +1,6 @@
 """Errors of torch that are for the user to see, and none of capture's. Run on torch 2.11 to 2.15.
 
-The table in docs/design.md (“Errors while a frame is traced”) says what becomes of which error.
+The table in docs/design/exceptions.md says what becomes of which error.
 """
 
 from __future__ import annotations

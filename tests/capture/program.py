@@ -1,8 +1,8 @@
 """What a branch program is: a callable, inputs that take every branch both ways, and a verdict.
 
-A verdict is what the contract (docs/design.md §4) says must happen at one source line that tests a
-tensor. Verdicts are given in source order, one per line: ``if a.any() and b.any()`` is two jumps
-but one line. A verdict names every (treatment, reason code) that the contract leaves open there,
+A verdict is what the contract (docs/design/treatments.md) says must happen at one source line that
+tests a tensor. Verdicts are given in source order, one per line: ``if a.any() and b.any()`` is two
+jumps but one line. A verdict names every (treatment, reason code) that the contract leaves open there,
 which is nearly always exactly one.
 """
 

@@ -1,6 +1,6 @@
 """Programs through Inductor: decided as promised, and within the error rule.
 
-The error rule (docs/design.md §5): RMS error against a float64 run of the eager program at most
+The error rule (docs/design/index.md): RMS error against a float64 run of the eager program at most
 max(2 × eager's, 1.1 × Inductor's own, half an ulp of the dtype at the result's RMS). Gradients,
 too.
 """

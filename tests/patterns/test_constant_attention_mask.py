@@ -361,7 +361,7 @@ def test_off(options: dict[str, Any], rewritten: list[fx.GraphModule]) -> None:
 def test_numerics_through_inductor(
     program: Callable[..., Tensor], arguments: tuple[Tensor, Tensor]
 ) -> None:
-    """The error rule of docs/design.md: RMS against float64 at most twice eager's."""
+    """The error rule of docs/design/index.md: RMS against float64 at most twice eager's."""
     exact = program(*(a.double() for a in arguments))
     compiled = torch.compile(program, backend="fusepass", options=ALLOWED)
     found = compiled(*arguments)
