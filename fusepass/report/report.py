@@ -6,13 +6,13 @@ import platform
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fusepass.report.decision import Decision, Outcome, Station
 from fusepass.report.log import CompileLog
+from fusepass.report.short_path import short_path
 from fusepass.waits.result import Sync
 
 
@@ -125,11 +125,11 @@ def _lines(report: Report) -> list[str]:
     lines += _table(Counter(_row(d) for d in report.decisions))
     if report.graph_breaks:
         lines += ["", "graph breaks:"]
-        lines += [f"  {_short(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks]
+        lines += [f"  {short_path(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks]
     if report.syncs:
         lines += ["", "the host still waits for the device:"]
         lines += [
-            f"{row.remaining:>5}  {row.kind.value:<13}{_short(row.file)}:{row.line}"
+            f"{row.remaining:>5}  {row.kind.value:<13}{short_path(row.file)}:{row.line}"
             for row in report.syncs
         ]
     return lines
@@ -160,7 +160,7 @@ def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
     outcome = decision.outcome.value
     if decision.station in (Station.TRACE, Station.CAPTURE):
         outcome = decision.treatment if decision.outcome is Outcome.APPLIED else f"keep ({outcome})"
-    where = f"{_short(decision.file)}:{decision.line}" if decision.file else "-"
+    where = f"{short_path(decision.file)}:{decision.line}" if decision.file else "-"
     return (
         decision.station.value,
         decision.rule,
@@ -170,7 +170,3 @@ def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
         decision.reason,
     )
 
-
-def _short(path: str) -> str:
-    """The last three parts of a path: enough to find a file, short enough for a table."""
-    return str(Path(*Path(path).parts[-3:])) if path else ""

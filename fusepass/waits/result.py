@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from fusepass.report.short_path import short_path
 from fusepass.waits.kinds import Kind
 
 
@@ -122,10 +122,10 @@ def table(rows: tuple[Sync, ...]) -> list[str]:
         spent = ""
         if timed:
             spent = "".join(f"{_number(value):>9}" for value in (row.wait_us, row.idle_us))
-        place = f"{short(row.file)}:{row.line}" if row.file else "unknown"
+        place = f"{short_path(row.file)}:{row.line}" if row.file else "unknown"
         called = (row.caller_file, row.caller_line)
         if row.caller_file and called != (row.file, row.line):
-            place += f"  (from {short(row.caller_file)}:{row.caller_line})"
+            place += f"  (from {short_path(row.caller_file)}:{row.caller_line})"
         lines.append(
             f"{row.count:>6}{row.remaining:>6}{spent}  {row.kind.value:<13}{done(row):<18}{place}"
         )
@@ -143,10 +143,6 @@ def done(row: Sync) -> str:
         return f"left: {row.treatment}"
     return "left"
 
-
-def short(path: str) -> str:
-    """The last three parts of a path."""
-    return str(Path(*Path(path).parts[-3:])) if path else ""
 
 
 def _number(value: float | None) -> str:
