@@ -32,9 +32,8 @@ class Options:
     Attributes:
         mode: what it means for Inductor: one of :data:`MODES`.
         rules: rule name to False (off) or True (on, the default).
-        treatment: for branches on a tensor: ``auto`` decides per site; ``where``/``cond`` force
-        that
-            form where it is legal; ``keep`` turns capture off.
+        treatment: for branches on a tensor: ``auto`` decides per site; ``where`` and
+            ``cond`` force that form where it is legal; ``keep`` turns capture off.
         candidate: which way to compute fused ops: ``auto`` by measurement, ``reference`` the plain
             PyTorch body on any device, ``inductor`` never a kernel of ours.
         codegen: ``inductor``; ``eager`` runs the rewritten graph op by op; ``eager-decomposed``
@@ -43,8 +42,8 @@ class Options:
         defer_prints: write what ``print``, loggers and ``warnings.warn`` are given after the graph
             instead of breaking it there.
         allow_zero_grad: a leaf used in one arm only may get a zero instead of a None gradient.
-        allow_fresh_output: a branch may return a fresh tensor where eager returns its input
-        itself.
+        allow_fresh_output: a branch may return a fresh tensor where eager returns its
+            input itself.
         allow_hidden_nan: NaN and infinity in keys and values that a causal mask, known when
             compiling, hides may stay out of the rows they are hidden from.
         reuse_regions: compile equal layers of a model once and call the result for each, where no

@@ -125,7 +125,9 @@ def _lines(report: Report) -> list[str]:
     lines += _table(Counter(_row(d) for d in report.decisions))
     if report.graph_breaks:
         lines += ["", "graph breaks:"]
-        lines += [f"  {short_path(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks]
+        lines += [
+            f"  {short_path(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks
+        ]
     if report.syncs:
         lines += ["", "the host still waits for the device:"]
         lines += [
@@ -169,4 +171,3 @@ def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
         where,
         decision.reason,
     )
-

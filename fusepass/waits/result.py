@@ -144,6 +144,5 @@ def done(row: Sync) -> str:
     return "left"
 
 
-
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"

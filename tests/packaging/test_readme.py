@@ -74,6 +74,24 @@ def test_first_program_runs_as_printed(root: Path, tmp_path: Path) -> None:
     assert "regions entered per call: 1; graph breaks: 0" in done.stdout
 
 
+def test_links_are_absolute_and_lead_to_files(root: Path) -> None:
+    """The package index shows the README without the repository beside it."""
+    text = (root / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text)
+    assert len(targets) > 10
+    for target in targets:
+        place = re.fullmatch(
+            r"https://(?:github\.com|raw\.githubusercontent\.com)/fusepass/fusepass(?:/blob)?/main/([^#]+)",
+            target,
+        )
+        assert place is not None, target
+        assert (root / place[1]).exists(), target
+
+
+def test_pipeline_builds_the_site(root: Path) -> None:
+    assert '/mkdocs" build -q --strict' in (root / ".ci" / "run").read_text()
+
+
 def test_pipeline_runs_both_commands(root: Path) -> None:
     script = (root / ".ci" / "run").read_text()
     assert "for name in quickstart test; do" in script

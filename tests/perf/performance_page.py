@@ -22,6 +22,7 @@ from tests.perf.ratio_plot import Bar, ratio_plot
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "tests" / "perf" / "results"
+RECORDS = "https://github.com/fusepass/fusepass/blob/main/tests/perf/results"
 
 Row = tuple[str, Mapping[str, float | None]]  # a label, and microseconds by column
 
@@ -377,7 +378,7 @@ TOPICS = (
 
 HEAD = """# Measured speed
 
-This page is generated from the records in [tests/perf/results](../tests/perf/results) by `python -m tests.perf.performance_page`.
+This page is generated from the records in `tests/perf/results` by `python -m tests.perf.performance_page`.
 Every row of a record is shown; rows below 1.00× lost. The number in brackets is Inductor's time divided by fusepass's, in the same mode.
 Times are medians of interleaved rounds in one process. [bench.md](bench.md) says how to repeat them, [hardware.md](hardware.md) where fusepass runs.
 
@@ -448,7 +449,7 @@ def page() -> str:
         figures = f"{geometric_mean(ratios):.2f}× | {min(ratios):.2f}× | {max(ratios):.2f}×"
         contents.append(
             f"| [{topic.title}](#{anchor(topic.title)}) "
-            f"| [{topic.record}](../tests/perf/results/{topic.record}.json) | {len(ratios)} | {figures} |"
+            f"| [{topic.record}]({RECORDS}/{topic.record}.json) | {len(ratios)} | {figures} |"
         )
         sections.append(f"## {topic.title}\n\n{device(read(topic.record))}. {topic.text}\n\n{text}")
     return HEAD + "\n".join(contents) + "\n\n" + "\n".join(sections)
