@@ -11,19 +11,16 @@ session of every project it is installed beside.
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
-
-try:
-    __version__ = version("fusepass")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
 
 from fusepass.errors import FusepassError, FusepassWarning
 
 # Not by name below: once imported, the module of that name would stand in front of the function.
 from fusepass.options import Options, options
 from fusepass.report.decision import Reason
+from fusepass.report.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from fusepass import testing as testing

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-import fusepass
 from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.graph.canonical import op_name
@@ -30,6 +29,7 @@ from fusepass.recipe_trial import Compile, Settings, Trial, WritesInputs
 from fusepass.report import artifact
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 from fusepass.report.log import GraphRecord
+from fusepass.report.version import VERSION
 from fusepass.rewrite.copying import remembered
 from fusepass.rewrite.driver import innermost_first
 from fusepass.torch_private.graphs import real_input
@@ -258,7 +258,7 @@ def _suitable(
 
 def _key(gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device) -> str:
     """A graph, its inputs and what was asked for, as a text of fixed length."""
-    text = [fusepass.__version__, options.mode, options.fingerprint()]
+    text = [VERSION, options.mode, options.fingerprint()]
     text += [repr(sorted(settings.items())), repr(sorted(options.inductor.items()))]
     text += [torch.get_float32_matmul_precision(), f"{torch.backends.cudnn.allow_tf32}"]
     text += [f"{torch.backends.cudnn.benchmark} {torch.is_autocast_enabled(device.type)}"]

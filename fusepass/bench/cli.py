@@ -18,7 +18,8 @@ from fusepass.bench.compile_times import measure_all
 from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.measure import Settings
 from fusepass.bench.processes import Worker, start_workers, stop_workers
-from fusepass.bench.programs import Program, Source, split_target
+from fusepass.bench.program import Program
+from fusepass.bench.programs import Source, split_target
 from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
 from fusepass.bench.suites import SUITES, select, suite_programs
 from fusepass.bench.variants import (

@@ -17,7 +17,8 @@ from pathlib import Path
 from fusepass.bench import samples
 from fusepass.bench.measure import Settings, compile_in_new_process, prepare_workers
 from fusepass.bench.processes import Worker, ask, start_workers, stop_workers
-from fusepass.bench.programs import Program, Source
+from fusepass.bench.program import Program
+from fusepass.bench.programs import Source
 from fusepass.bench.records import CompileRow, CompileTimes, GrowthRow
 from fusepass.bench.variants import Variant
 

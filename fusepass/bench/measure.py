@@ -12,7 +12,8 @@ from typing import Any
 from fusepass.bench import curves, numerics, samples
 from fusepass.bench.error_rule import judge
 from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
-from fusepass.bench.programs import Program, Source
+from fusepass.bench.program import Program
+from fusepass.bench.programs import Source
 from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
 from fusepass.bench.speed_rule import compare_speed
 from fusepass.bench.variants import EAGER, Variant, baseline

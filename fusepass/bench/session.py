@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fusepass.bench.programs import Built
+from fusepass.bench.program import Built
 from fusepass.bench.training import State, Training, stepper
 from fusepass.bench.variants import Variant
 

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 from fusepass.bench import caches, facts, numerics, timing
-from fusepass.bench.programs import Built, Source, check_built, resolve
+from fusepass.bench.program import Built
+from fusepass.bench.programs import Source, check_built, resolve
 from fusepass.bench.records import GraphFacts
 from fusepass.bench.session import (
     Session,

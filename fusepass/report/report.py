@@ -13,6 +13,7 @@ import torch
 from fusepass.report.decision import Decision, Outcome, Station
 from fusepass.report.log import CompileLog
 from fusepass.report.short_path import short_path
+from fusepass.report.version import VERSION
 from fusepass.waits.result import Sync
 
 
@@ -101,10 +102,8 @@ def _breaks(log: CompileLog) -> list[dict[str, Any]]:
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result."""
-    import fusepass
-
     found = {
-        "fusepass": fusepass.__version__,
+        "fusepass": VERSION,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

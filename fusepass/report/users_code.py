@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-import fusepass
+from fusepass.report.version import PACKAGE
 
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -39,7 +39,7 @@ def is_torchs_file(path: str) -> bool:
 
 @functools.cache
 def _folders() -> tuple[str, ...]:
-    homes = [str(Path(module.__file__ or "/").parent) for module in (torch, fusepass)]
+    homes = [str(Path(torch.__file__).parent), str(PACKAGE)]
     python = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     return tuple(f"{folder}/" for folder in (*homes, *python))
 

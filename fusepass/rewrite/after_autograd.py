@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx
 
-import fusepass
 from fusepass import kernels, torch_private, tune
 from fusepass.faults import steer
 from fusepass.graph.decomposed_gemm import decompose, recompose
@@ -24,6 +23,7 @@ from fusepass.graph.own_sums import mark_own_sums
 from fusepass.options import Options
 from fusepass.report import artifact, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.version import PACKAGE, VERSION
 from fusepass.rewrite import gate_folding, proof, scaled_sums
 from fusepass.rewrite.default_rules import default_rules, graph_edits, late_rules, region_rules
 from fusepass.rewrite.driver import Admit, rewrite
@@ -89,7 +89,7 @@ def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
         )
         return None
     digest.update(options.fingerprint().encode())
-    digest.update(f"{fusepass.__version__} {torch.__version__} {tune.epoch()}".encode())
+    digest.update(f"{VERSION} {torch.__version__} {tune.epoch()}".encode())
     return digest.hexdigest()
 
 
@@ -103,7 +103,7 @@ def _hash_of_built_in() -> str:
 def _engine_source() -> bytes:
     """The code that matches and replaces: versions do not tell one working copy from the next."""
     names = ("faults", "graph", "rewrite", "torch_private", "tune")
-    folders = [Path(fusepass.__file__).parent / name for name in names]
+    folders = [PACKAGE / name for name in names]
     folders.append(Path(kernels.__file__).parent)
     files = sorted(path for folder in folders for path in folder.glob("*.py"))
     return b"".join(path.read_bytes() for path in files)

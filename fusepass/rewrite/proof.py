@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-import fusepass
 from fusepass import torch_private
 from fusepass.agreement import agree
 from fusepass.errors import CandidateFailed
@@ -38,6 +37,7 @@ from fusepass.kernels import (
 from fusepass.kernels.gemm_unfused import complete
 from fusepass.options import Options
 from fusepass.report.decision import Reason, in_short
+from fusepass.report.version import VERSION
 from fusepass.rewrite.driver import innermost_first
 from fusepass.rewrite.reject import Reject
 from fusepass.tune.decide import table_for
@@ -129,7 +129,7 @@ def _failing(node: fx.Node, sources: bytes) -> str | None:
     if None in described:
         return "not tried: a size is not known"
     shapes = [one for one in described if one is not None]
-    text = repr((fusepass.__version__, str(node.target), shapes, rebuild(shapes)))
+    text = repr((VERSION, str(node.target), shapes, rebuild(shapes)))
     key = f"trial {hashlib.sha256(text.encode() + sources).hexdigest()[:32]}"
     table = table_for(device)
     known = table.find(key)

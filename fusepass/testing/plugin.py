@@ -81,9 +81,9 @@ def fusepass_reset() -> Iterator[None]:
 
 def _reset() -> None:
     if "torch" in sys.modules:  # else nothing can have been compiled
-        import fusepass
+        from fusepass.report.explain import reset
 
-        fusepass.reset()
+        reset()
 
 
 def _text(seed: int | None) -> str:

@@ -13,13 +13,13 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-import fusepass
 from fusepass import torch_private
 from fusepass.error_rule import rms
 from fusepass.errors import NoReport, RewriteFault
 from fusepass.report.decision import Outcome
+from fusepass.report.explain import last_report
 from fusepass.rewrite.pattern_of_rule import pattern_of
-from fusepass.rewrite.registry import active_rules
+from fusepass.rewrite.registry import active_rules, rules
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import oracle
 from fusepass.testing.case import Case
@@ -235,7 +235,7 @@ def resized(case: Case, space: Space) -> Case:
 def decisions(compiled: Any, name: str) -> tuple[int, Counter[tuple[str, str]]]:
     """How often a rule was applied in a compiled program, and the reasons where it was not."""
     try:
-        report = fusepass.last_report(compiled)
+        report = last_report(compiled)
     except NoReport:  # a program of which nothing was left to compile
         return 0, Counter()
     ours = [d for d in report.decisions if d.rule == name]
@@ -264,7 +264,7 @@ def in_force(rule: Rule) -> Iterator[None]:
         # What was compiled before may stay as it is; torch's warnings are about drawn inputs.
         warnings.simplefilter("ignore")
         known = any(one is rule for one in active_rules())
-        scope = contextlib.nullcontext() if known else fusepass.rules(rule)
+        scope = contextlib.nullcontext() if known else rules(rule)
         with scope, torch_private.guards_not_timed():
             if rule.place == "after":  # all are traced for each dtype once in a process
                 for one in active_rules("after"):

@@ -11,7 +11,8 @@ import torch
 
 import fusepass
 from fusepass.bench import curves, measure, table, training, worker
-from fusepass.bench.programs import Program, Source
+from fusepass.bench.program import Program
+from fusepass.bench.programs import Source
 from fusepass.bench.suites import suite_programs
 from fusepass.bench.suites.training import guarded_encoder
 from fusepass.bench.training import Training

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import fusepass
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites import linear
 from fusepass.tune.recording import record
 from fusepass.tune.timing import time_on_device

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites import models, select
 from fusepass.error_rule import rms_error
 from fusepass.tune.recording import record

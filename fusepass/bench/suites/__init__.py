@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites import (
     conv,
     elementwise,

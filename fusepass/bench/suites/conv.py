@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 
 DTYPE = {"cuda": torch.float16, "cpu": torch.float32}
 BATCHES = {"cuda": (1, 32, 128), "cpu": (1,)}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 
 SIZES = (64, 128, 256, 512, 777, 1024, 2048, 4096)
 UPDATES = {"cuda": 400, "cpu": 24}

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites.linear import DTYPE, FEED_FORWARD
 from fusepass.bench.suites.linear import ROWS as LINEAR_ROWS
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.training import Training
 
 

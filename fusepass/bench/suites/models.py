@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites.conv import as_if_trained
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]

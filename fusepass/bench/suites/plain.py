@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 
 Model = tuple[nn.Module, Any]
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusepass.bench.programs import Program
+from fusepass.bench.program import Program
 from fusepass.bench.suites import twins
 
 Model = tuple[Callable[..., Any], tuple[Any, ...] | tuple[tuple[Any, ...], dict[str, Any]]]

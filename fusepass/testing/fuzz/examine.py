@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-import fusepass
 from fusepass.errors import NoReport
 from fusepass.report import log
+from fusepass.report.explain import last_report, reset
 from fusepass.testing.compare import Difference
 from fusepass.testing.fuzz.program import Loaded, Program, loaded
 from fusepass.testing.fuzz.run import CONTEXTS, assert_same_call, call, side
@@ -196,7 +196,7 @@ def _breaks(compiled: Any) -> bool:
     with every compiler of backward passes; only op by op may it be eager's.
     """
     try:
-        return bool(fusepass.last_report(compiled).graph_breaks)
+        return bool(last_report(compiled).graph_breaks)
     except NoReport:
         return True
 
@@ -204,7 +204,7 @@ def _breaks(compiled: Any) -> bool:
 def _treatments(compiled: Any, program: Program, file: str) -> list[str]:
     """What fusepass did with each site."""
     try:
-        report = fusepass.last_report(compiled)
+        report = last_report(compiled)
     except NoReport:
         return ["" for _ in program.sites]
     by_line: dict[int, set[str]] = {}
@@ -235,8 +235,8 @@ def meant(error: BaseException, file: str) -> bool:
 @contextlib.contextmanager
 def _fresh_compiler() -> Iterator[None]:
     """Nothing compiled before, nothing kept after."""
-    fusepass.reset()
+    reset()
     try:
         yield
     finally:
-        fusepass.reset()
+        reset()
