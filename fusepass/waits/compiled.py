@@ -14,7 +14,7 @@ import torch
 from fusepass import torch_private
 from fusepass.report import log
 from fusepass.report.decision import Decision
-from fusepass.report.explain import as_if_first, compiled_once, found_for
+from fusepass.report.one_compile import as_if_first, compiled_once, found_for
 from fusepass.report.report import report_of
 from fusepass.report.restore import everything_restored
 from fusepass.waits import cuda
