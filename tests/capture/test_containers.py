@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fusepass import torch_private
-from fusepass.capture.containers import PendingContainer, merge_containers
-from fusepass.capture.merge import Outputs, Results, settle
+from fusepass.capture.merge import Outputs, PendingContainer, Results, merge_containers, settle
 from fusepass.capture.refusal import Refusal
 from fusepass.torch_private import Container
 
