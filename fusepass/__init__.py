@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from fusepass.errors import FusepassError, FusepassWarning
 
 # Not by name below: once imported, the module of that name would stand in front of the function.
-from fusepass.options import Options, options
+from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.report.version import VERSION
+from fusepass.rewrite.option_scope import options
 
 __version__ = VERSION
 

@@ -18,7 +18,7 @@ from fusepass.errors import FusepassError
 from fusepass.faults import steer
 from fusepass.frozen import watched
 from fusepass.hand_off import hand_off
-from fusepass.options import Options, resolve
+from fusepass.options import Options
 from fusepass.outline import reuse_layers
 from fusepass.recipe_search import compiled_with_recipes
 from fusepass.recipes import recipes_for
@@ -26,6 +26,7 @@ from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.default_rules import graph_rules
 from fusepass.rewrite.driver import innermost_first, rewrite
+from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
 from fusepass.second_try import as_written, compiled_or_without_rules
@@ -34,8 +35,6 @@ from fusepass.torch_private.saved_tensors import saving_masks_unhooked, saving_u
 from fusepass.waits.graph import waits_in_graph
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
-hooks.install()  # station 1: Dynamo asks capture at each branch of a frame meant for us
-before_cut.install()
 
 
 def fusepass(
@@ -100,7 +99,7 @@ def fusepass(
 
 def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     try:
-        return resolve(mode, options)
+        return resolve_checked(mode, options)
     except FusepassError as error:
         raise torch_private.transparent(error) from None
 
@@ -131,3 +130,6 @@ def reset() -> None:
 
 
 fusepass.reset = reset  # type: ignore[attr-defined]
+
+hooks.install(fusepass)  # station 1: Dynamo asks capture at each branch of a frame meant for us
+before_cut.install()

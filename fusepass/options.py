@@ -2,21 +2,20 @@
 
 Precedence, weakest first: defaults, ``with fusepass.options(...)`` scopes (outermost first), the
 ``mode``/``options`` given to torch.compile. A scope is read when a callable is compiled or
-recompiled, not when torch.compile is called.
+recompiled, not when torch.compile is called. Which rules there are is not known here:
+:mod:`fusepass.rewrite.option_scope` checks their names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fusepass import said_once
-from fusepass.errors import ArgumentType, OptionsChanged, OptionType, OptionValue, UnknownOption
+from fusepass.errors import ArgumentType, OptionType, OptionValue, UnknownOption
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 TREATMENTS = ("auto", "where", "cond", "keep")
@@ -106,7 +105,7 @@ _CHOICES = {
     "codegen": CODEGENS,
 }
 _FLAGS = {name for name, f in _FIELDS.items() if f.type == "bool"}
-_scopes: contextvars.ContextVar[tuple[Mapping[str, Any], ...]] = contextvars.ContextVar(
+SCOPES: contextvars.ContextVar[tuple[Mapping[str, Any], ...]] = contextvars.ContextVar(
     "fusepass_options", default=()
 )
 
@@ -123,15 +122,20 @@ def resolve(mode: str | None = None, given: Mapping[str, Any] | None = None) -> 
     if given is not None and not isinstance(given, Mapping):
         raise ArgumentType("torch.compile(options=…)", given, "a dict of options")
     merged: dict[str, Any] = {}
-    for layer in (*_scopes.get(), {} if mode is None else {"mode": mode}, given or {}):
+    for layer in (*SCOPES.get(), {} if mode is None else {"mode": mode}, given or {}):
         rules = [source.get("rules") for source in (merged, layer)]
         merged.update(layer)
         if all(isinstance(names, Mapping) for names in rules):  # each rule is an option of its own
             merged["rules"] = {**rules[0], **rules[1]}  # type: ignore[dict-item]
-    return _build(merged)
+    return build(merged)
 
 
-def _build(given: Mapping[str, Any]) -> Options:
+def build(given: Mapping[str, Any]) -> Options:
+    """The options that a mapping of keys and values stands for, without any scope.
+
+    Raises:
+        UnknownOption, OptionType, OptionValue: as :func:`resolve`.
+    """
     plain: dict[str, Any] = {}
     inductor: dict[str, Any] = {}
     for key, value in given.items():
@@ -175,47 +179,5 @@ def _checked(key: str, value: Any) -> Any:
         for name, on in value.items():
             if not isinstance(name, str) or not isinstance(on, bool):
                 raise OptionType(key, value, "a dict of rule name to True or False")
-            if name not in _rule_names():
-                raise UnknownOption(name, _rule_names(), "options['rules']")
         return MappingProxyType(dict(value))
     return value
-
-
-def _rule_names() -> list[str]:
-    from fusepass.rewrite.registry import rule_names  # here, because rules import options
-
-    return rule_names()
-
-
-@contextlib.contextmanager
-def options(*misplaced: object, **given: Any) -> Iterator[Options]:
-    """Scope of options for everything compiled inside it.
-
-    Keys are those of :class:`Options`; Inductor's own go in as ``**{"inductor.key": value}``.
-
-    Args:
-        misplaced: nothing; is here to tell who gives a dict what to do.
-        given: keys and values.
-
-    Yields:
-        The options as they would apply to a callable compiled here without its own.
-
-    Raises:
-        UnknownOption, OptionType, OptionValue: as :func:`resolve`, on entry.
-        ArgumentType: an argument without a keyword, on entry.
-    """
-    from fusepass.report import live  # here, because report imports options
-
-    for value in misplaced:
-        expected = "keywords, as in fusepass.options(verify=False) or fusepass.options(**given)"
-        raise ArgumentType("the arguments of fusepass.options", value, expected)
-    _build(given)
-    outside = resolve()
-    token = _scopes.set((*_scopes.get(), given))
-    try:
-        inside = resolve()
-        if inside != outside and live.anything_differs():
-            said_once.warn(OptionsChanged(), stacklevel=3)
-        yield inside
-    finally:
-        _scopes.reset(token)

@@ -15,9 +15,10 @@ from fusepass.capture.hearing import Hearing
 from fusepass.capture.select import ARM, BRANCH, Branch
 from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
-from fusepass.options import Options, resolve
+from fusepass.options import Options
 from fusepass.report.decision import Decision
 from fusepass.report.users_code import is_torchs_file
+from fusepass.rewrite.option_scope import resolve_checked
 
 
 @dataclass
@@ -183,6 +184,7 @@ class Frame:
 _PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
 # There a subclass is handled as an ordinary tensor, while the graph is given the subclass.
 _OF_SUBCLASSES = ("__torch_function__", "__torch_dispatch__")
+_OURS: list[Any] = []  # the backend that frames are compiled for, once it is known
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
 
@@ -260,15 +262,20 @@ def restart_plain(translator: Any, reason: str) -> NoReturn:
     torch_private.restart_frame(f"fusepass: {reason}", translator)
 
 
-def _leads_here(chain: list[Any]) -> bool:
-    from fusepass.backend import fusepass  # here, because the backend installs capture
+def recognise(backend: Any) -> None:
+    """Say which backend is ours: capture acts on the frames that are compiled for it."""
+    _OURS[:] = [backend]
 
-    return any(link is fusepass for link in chain)
+
+def _is_ours(link: Any) -> bool:
+    return any(link is backend for backend in _OURS)
+
+
+def _leads_here(chain: list[Any]) -> bool:
+    return any(_is_ours(link) for link in chain)
 
 
 def _new_frame(compiler: Any) -> Frame | None:
-    from fusepass.backend import fusepass  # as in _leads_here
-
     chain = list(torch_private.compiler_chain(compiler))
     if not _leads_here(chain):
         return None
@@ -279,9 +286,9 @@ def _new_frame(compiler: Any) -> Frame | None:
         link_mode, link_options, _ = torch_private.compile_wrapper_arguments(link)
         mode = link_mode or mode
         given = link_options or given
-        if link is not fusepass:
+        if not _is_ours(link):
             owner = link
     try:
-        return Frame(owner, resolve(mode, given), (mode, given))
+        return Frame(owner, resolve_checked(mode, given), (mode, given))
     except FusepassError as error:
         raise torch_private.transparent(error) from None

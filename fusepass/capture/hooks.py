@@ -35,7 +35,7 @@ from fusepass.capture import (
 )
 from fusepass.capture.complete import settle_graph
 from fusepass.capture.fork import fork
-from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours
+from fusepass.capture.frame import Frame, any_frame_of, frame_of, is_frozen, is_ours, recognise
 from fusepass.capture.position import location, position
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
 from fusepass.capture.region import region_of
@@ -52,12 +52,16 @@ _install_lock = threading.Lock()
 _uninstall: Callable[[], None] | None = None
 
 
-def install() -> None:
+def install(backend: Callable[..., Any]) -> None:
     """Put capture in front of Dynamo, once per process.
 
     It acts on frames that are compiled for fusepass and passes every other on untouched. On a torch
     in which it cannot be put there, it stays off, with a warning.
+
+    Args:
+        backend: the one that frames are compiled for which are ours.
     """
+    recognise(backend)
     global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
     with _install_lock:
         if _uninstall is not None:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fusepass import torch_private
 from fusepass.errors import ArgumentType, NoReport, NotAProgram, RewriteMismatch, UnknownRule
-from fusepass.options import resolve
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Station
 from fusepass.report.explain import last_report
 from fusepass.report.restore import everything_restored
+from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.registry import rule_names
 from fusepass.testing import oracle
 from fusepass.testing.observe import Observation, at_precision, observe
@@ -212,7 +212,8 @@ def _observed(
 ) -> tuple[Observation, Observation, Counter[str], str]:
     if not callable(fn):
         raise NotAProgram(fn)
-    resolve(given={"codegen": codegen, **(options or {})})  # else it is what the program raised
+    # Here: otherwise it is what the program raised.
+    resolve_checked(given={"codegen": codegen, **(options or {})})
     target = torch_private.original_callable(fn)
     text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
     try:

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from fusepass.errors import ArgumentType, MissingHypothesis, RuleCheckFailed
-from fusepass.options import resolve
 from fusepass.report import log
+from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import strategies
 from fusepass.testing.case import Case, changes, plain_case, simpler, smaller
@@ -74,7 +74,7 @@ def check_rule(
     with in_force(rule), log.trial():
         result = RuleCheck(rule.name, profile, seed)
         given = {"candidate": "reference", **(options or {})}
-        resolve(given=given)  # here: a program that raises is taken for one that is no good
+        resolve_checked(given=given)  # here: a program that raises is taken for one that is no good
         return _Check(rule, space, chosen, result, given, training).run(fires_in)
 
 

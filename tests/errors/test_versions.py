@@ -14,6 +14,7 @@ from torch._dynamo.variables import TensorVariable
 
 import fusepass
 from fusepass import errors, torch_private
+from fusepass.backend import fusepass as fusepass_backend
 from fusepass.capture import hooks
 from fusepass.torch_private import hooks as of_dynamo
 from fusepass.torch_private import versions
@@ -105,10 +106,10 @@ def changed_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr(of_dynamo, request.param, without("a name"))
         with pytest.warns(errors.UnsupportedVersion, match="KeyError: 'a name'"):
-            hooks.install()
+            hooks.install(fusepass_backend)
     yield request.param
     hooks.uninstall()
-    hooks.install()
+    hooks.install(fusepass_backend)
 
 
 def test_a_torch_without_what_capture_is_put_in_front_of(changed_torch: str) -> None:
@@ -133,9 +134,9 @@ def test_what_cannot_be_installed_leaves_no_hook(
             warnings.simplefilter("ignore")
             if breaks:
                 patched.setattr(of_dynamo, "hook_failing_calls", without("a name"))
-            hooks.install()
+            hooks.install(fusepass_backend)
         assert (vars(TensorVariable)["call_method"] is method) == breaks
         assert (list(InstructionTranslatorBase.dispatch_table) == table) == breaks
     finally:
         hooks.uninstall()
-        hooks.install()
+        hooks.install(fusepass_backend)

@@ -13,6 +13,7 @@ from torch import Tensor
 import fusepass
 from fusepass import errors
 from fusepass.options import Options, resolve
+from fusepass.rewrite.option_scope import resolve_checked
 
 GOOD: dict[str, list[Any]] = {
     "mode": [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
@@ -125,7 +126,7 @@ def test_unknown_key_that_is_near_to_none() -> None:
 
 def test_unknown_rule_is_named() -> None:
     with pytest.raises(errors.UnknownOption, match="Did you mean 'constant_attention_mask'"):
-        resolve(given={"rules": {"constant_atention_mask": False}})
+        resolve_checked(given={"rules": {"constant_atention_mask": False}})
 
 
 def test_key_that_is_no_string() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from fusepass.capture.select import select
 from fusepass.graph.canonical import op_name, tensor_value
 from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.rewrite import registry
 from fusepass.rewrite.driver import rewrite
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
@@ -153,7 +153,7 @@ def test_check_rejects_a_site_at_a_time(install: Install) -> None:
 def test_rule_switched_off(install: Install) -> None:
     install(rule(raises))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["fusepass.options"], "_rule_names", lambda: ["tried"])
+        patch.setattr(registry, "rule_names", lambda: ["tried"])
         decisions = run(rules={"tried": False})
     assert {(d.outcome, d.reason_code) for d in decisions} == {(Outcome.REJECTED, Reason.RULE_OFF)}
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import fusepass
 from fusepass import errors
-from fusepass.options import resolve
 from fusepass.rewrite import registry
 from fusepass.rewrite.default_rules import default_rules
+from fusepass.rewrite.option_scope import resolve_checked
 
 X = torch.randn(3, 4)
 
@@ -265,9 +265,9 @@ class TestOptions:
 
     def test_name_is_known_while_the_rule_is_in_force(self) -> None:
         with fusepass.rules(rule()):
-            assert resolve(given={"rules": {"tried": False}}).rules == {"tried": False}
+            assert resolve_checked(given={"rules": {"tried": False}}).rules == {"tried": False}
         with pytest.raises(errors.UnknownOption, match="tried"):
-            resolve(given={"rules": {"tried": False}})
+            resolve_checked(given={"rules": {"tried": False}})
 
 
 def outcomes_of_on() -> list[str]:
