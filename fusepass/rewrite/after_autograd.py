@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass import kernels, torch_private, tune
+from fusepass import kernels, patterns, torch_private, tune
 from fusepass.faults import steer
 from fusepass.graph.decomposed_gemm import decompose, recompose
 from fusepass.graph.own_sums import mark_own_sums
@@ -102,11 +102,16 @@ def _hash_of_built_in() -> str:
 @functools.cache
 def _engine_source() -> bytes:
     """The code that matches and replaces: versions do not tell one working copy from the next."""
-    names = ("faults", "graph", "rewrite", "torch_private", "tune")
-    folders = [PACKAGE / name for name in names]
-    folders.append(Path(kernels.__file__).parent)
-    files = sorted(path for folder in folders for path in folder.glob("*.py"))
-    return b"".join(path.read_bytes() for path in files)
+    beside = (patterns, kernels)  # in a checkout; in a wheel they lie inside
+    folders = [PACKAGE, *(Path(str(package.__file__)).parent for package in beside)]
+    return source_of(folders)
+
+
+def source_of(folders: Iterable[Path]) -> bytes:
+    """The code below some folders, each file with its place: generated code names modules."""
+    files = {path: path.relative_to(f) for f in folders for path in f.rglob("*.py")}
+    parts = (part for path in sorted(files) for part in (bytes(files[path]), path.read_bytes()))
+    return b"\0".join(parts)
 
 
 def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> list[Decision]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +76,30 @@ def test_changed_engine_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity()
     monkeypatch.setattr(after_autograd, "_engine_source", lambda: b"more")
     assert identity() not in (before, None)
+
+
+def test_a_changed_file_in_any_folder_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = {"PACKAGE": after_autograd.PACKAGE}
+    for package in (after_autograd.patterns, after_autograd.kernels):
+        homes[package.__name__] = Path(str(package.__file__)).parent
+    for name, home in homes.items():
+        copy = tmp_path / name
+        shutil.copytree(home, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        if name == "PACKAGE":
+            monkeypatch.setattr(after_autograd, "PACKAGE", copy)
+        else:
+            monkeypatch.setattr(sys.modules[name], "__file__", str(copy / "__init__.py"))
+    seen = {after_autograd._engine_source.__wrapped__()}
+    folders = {path.parent for path in tmp_path.rglob("*.py")}
+    assert len(folders) > len(homes)
+    for folder in sorted(folders):
+        with max(folder.glob("*.py")).open("a") as file:
+            file.write("# more\n")
+        found = after_autograd._engine_source.__wrapped__()
+        assert found not in seen, folder
+        seen.add(found)
 
 
 @pytest.mark.parametrize("name", NOT_IN_THE_KEY)
