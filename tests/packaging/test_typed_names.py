@@ -23,8 +23,8 @@ def test_getattr_is_hidden_and_every_name_is_there(package: object) -> None:
                 bound.add(one.name)
             elif isinstance(one, (ast.Import, ast.ImportFrom)):
                 bound |= {alias.asname or alias.name for alias in one.names}
-            elif isinstance(one, ast.Try):
-                bound |= {ast.unparse(part.targets[0]) for part in one.body}  # type: ignore[attr-defined]
+            elif isinstance(one, ast.Assign):
+                bound |= {ast.unparse(target) for target in one.targets}
     assert "__getattr__" not in bound
     assert set(package.__all__) <= bound  # type: ignore[attr-defined]
 
