@@ -39,7 +39,7 @@ def answered(
     kwargs: dict[str, Any],
     call: Callable[[], Any],
 ) -> Any:
-    """What such a function of :mod:`fusepass.torch_private.known_of_numbers` says, tracked."""
+    """What such a function says, tracked."""
     given = [torch_private.realized(value) for value in (*args, *kwargs.values())]
     unknown = [value for value in given if known_only.left_unknown(frame, value)]
     if not unknown:
