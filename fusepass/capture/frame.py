@@ -17,7 +17,6 @@ from fusepass.capture.ungraded import Ungraded
 from fusepass.errors import FusepassError
 from fusepass.options import Options
 from fusepass.report.decision import Decision
-from fusepass.report.users_code import is_torchs_file
 from fusepass.rewrite.option_scope import resolve_checked
 
 
@@ -182,8 +181,6 @@ class Frame:
 
 
 _PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
-# There a subclass is handled as an ordinary tensor, while the graph is given the subclass.
-_OF_SUBCLASSES = ("__torch_function__", "__torch_dispatch__")
 _OURS: list[Any] = []  # the backend that frames are compiled for, once it is known
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
@@ -206,24 +203,13 @@ def any_frame_of(output_graph: Any) -> Frame | None:
     """
     held = output_graph.__dict__
     if _FRAME not in held:
-        frame = held[_FRAME] = _new_frame(output_graph.compiler_fn)
+        frame = held[_FRAME] = new_frame(output_graph.compiler_fn)
         if frame is not None and torch_private.was_emptied(output_graph):
             frame.plain = True  # it ended before capture was asked anything
         elif frame is not None:
-            code = frame.code = output_graph.root_tx.f_code
-            frame.plain = _is_plain(output_graph) or code.co_name in _OF_SUBCLASSES
+            frame.code = output_graph.root_tx.f_code
+            frame.plain = _is_plain(output_graph)
     return held[_FRAME]  # type: ignore[no-any-return]
-
-
-def is_in_subclass(translator: Any) -> bool:
-    """Whether a function being traced is one by which the program's subclass handles a call.
-
-    What it hands on looks like an ordinary tensor there, and is the subclass again behind it.
-    """
-    codes = (one.f_code for one in torch_private.frames_outwards(translator))
-    return any(
-        code.co_name in _OF_SUBCLASSES and not is_torchs_file(code.co_filename) for code in codes
-    )
 
 
 def frame_of_failed(translator: Any) -> Frame | None:
@@ -275,7 +261,12 @@ def _leads_here(chain: list[Any]) -> bool:
     return any(_is_ours(link) for link in chain)
 
 
-def _new_frame(compiler: Any) -> Frame | None:
+def new_frame(compiler: Any) -> Frame | None:
+    """State for a frame that a callback of Dynamo's compiles; None if it is not for fusepass.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
     chain = list(torch_private.compiler_chain(compiler))
     if not _leads_here(chain):
         return None

@@ -14,7 +14,8 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.counts import selection_of
-from fusepass.capture.frame import Frame, Place, frame_of, is_in_subclass
+from fusepass.capture.frame import Frame, Place, frame_of
+from fusepass.capture.own_handlers import is_in_subclass
 from fusepass.capture.position import location, position
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.history import History

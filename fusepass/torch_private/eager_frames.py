@@ -1,12 +1,14 @@
-"""Dynamo: frames that run in eager around the one it compiles. Run on torch 2.11 to 2.15.
+"""Dynamo: frames in eager: those around the one it compiles, and those left to run as they are.
 
 A frame that Dynamo gives up runs as it is, and what it calls is compiled as frames of their own.
+Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -69,7 +71,7 @@ def _callers() -> list[FrameType]:
     found = []
     frame = None if frame is None else frame.f_back
     while frame is not None and frame.f_code.co_filename != calling:
-        if frame.f_code not in convert_frame.output_codes:
+        if frame.f_code not in convert_frame.output_codes and frame.f_code.co_filename != __file__:
             found.append(frame)
         frame = frame.f_back
     return found if frame is not None else []
@@ -80,3 +82,32 @@ def _enters(frame: FrameType, compiling: str) -> bool:
     if frame.f_code.co_filename != compiling or frame.f_code.co_name != "__call__":
         return False
     return frame.f_back is None or frame.f_back.f_code.co_filename != compiling
+
+
+def hook_frames(runs_as_it_is: Callable[[Any, Any], bool]) -> Callable[[], None]:
+    """Have some frames, and all that they call, run in eager for good.
+
+    Args:
+        runs_as_it_is: called with Dynamo's callback and a frame that it may compile.
+
+    Returns:
+        The function that takes the hook out again.
+    """
+    from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+    from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+    from torch._dynamo import convert_frame
+    from torch._dynamo.types import ConvertFrameReturn
+
+    wrapper = convert_frame.CatchErrorsWrapper
+    call = wrapper.__call__
+
+    @functools.wraps(call)
+    def asking(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        if not runs_as_it_is(self, frame):
+            return call(self, frame, *args, **kwargs)
+        convert_frame.input_codes.add(frame.f_code)  # whose marks a reset takes off
+        strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
+        return ConvertFrameReturn(frame_exec_strategy=strategy)
+
+    wrapper.__call__ = asking  # type: ignore[method-assign]
+    return lambda: setattr(wrapper, "__call__", call)

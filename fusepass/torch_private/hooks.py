@@ -19,6 +19,7 @@ from torch import fx
 
 from fusepass.torch_private.calls import AskedHandler, CallHandler, hook_calls, hook_questions
 from fusepass.torch_private.data_sizes import SizeHandler, hook_sizes
+from fusepass.torch_private.eager_frames import hook_frames
 from fusepass.torch_private.error_hooks import (
     hook_errors,
     hook_failing_calls,
@@ -28,6 +29,7 @@ from fusepass.torch_private.freezing import hook_freezing
 from fusepass.torch_private.guards import hook_duplicates
 from fusepass.torch_private.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.imports import import_hook
+from fusepass.torch_private.kept_classes import hook_classes
 from fusepass.torch_private.raising import RaiseHandler, raise_hook
 from fusepass.torch_private.recorded import hook_recorded
 from fusepass.torch_private.saved_tensors import hook_saving
@@ -97,6 +99,7 @@ class Handlers:
             than a ``raise`` raises, before the program's own handlers are looked for.
         on_failing_call: called as ``(translator,)`` where a call fails on fake tensors; says
             whether the graph may break there, so that the call fails on the tensors themselves.
+        on_frame: see :func:`~fusepass.torch_private.eager_frames.hook_frames`.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
         on_size: see :func:`~fusepass.torch_private.data_sizes.hook_sizes`.
@@ -124,6 +127,7 @@ class Handlers:
     on_fault: Callable[[Any, Exception], None]
     on_observed: Callable[[Any, Exception], None]
     on_failing_call: Callable[[Any], bool]
+    on_frame: Callable[[Any, Any], bool]
     on_not: TruthHandler
     on_skip: Callable[[Any, Exception], None]
     on_size: SizeHandler
@@ -173,6 +177,8 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_saving(handlers.is_ours),
         lambda: hook_duplicates(handlers.is_ours),
         lambda: hook_tensorified(handlers.is_ours),
+        lambda: hook_classes(handlers.is_ours),
+        lambda: hook_frames(handlers.on_frame),
     ]
     of_weights = [lambda: hook_freezing(handlers.is_frozen)]
     every = [*before, *of_reports, *behind, *of_weights]  # one may stand in front of another's

@@ -27,7 +27,7 @@ def own_rules(fake: torch.Tensor) -> str | None:
         fake = functorch.get_unwrapped(fake)
     if fake.is_nested:
         return "is a nested tensor"
-    if _wraps(fake):
+    if is_wrapper(fake):
         return _is_a(type(fake))
     if fake.layout is not torch.strided:
         return f"has the layout {fake.layout}"
@@ -39,7 +39,7 @@ def own_rules(fake: torch.Tensor) -> str | None:
 def rules_not_torchs(fake: torch.Tensor) -> str | None:
     """The same, or None where the rules are those of a subclass of torch's own."""
     torchs = type(fake).__module__.partition(".")[0] == "torch"
-    return None if torchs and _wraps(fake) else own_rules(fake)
+    return None if torchs and is_wrapper(fake) else own_rules(fake)
 
 
 def kind_of_fake(fake: torch.Tensor) -> str | None:
@@ -88,9 +88,16 @@ def own_rules_of(value: Any) -> str | None:
     return own_rules(fake)
 
 
+def is_wrapper(value: Any) -> bool:
+    """Whether a value is of a subclass that wraps tensors, and is no tensor by itself."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(value))
+
+
 def wrapped(value: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that a subclass wraps; none where a tensor holds its own numbers."""
-    if not _wraps(value):
+    if not is_wrapper(value):
         return []
     given: Any = value
     names, _ = given.__tensor_flatten__()
@@ -124,9 +131,3 @@ def _other_type(fake: torch.Tensor) -> str | None:
 
 def _is_a(kind: type) -> str:
     return f"is a {kind.__name__}, a subclass of torch.Tensor"
-
-
-def _wraps(value: Any) -> bool:
-    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-    return bool(is_traceable_wrapper_subclass(value))
