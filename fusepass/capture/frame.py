@@ -130,6 +130,11 @@ class Frame:
     code: Any = None
     traced: Any = None
 
+    @property
+    def captures(self) -> bool:
+        """Whether the graph holds anything that it would not hold without capture."""
+        return bool(self.sites or self.items or self.selections or self.lines or self.round_trips)
+
     def new_id(self) -> int:
         """Number for the next site of this graph."""
         self.next_id += 1

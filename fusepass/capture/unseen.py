@@ -18,7 +18,7 @@ from fusepass.torch_private.graphs import real_input
 
 def leave_unseen(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
     """Start the frame again without capture, if it captured anything and has such a tensor."""
-    if not (frame.sites or frame.items or frame.selections or frame.round_trips):
+    if not frame.captures:
         return
     layouts = (_real_layout(node) for node in gm.graph.nodes)
     for layout in filter(None, layouts):

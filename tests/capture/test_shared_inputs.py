@@ -7,11 +7,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import fusepass
+from fusepass.graph.overlap import Sharing
 from fusepass.testing.compare import assert_same
 
 from .shared_pairs import PAIRS, THREE_ROWS, numbers
@@ -294,3 +296,95 @@ def test_many_inputs() -> None:
             x = tensors[7] if shared else torch.ones(2)
             found.append((called(tensors, x.view(2)), tensors))
         assert_same(*found, "many")
+
+
+class Held(nn.Module):
+    """A model whose arm writes a buffer, and with more tensors than are asked about for nothing."""
+
+    def __init__(self, shared: str, more: int) -> None:
+        super().__init__()
+        numbers = np.arange(1.0, 9.0, dtype=np.float32)
+        a, b = torch.from_numpy(numbers[:4]), torch.from_numpy(numbers[2:6])
+        if shared != "arrays":
+            flat = torch.arange(1.0, 9.0)
+            a, b = (flat[:4], flat[2:6]) if shared == "flat" else (flat[:4].clone(), b.clone())
+        self.a = nn.Parameter(a, requires_grad=False)
+        self.register_buffer("b", b)
+        weights = (torch.full((4,), 0.5 * n) for n in range(more))
+        self.weights = nn.ParameterList(nn.Parameter(w, requires_grad=False) for w in weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.b.add_(100)
+            y = self.a * 2
+        else:
+            y = self.a * 3
+        return y + torch.stack([*self.weights]).sum(0)
+
+    def share(self, how: str) -> None:
+        if how == "data":
+            self.a.data = self.b.data
+        elif how == "array":
+            self.a.data = torch.from_numpy(self.b.numpy())
+
+
+@pytest.mark.parametrize("more", [3, 80])
+@pytest.mark.parametrize("shared", ["arrays", "flat", "apart"])
+def test_what_a_module_holds(shared: str, more: int) -> None:
+    modules = Held(shared, more), Held(shared, more)
+    called = modules[0], compile_for(modules[1], {"codegen": "eager"})
+    for sign in (-1, 1, -1, 1):
+        found = [one(torch.full((4,), float(sign))) for one in called]
+        assert_same((found[0], modules[0].b), (found[1], modules[1].b), f"{shared} of {sign}")
+    kept = ("keep", "alias") if shared != "apart" else ("where", "pure_total")
+    assert set(decisions(called[1])) == {kept}
+
+
+@pytest.mark.parametrize("more", [3, 80])
+@pytest.mark.parametrize("how", ["data", "array"])
+def test_what_a_module_holds_comes_to_share_later(how: str, more: int) -> None:
+    modules = Held("apart", more), Held("apart", more)
+    called = modules[0], compile_for(modules[1], {"codegen": "eager"})
+    for turn, sign in enumerate((-1, 1, 1, -1)):
+        for module in modules:
+            module.share(how if turn == 2 else "")
+        found = [one(torch.full((4,), float(sign))) for one in called]
+        assert_same((found[0], modules[0].b), (found[1], modules[1].b), f"turn {turn}")
+
+
+class Plain(Held):
+    def forward(self, x: Tensor) -> Any:
+        self.b.add_(x)
+        return self.a[2:], self.b[0], torch.stack([*self.weights]).sum(0)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("shared", ["arrays", "flat"])
+def test_many_that_share_from_the_start_where_nothing_is_captured(
+    shared: str, options: dict[str, Any]
+) -> None:
+    modules = Plain(shared, 80), Plain(shared, 80)
+    called = modules[0], compile_for(modules[1], options)
+    for sign in (-1, 1):
+        found = [one(torch.full((4,), float(sign))) for one in called]
+        assert_same((found[0], modules[0].b), (found[1], modules[1].b), f"{shared} of {sign}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "expected"), [(Plain, 80, 2), (Plain, 3, 6), (Held, 80, 83)]
+)
+def test_how_many_are_asked_about_in_later_calls(
+    kind: type[Held], more: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[int] = set()
+    holds = Sharing.holds
+
+    def counted(self: Sharing, *tensors: Tensor) -> bool:
+        asked.add(len(tensors))
+        return holds(self, *tensors)
+
+    monkeypatch.setattr(Sharing, "holds", counted)
+    compiled = compile_for(kind("apart", more), {"codegen": "eager"})
+    for sign in (1.0, -1.0):
+        compiled(torch.full((4,), sign))
+    assert asked == {expected}
