@@ -319,7 +319,7 @@ class Held(nn.Module):
             y = self.a * 2
         else:
             y = self.a * 3
-        return y + torch.stack([*self.weights]).sum(0)
+        return y + torch.stack(list(self.weights)).sum(0)
 
     def share(self, how: str) -> None:
         if how == "data":
@@ -355,7 +355,7 @@ def test_what_a_module_holds_comes_to_share_later(how: str, more: int) -> None:
 class Plain(Held):
     def forward(self, x: Tensor) -> Any:
         self.b.add_(x)
-        return self.a[2:], self.b[0], torch.stack([*self.weights]).sum(0)
+        return self.a[2:], self.b[0], torch.stack(list(self.weights)).sum(0)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
