@@ -21,6 +21,7 @@ from fusepass.capture import (
     line_legality,
     sink_legality,
     speech,
+    tries,
 )
 from fusepass.capture.compiled_again import Traced, compiled_again
 from fusepass.capture.event_outputs import take_events_out
@@ -99,6 +100,7 @@ def _settled(
     empty_selection.give_back(output_graph, frame, unsafe)
     take_back(output_graph, frame, unsafe)
     line_legality.leave_unsafe(output_graph, frame, gm)
+    tries.ask_callers(output_graph, frame, gm.graph.nodes)
     return late, _take_events_out(output_graph, frame, gm)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fusepass import torch_private
@@ -19,7 +19,7 @@ from fusepass.capture.frame import Frame
 from fusepass.capture.with_blocks import manager_around
 from fusepass.graph.failures import Anything
 from fusepass.report.users_code import is_torchs_file
-from fusepass.torch_private.eager_frames import WrittenFrame, eager_frames, instructions_of
+from fusepass.torch_private.eager_frames import WrittenFrame, eager_frames, written
 from fusepass.torch_private.raising import named_value
 
 Kinds = tuple[type[BaseException], ...]
@@ -68,6 +68,16 @@ def who_catches(translator: Any, frame: Frame, kinds: Kinds) -> str | None:
     """
     found = (_first(one, one.current_instruction, kinds) for one in _around(translator, frame))
     return next((text for text in found if text is not None), None)
+
+
+def is_seen(frames: Iterable[Any], kinds: Kinds) -> bool:
+    """Whether a handler in code as written would act on an error of a call in it.
+
+    Args:
+        frames: of the code, each with the place of the call.
+        kinds: classes the error may be of.
+    """
+    return any(_first(one, one.current_instruction, kinds) is not None for one in frames)
 
 
 def is_in_a_try(translator: Any, frame: Frame) -> bool:
@@ -174,7 +184,7 @@ def _is_torchs(manager: Any) -> bool:
 def _does_nothing(leave: Any) -> bool:
     """Whether an ``__exit__`` only returns, and nothing that is true."""
     code = getattr(leave, "__code__", None)
-    steps = [] if code is None else instructions_of(code)
+    steps = [] if code is None else written(code).instructions
     given = [i.argval for i in steps if i.opname in ("LOAD_CONST", "RETURN_CONST")]
     return bool(steps) and all(i.opname in _NOTHING for i in steps) and not any(given)
 
@@ -183,10 +193,9 @@ def _generator_acts(
     code: types.CodeType, names: dict[str, Any], kinds: Kinds, cleanup: bool
 ) -> bool:
     """Whether something in a generator would act on an exception thrown where it yields."""
-    steps = instructions_of(code)
-    frames = (
-        WrittenFrame(code, steps, step, names) for step in steps if step.opname == "YIELD_VALUE"
-    )
+    read = written(code)
+    yields = (step for step in read.instructions if step.opname == "YIELD_VALUE")
+    frames = (WrittenFrame(code, read, step, names) for step in yields)
     return any(
         _first(frame, frame.current_instruction, kinds, cleanup=cleanup) is not None
         for frame in frames

@@ -5,23 +5,27 @@ that Inductor makes raises other errors than eager. So such a call is left to Dy
 break, and runs in eager, inside the ``try``. Other calls there stay in the graph.
 
 A function that a frame in eager calls is compiled once for all its callers there. So a call that
-one of them handles the error of ends the graph for the others, too.
+one of them handles the error of ends the graph for the others, too. Where it was compiled before
+such a caller came, a guard has it compiled again then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.frame import Frame, frame_of
-from fusepass.capture.handlers import is_in_a_try, who_catches
+from fusepass.capture.handlers import Kinds, is_in_a_try, is_seen, who_catches
 from fusepass.capture.position import position, users_location
 from fusepass.capture.refusal import Refusal
-from fusepass.graph.failures import failure_of
+from fusepass.graph.failures import failure_of, kinds_of_values
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.eager_frames import eager_frames, frames_with_handlers
+from fusepass.torch_private.guards import guard_on
 from fusepass.torch_private.recorded import break_graph, goes_on
 
 WHAT = "An operation may fail where the program would handle the error"
@@ -74,3 +78,33 @@ def _concerns(translator: Any, frame: Frame) -> bool:
 
 def _any_handled(frame: Frame) -> bool:
     return bool(log.log_of(frame.compiler).handled)
+
+
+class _Unhandled:
+    """That nobody who calls a frame handles what its calls may raise; asked before each call."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.kinds = kinds
+
+    def holds(self) -> bool:
+        frames = frames_with_handlers()
+        return not frames or not is_seen(frames, self.kinds)
+
+
+def ask_callers(output_graph: Any, frame: Frame, nodes: Iterable[fx.Node]) -> None:
+    """Have a frame compiled again where a caller in eager handles what its calls may raise.
+
+    Args:
+        output_graph: Dynamo's.
+        frame: of capture.
+        nodes: of the complete graph.
+    """
+    if not frame.options.rule_on("try") or not torch_private.capture_supported():
+        return
+    kinds = tuple(kinds_of_values(nodes))
+    if not kinds:
+        return
+    if frame.callers is None:
+        frame.callers = eager_frames()
+    if not is_seen(frame.callers, kinds):  # else it is good for either
+        guard_on(output_graph.root_tx, "fusepass_handlers", _Unhandled(kinds))

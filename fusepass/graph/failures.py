@@ -7,6 +7,7 @@ or give a size that only the data know are harmless, as long as they raise for n
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -132,6 +133,22 @@ def failure_of(node: fx.Node) -> Failure | None:
     if plain in _SILENT_ON_GPU and _on_gpu(node):
         return None
     return Failure(_kinds(plain), _text(plain, why))
+
+
+def kinds_of_values(nodes: Iterable[fx.Node]) -> frozenset[type[BaseException]]:
+    """What calls may raise for some values, whatever their dtypes are; asked of whole graphs."""
+    found: set[type[BaseException]] = set()
+    for node in nodes:
+        name = op_name(node)
+        if node.op in ("placeholder", "get_attr", "output") or _is_number(node):
+            continue
+        if name is None:
+            found.update(() if may_fail(node) is None else (Anything,))
+        elif not _raises_never(node, name) and reason_of_values(node, name) is not None:
+            plain = _plain(name)
+            silent = plain in _SILENT_ON_GPU and _on_gpu(node)
+            found.update(() if silent or plain in _ALSO_TOTAL else _kinds(plain))
+    return frozenset(found)
 
 
 def _kinds(name: str) -> tuple[type[BaseException], ...]:

@@ -15,34 +15,56 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Written:
+    """The instructions of a code object, as Dynamo reads it, and where each of them is."""
+
+    instructions: list[Any]
+    indexof: dict[Any, int]
+
+
+@functools.lru_cache(maxsize=256)
+def written(code: CodeType) -> Written:
+    """A code object as Dynamo reads it."""
+    from torch._dynamo.bytecode_transformation import cleaned_instructions
+
+    steps = cleaned_instructions(code)
+    return Written(steps, {one: index for index, one in enumerate(steps)})
+
+
+@dataclass(frozen=True)
 class WrittenFrame:
     """Code of the program as Dynamo reads it, with a place in it.
 
     Attributes:
         f_code: the code object.
-        instructions: Dynamo's.
+        written: its instructions.
         current_instruction: the place.
         f_globals, f_locals: the names of the frame; no locals where it does not run.
     """
 
     f_code: CodeType
-    instructions: list[Any]
+    written: Written
     current_instruction: Any
     f_globals: dict[str, Any]
     f_locals: dict[str, Any] = field(default_factory=dict)
 
-    @functools.cached_property
+    @property
+    def instructions(self) -> list[Any]:
+        """Dynamo's."""
+        return self.written.instructions
+
+    @property
     def indexof(self) -> dict[Any, int]:
         """Where each instruction is."""
-        return {one: index for index, one in enumerate(self.instructions)}
+        return self.written.indexof
 
 
-@functools.lru_cache(maxsize=64)
-def instructions_of(code: CodeType) -> list[Any]:
-    """The instructions of a code object, as Dynamo reads it."""
-    from torch._dynamo.bytecode_transformation import cleaned_instructions
-
-    return cleaned_instructions(code)
+@functools.lru_cache(maxsize=4096)
+def _place(code: CodeType, last: int) -> int | None:
+    """Which instruction of a frame ran last."""
+    steps = enumerate(written(code).instructions)
+    places = [(i.offset, at) for at, i in steps if i.offset is not None and i.offset <= last]
+    return max(places)[1] if places else None
 
 
 def eager_frames() -> list[WrittenFrame]:
@@ -50,15 +72,51 @@ def eager_frames() -> list[WrittenFrame]:
 
     Without those whose code Dynamo made, which hold no handlers of the program.
     """
-    found = []
-    for frame in _callers():
-        instructions = instructions_of(frame.f_code)
-        places = [i for i in instructions if i.offset is not None and i.offset <= frame.f_lasti]
-        if places:
-            now = max(places, key=lambda one: one.offset)
-            written = WrittenFrame(frame.f_code, instructions, now, frame.f_globals, frame.f_locals)
-            found.append(written)
-    return found
+    return [one for one in map(_as_written, _callers()) if one is not None]
+
+
+def _as_written(frame: FrameType) -> WrittenFrame | None:
+    code = frame.f_code
+    now = _place(code, frame.f_lasti)
+    if now is None:
+        return None
+    read = written(code)
+    return WrittenFrame(code, read, read.instructions[now], frame.f_globals, frame.f_locals)
+
+
+@functools.cache
+def _ends() -> tuple[frozenset[str], str, Any]:
+    """Files that end a walk outwards, the one in which compiled code is called, Dynamo's codes."""
+    from torch._dynamo import convert_frame, eval_frame, guards
+
+    files = (convert_frame.__file__, eval_frame.__file__, guards.__file__)
+    return frozenset(files), eval_frame.__file__, convert_frame.output_codes
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_in_a_try(code: CodeType, last: int) -> bool:
+    now = _place(code, last)
+    held = None if now is None else written(code).instructions[now]
+    return getattr(held, "exn_tab_entry", None) is not None
+
+
+def frames_with_handlers() -> list[WrittenFrame]:
+    """The program's frames around a compiled one that is about to run, if they stand in a ``try``.
+
+    Called by a guard. None where that is tried while the frame is compiled.
+    """
+    files, calling, made = _ends()
+    found: list[WrittenFrame] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename in files:
+            return found if code.co_filename == calling else []
+        if code.co_exceptiontable and code not in made:
+            one = _as_written(frame) if _is_in_a_try(code, frame.f_lasti) else None
+            found += [] if one is None else [one]
+        frame = frame.f_back
+    return []
 
 
 def _callers() -> list[FrameType]:
