@@ -12,6 +12,7 @@ such a caller came, a guard has it compiled again then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import CodeType, FrameType
 from typing import Any
 
 from torch import fx
@@ -24,7 +25,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.failures import failure_of, kinds_of_values
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.eager_frames import eager_frames, frames_with_handlers
+from fusepass.torch_private.eager_frames import as_written, eager_frames, frames_with_handlers
 from fusepass.torch_private.guards import guard_on
 from fusepass.torch_private.recorded import break_graph, goes_on
 
@@ -80,15 +81,31 @@ def _any_handled(frame: Frame) -> bool:
     return bool(log.log_of(frame.compiler).handled)
 
 
+_MOST_PLACES = 4096  # that a guard remembers
+
+
 class _Unhandled:
     """That nobody who calls a frame handles what its calls may raise; asked before each call."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
+        # Places that do not act, whatever their locals are: ``with torch.no_grad():`` around a call
+        # costs a look into a set in place of 25 us.
+        self.passing: set[tuple[CodeType, int]] = set()
 
     def holds(self) -> bool:
-        frames = frames_with_handlers()
-        return not frames or not is_seen(frames, self.kinds)
+        return not any(map(self._acts, frames_with_handlers()))
+
+    def _acts(self, frame: FrameType) -> bool:
+        place = (frame.f_code, frame.f_lasti)
+        if place in self.passing:
+            return False
+        bare = as_written(frame, with_locals=False)
+        if bare is None or is_seen([bare], self.kinds):  # what is not known counts as acting
+            return is_seen([one for one in [as_written(frame)] if one is not None], self.kinds)
+        if len(self.passing) < _MOST_PLACES:
+            self.passing.add(place)
+        return False
 
 
 def ask_callers(output_graph: Any, frame: Frame, nodes: Iterable[fx.Node]) -> None:

@@ -72,16 +72,23 @@ def eager_frames() -> list[WrittenFrame]:
 
     Without those whose code Dynamo made, which hold no handlers of the program.
     """
-    return [one for one in map(_as_written, _callers()) if one is not None]
+    return [one for one in map(as_written, _callers()) if one is not None]
 
 
-def _as_written(frame: FrameType) -> WrittenFrame | None:
+def as_written(frame: FrameType, *, with_locals: bool = True) -> WrittenFrame | None:
+    """A frame in eager as Dynamo reads its code; None where it did not begin yet.
+
+    Args:
+        frame: the frame.
+        with_locals: whether its locals are looked up, for which Python copies them all.
+    """
     code = frame.f_code
     now = _place(code, frame.f_lasti)
     if now is None:
         return None
     read = written(code)
-    return WrittenFrame(code, read, read.instructions[now], frame.f_globals, frame.f_locals)
+    values = frame.f_locals if with_locals else {}
+    return WrittenFrame(code, read, read.instructions[now], frame.f_globals, values)
 
 
 @functools.cache
@@ -100,21 +107,21 @@ def _is_in_a_try(code: CodeType, last: int) -> bool:
     return getattr(held, "exn_tab_entry", None) is not None
 
 
-def frames_with_handlers() -> list[WrittenFrame]:
+def frames_with_handlers() -> list[FrameType]:
     """The program's frames around a compiled one that is about to run, if they stand in a ``try``.
 
-    Called by a guard. None where that is tried while the frame is compiled.
+    Called by a guard, before each call of the compiled frame. Empty where that guard is tried while
+    the frame is compiled.
     """
     files, calling, made = _ends()
-    found: list[WrittenFrame] = []
+    found: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_filename in files:
             return found if code.co_filename == calling else []
-        if code.co_exceptiontable and code not in made:
-            one = _as_written(frame) if _is_in_a_try(code, frame.f_lasti) else None
-            found += [] if one is None else [one]
+        if code.co_exceptiontable and _is_in_a_try(code, frame.f_lasti) and code not in made:
+            found.append(frame)
         frame = frame.f_back
     return []
 
