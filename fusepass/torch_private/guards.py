@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -69,6 +70,65 @@ def hook_duplicates(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
 
     module.make_dupe_guard = guarded
     return lambda: setattr(module, "make_dupe_guard", original)
+
+
+def hook_descriptors(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+    """Guard on which method or attribute of a C class a value is: ``torch.Tensor.add`` or ``sub``.
+
+    Dynamo takes one for the other in later calls. It is most often seen where the function of a
+    tensor's subclass (``__torch_function__``) is compiled as a frame of its own.
+
+    Args:
+        is_ours: called with the output graph; says whether the frame is compiled for fusepass.
+    """
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    private: Any = VariableBuilder
+    original = private._wrap
+
+    @functools.wraps(original)
+    def wrapped(self: Any, value: Any) -> Any:
+        if isinstance(value, _DESCRIPTORS) and is_ours(self.tx.output):
+            stays = _is_held_by_its_class(value)
+            self.install_guards(GuardBuilder.BUILTIN_MATCH if stays else _same_member)
+        return original(self, value)
+
+    private._wrap = wrapped
+    return lambda: setattr(private, "_wrap", original)
+
+
+_DESCRIPTORS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+
+
+def _is_held_by_its_class(value: Any) -> bool:
+    """Whether each look-up gives the same object."""
+    if isinstance(value, types.MethodWrapperType):
+        return False
+    return vars(value.__objclass__).get(value.__name__) is value
+
+
+def _same_member(builder: Any, guard: Any) -> None:
+    wanted = _member(builder.get(guard))
+    manager = builder.get_guard_manager(guard)
+    same = [f"{guard.name} is {wanted[1]!r} of {wanted[2]!r}"]
+    manager.add_lambda_guard(lambda value: _member(value) == wanted, same, None)
+
+
+def _member(value: Any) -> tuple[Any, ...]:
+    """What tells such a value from others, but for the object that a method is bound to.
+
+    That object has guards of its own, unless it is a descriptor itself.
+    """
+    bound = getattr(value, "__self__", None)
+    described = bound if isinstance(bound, _DESCRIPTORS) else None
+    return type(value), value.__name__, value.__objclass__, described
 
 
 @contextlib.contextmanager

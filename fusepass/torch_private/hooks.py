@@ -26,7 +26,7 @@ from fusepass.torch_private.error_hooks import (
     hook_observed,
 )
 from fusepass.torch_private.freezing import hook_freezing
-from fusepass.torch_private.guards import hook_duplicates
+from fusepass.torch_private.guards import hook_descriptors, hook_duplicates
 from fusepass.torch_private.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.imports import import_hook
 from fusepass.torch_private.kept_classes import hook_classes
@@ -175,6 +175,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_observed(handlers.on_observed),
         lambda: hook_failing_calls(handlers.on_failing_call),
         lambda: hook_saving(handlers.is_ours),
+        lambda: hook_descriptors(handlers.is_ours),
         lambda: hook_duplicates(handlers.is_ours),
         lambda: hook_tensorified(handlers.is_ours),
         lambda: hook_classes(handlers.is_ours),
