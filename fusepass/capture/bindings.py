@@ -13,9 +13,11 @@ from fusepass import torch_private
 from fusepass.capture.attributes import AttributeWrites
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
+from fusepass.torch_private.raising import can_be_left_twice, with_blocks
 from fusepass.torch_private.source_lines import tell_line
 
-COPIED = ("stack", "symbolic_locals", "symbolic_globals", "block_stack", "nn_module_stack")
+BLOCKS = ("block_stack", "active_generic_context_managers")  # with-blocks, in two lists
+COPIED = ("stack", "symbolic_locals", "symbolic_globals", "nn_module_stack", *BLOCKS)
 _SAVED = (
     "instruction_pointer",
     "start_point",
@@ -59,6 +61,27 @@ class Bindings:
             setattr(self.translator, name, copy.copy(value) if name in COPIED else value)
         tell_line(self.translator)
         put_back(self.iterators)
+
+
+def enter_blocks(translator: Any, arm: Arm) -> None:
+    """Put the translator inside the with-blocks that an arm is in at its end."""
+    for name in BLOCKS:
+        setattr(translator, name, list(arm.bindings[name]))
+
+
+def check_left(translator: Any, before: Bindings) -> None:
+    """That an arm, which ends here, has left no with-block whose state cannot be put back.
+
+    Raises:
+        Refusal: it has.
+    """
+    stack, blocks = (before.values[name] for name in ("stack", "block_stack"))
+    inside = {id(one) for one in with_blocks(translator.stack, translator.block_stack)}
+    for context in with_blocks(stack, blocks):
+        if id(context) not in inside and not can_be_left_twice(context):
+            where = "a with-block that the branch stands in"
+            text = f"an arm leaves {where} (`return`, `break` or `continue`)"
+            raise Refusal(Reason.SIDE_EFFECT, text)
 
 
 def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:

@@ -12,7 +12,7 @@ from torch import fx
 from fusepass import torch_private
 from fusepass.capture import legality
 from fusepass.capture.attributes import merge_attributes
-from fusepass.capture.bindings import Arm, Bindings, put_back
+from fusepass.capture.bindings import Arm, Bindings, enter_blocks, put_back
 from fusepass.capture.custom_functions import mark_total_functions
 from fusepass.capture.data_sizes import remove_data_sizes
 from fusepass.capture.frame import Frame, Site
@@ -208,7 +208,7 @@ def _merge_states(
     def finish(results: Results) -> None:
         translator.stack = [settle(value, results) for value in stack]
         translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
-        translator.block_stack = list(b["block_stack"])
+        enter_blocks(translator, other)
         put_back(other.iterators)
 
     return finish
@@ -271,6 +271,6 @@ def _adopt(translator: Any, arm: Arm, stack: list[Any]) -> Callable[[Results], N
     def finish(results: Results) -> None:
         translator.stack = [settle(value, results) for value in stack]
         translator.symbolic_locals = dict(arm.bindings["symbolic_locals"])
-        translator.block_stack = list(arm.bindings["block_stack"])
+        enter_blocks(translator, arm)
 
     return finish

@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.capture.attributes import attribute_writes
-from fusepass.capture.bindings import COPIED, Arm, Bindings, modes, mutations
+from fusepass.capture.bindings import COPIED, Arm, Bindings, check_left, modes, mutations
 from fusepass.capture.data_sizes import forget_counts
 from fusepass.capture.frame import Frame
 from fusepass.capture.line import is_line
@@ -102,6 +102,7 @@ def _trace(
     iterators = [held for held, _ in before.iterators]
     with attribute_writes(translator, iterators) as writes, torch_private.data_sizes(translator):
         _run_to(translator, join)
+        check_left(translator, before)
         at_end()
     writes.collect()
     if modes() != before.modes:

@@ -25,6 +25,12 @@ _HARMLESS_CONTEXTS = frozenset(
     SDPAKernelVariable ProfilerContextVariable ProfilerRecordFunctionContextVariable
     """.split()
 )
+_WITHOUT_STATE = frozenset(
+    """
+    NullContextVariable ProfilerContextVariable ProfilerRecordFunctionContextVariable
+    RecordFunctionVariable
+    """.split()
+)
 
 
 def exception_parts(value: Any) -> tuple[type[BaseException], list[Any], dict[str, Any]] | None:
@@ -168,6 +174,31 @@ def unknown_context(translator: Any) -> str | None:
         if context is not None and not is_harmless(context):
             return type(context).__name__.removesuffix("Variable")
     return None
+
+
+def with_blocks(stack: list[Any], blocks: list[Any]) -> Iterator[Any]:
+    """What manages the with-blocks that a translator with this stack and list of blocks is in.
+
+    The list lacks those of functions that are inlined, and in a ``try``; the stack those that
+    Dynamo enters again behind a graph break.
+    """
+    ways_out = (value for value in stack if type(value).__name__ == "WithExitFunctionVariable")
+    yield from (value.ctx for value in ways_out)
+    contexts = (getattr(entry, "with_context", None) for entry in blocks)
+    yield from (context for context in contexts if context is not None)
+
+
+def can_be_left_twice(context: Any) -> bool:
+    """Whether a with-block may be left in both arms of a branch, each traced from its start.
+
+    Dynamo changes the state of others where it leaves them, and it cannot be put back: modes,
+    settings of torch, a generator behind ``@contextmanager``.
+    """
+    if type(context).__name__ == "GenericContextWrappingVariable":
+        kind = type(context.cm_obj)
+        generators = contextlib._GeneratorContextManager, contextlib.ExitStack
+        return kind.__module__.partition(".")[0] != "torch" and not issubclass(kind, generators)
+    return type(context).__name__ in _WITHOUT_STATE
 
 
 def is_harmless(context: Any) -> bool:
