@@ -17,6 +17,7 @@ from fusepass import torch_private
 from fusepass.capture.caller import caller_of
 from fusepass.capture.frame import Frame, frame_of
 from fusepass.capture.items import FROM_ITEM, Item, record_kept, was_given_back
+from fusepass.capture.numbers import NUMBER
 from fusepass.capture.only_tested import only_tested
 from fusepass.capture.position import location, position
 from fusepass.capture.predicate import as_bool_scalar
@@ -32,6 +33,7 @@ from fusepass.graph.totality import UNREAD
 from fusepass.report.decision import Reason
 from fusepass.torch_private.tensor_kinds import is_transformed, own_rules_of
 
+_OF_CHOICE = "fusepass_of_choice"  # meta key: computed from a number that differs between arms
 _MOST_OF_A_LIST = 32  # numbers that ``tolist`` may read
 
 
@@ -154,14 +156,18 @@ def _number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Item) -> Any:
 
 
 def _is_unknown(translator: Any, node: fx.Node) -> bool:
-    """Whether a number is computed from one that was not read."""
+    """Whether a number is computed from one that was not read, or that differs between arms."""
     frame = frame_of(translator.output)
-    if frame is None or not frame.items or node in frame.items:
+    if frame is None or node in frame.items:
         return False
-    found = any(map(_is_marked, node.all_input_nodes))
-    if found:
+    sources = node.all_input_nodes
+    differs = any(NUMBER in one.meta or _OF_CHOICE in one.meta for one in sources)
+    if differs:  # else its expression grows twofold with each `s * s - s`
+        node.meta[_OF_CHOICE] = True
+    read = bool(frame.items) and any(map(_is_marked, sources))
+    if read:
         node.meta[FROM_ITEM] = True
-    return found
+    return differs or read
 
 
 def _is_marked(node: fx.Node) -> bool:

@@ -202,3 +202,25 @@ def test_a_number_chosen_in_an_arm_that_draws_leaves_its_draws_there() -> None:
             torch.manual_seed(3)
             torch.testing.assert_close(compiled(*given), want)
             assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_arithmetic_of_a_number_that_differs_stays_small() -> None:
+    def program(x: Tensor) -> Tensor:
+        s = 1.0 if x.sum() > 0 else 2.0
+        for _ in range(60):  # as one expression of the first number it has 2 ** 60 terms
+            s = s * s - s
+        return x * s
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert torch.equal(compiled(x), program(x))
+
+
+def test_arithmetic_of_a_number_that_differs_is_not_algebra() -> None:
+    def program(x: Tensor) -> Tensor:
+        s = float("inf") if x.sum() > 0 else 1.0
+        return x * (s - s) + (s + 1e20 - 1e20)
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in (torch.ones(2), -torch.ones(2)):
+        assert torch.equal(compiled(x).nan_to_num(7.0), program(x).nan_to_num(7.0))
