@@ -22,6 +22,9 @@ from fusepass.graph.canonical import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.tensor_kinds import why_not_plain
 
+_MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
+_MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when it is made
+
 
 @dataclass(frozen=True)
 class Known:
@@ -130,6 +133,7 @@ class Writer:
         self.looks: list[str] = []
         self.begun_before: set[int] = set()
         self._in_older_text = False
+        self._steps = self._depth = 0
 
     @property
     def shows_whole(self) -> set[int]:
@@ -211,11 +215,17 @@ class Writer:
         look = self._look_at_arguments(function, look)
         if function is str.format and look == FORMAT:
             looks = _looks_of_fields(torch_private.constant_or_class(args[0])[1])
-        return Made(
+        self._steps += 1
+        self._depth += 1
+        if self._steps > _MOST_STEPS or self._depth > _MOST_NESTED:
+            raise Refusal(self.reason, "the message is put together in too many steps")
+        made = Made(
             function,
             tuple(self.value(arg, looks.get(i, look)) for i, arg in enumerate(args)),
             tuple((name, self.value(arg, looks.get(name, look))) for name, arg in kwargs.items()),
         )
+        self._depth -= 1
+        return made
 
     def _look_at_arguments(self, function: Any, look: str) -> str:
         if look == CONTENTS or function in _CONTENTS_ONLY:
