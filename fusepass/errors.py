@@ -193,6 +193,17 @@ class RuleCheckFault(RewriteFault):
         )
 
 
+class DtypeOfTrace(FusepassWarning):
+    """torch.compile assumes another dtype than eager's for a result, and the graph may not break."""
+
+    def __init__(self, where: str, fact: str) -> None:
+        super().__init__(
+            f"fusepass: {where}: {fact} (pytorch #194547). With fullgraph the graph may not end "
+            "there, so the program is told the wrong dtype, and results computed from it may have "
+            "that. Give both tensors the same dtype, or leave fullgraph out."
+        )
+
+
 class InductorFault(FusepassWarning):
     """Inductor could not compile a rewritten graph; it was compiled without the rules."""
 

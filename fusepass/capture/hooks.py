@@ -23,6 +23,7 @@ from fusepass.capture import (
     asked,
     breaks,
     calls,
+    fake_dtypes,
     fault,
     identity,
     items,
@@ -99,12 +100,17 @@ def _handlers() -> torch_private.Handlers:
         on_speech=speech.on_speech,
         on_speaker=statement.on_speaker,
         on_list=read_back.on_list,
-        on_recorded=tries.on_recorded,
+        on_recorded=_on_recorded,
         numbers=read_back.NUMBERS,
         identity=identity.IDENTITY,
         is_frozen=is_frozen,
         is_ours=is_ours,
     )
+
+
+def _on_recorded(translator: Any, node: fx.Node) -> None:
+    fake_dtypes.on_recorded(translator, node)
+    tries.on_recorded(translator, node)
 
 
 def uninstall() -> None:

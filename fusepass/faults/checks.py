@@ -14,10 +14,11 @@ from fusepass.faults.fault import Fault
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.report.decision import Decision, Station
 
-_FAULT = Fault("lost_check", (151918, 185885, 193757), "takes values that eager refuses")
+_FAULT = Fault("lost_check", (151918, 185246, 185885, 193757), "takes values that eager refuses")
 _LOOKUP = Fault("lost_check", (151918,), "takes values that eager refuses", mended=(2, 13))
 _OUTSIDE = "index out of range in self"
 _OF_DIMENSION = "index {{}} is out of bounds for dimension {} with size {}"
+_CHANCES = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
 _LOSS = "all elements of {} should be between 0 and 1"
 
 
@@ -49,6 +50,8 @@ def add_checks(gm: fx.GraphModule) -> list[Decision]:
                 found |= _check_index(node)
             elif name == "embedding" and _LOOKUP.is_here:
                 found |= _check_lookup(node)
+            elif name in ("bernoulli", "bernoulli_"):
+                found |= _check_chances(node)
             elif name == "binary_cross_entropy":
                 found |= _check_probabilities(node)
         if found:
@@ -80,6 +83,13 @@ def _check_probabilities(node: fx.Node) -> bool:
     pairs = [(argument(node, place, name), _LOSS.format(name)) for place, name in enumerate(names)]
     found = [_look_at(node, value, (0, 1), False, text) for value, text in pairs]
     return any(found)
+
+
+def _check_chances(node: fx.Node) -> bool:
+    """Of ``bernoulli``, which eager draws in float64 or as the tensor of chances has it."""
+    of_chances = op_name(node) == "bernoulli" and argument(node, 1, "p") is None
+    chances = argument(node, 0, "input") if of_chances else argument(node, 1, "p")
+    return _look_at(node, chances, (0, 1), False, _CHANCES)
 
 
 def _look_at(

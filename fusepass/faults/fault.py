@@ -36,7 +36,8 @@ class Fault:
     @property
     def told(self) -> str:
         """What is wrong, with the reports to read."""
-        return f"{self.wrong} (pytorch {', '.join(f'#{number}' for number in self.reports)})"
+        reports = ", ".join(f"#{number}" for number in self.reports)
+        return f"{self.wrong} (pytorch {reports})" if reports else self.wrong
 
     def steered(self, how: str, station: Station) -> Decision:
         """The line of the report for a graph that was steered round the fault."""

@@ -1,7 +1,8 @@
 """Graphs that are run op by op, as eager runs them, because of one call in them.
 
-What eager refuses for a dtype Inductor may compute, and of operands of two dtypes ``normal`` makes
-another one: both are rare, and by the time Inductor's passes see a graph, gone.
+What eager refuses for a dtype or for a number Inductor may compute, and of operands of two dtypes
+``normal`` makes another one: all are rare, and by the time Inductor's passes see a graph, gone.
+What eager's CPU kernels refuse for a dtype is tried on a few zeros: no list would hold all of it.
 
 ``as_strided`` reads memory, not a tensor: also numbers between and behind those of its operand. A
 functional graph has no such memory. What a program wrote in place, or made in another layout, has
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from fusepass import torch_private
 from fusepass.faults.fault import Fault
 from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.dtype_trial import RAISES, dtype_reason
 from fusepass.graph.effects import written_nodes
+from fusepass.graph.sizes import tensors_of
 from fusepass.report.decision import Decision, Station
 
 _STRIDED = Fault(
@@ -26,7 +28,10 @@ _STRIDED = Fault(
     (104505, 133512, 174963, 195665, 197431),
     "reads other memory by as_strided than the program's",
 )
-_REFUSED = Fault("refused_dtype", (197554,), "computes what eager refuses for the dtype")
+_REFUSED = Fault(
+    "refused_dtype", (141865, 197554, 197807, 198155), "computes what eager refuses for the dtype"
+)
+_ARGUMENT = Fault("refused_argument", (194501,), "takes a number that eager refuses")
 _NORMAL = Fault("dtype_of_normal", (194547,), "draws in another dtype than eager")
 _NAMES = frozenset(("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"))
 
@@ -36,26 +41,39 @@ def op_by_op_for(gm: fx.GraphModule) -> list[Decision]:
     graphs = [one.graph for one in gm.modules() if isinstance(one, fx.GraphModule)]
     met = {
         _STRIDED: any(map(_reads_other_memory, graphs)),
-        _REFUSED: any(_is_refused(node) for graph in graphs for node in graph.nodes),
-        _NORMAL: any(_is_mixed_normal(node) for graph in graphs for node in graph.nodes),
+        **{
+            fault: any(is_met(node) for graph in graphs for node in graph.nodes)
+            for fault, is_met in _CALLS.items()
+        },
     }
     return [fault.steered("run op by op", Station.HAND_OFF) for fault in met if met[fault]]
 
 
 def _is_refused(node: fx.Node) -> bool:
-    """Whether eager's CPU kernels have no such call for a dtype that is not floating point."""
-    name, x = op_name(node), tensor_value(node.args[0] if node.args else None)
-    if x is None or x.device.type != "cpu" or x.dtype.is_floating_point or x.dtype.is_complex:
+    """Whether eager's CPU kernels have no such call for the dtypes that are given."""
+    values = [value for one in node.all_input_nodes for value in tensors_of(one)]
+    if not node.op.startswith("call_") or any(one.device.type != "cpu" for one in values):
         return False
-    if name == "round":
-        return x.dtype is torch.bool or argument(node, 1, "decimals", 0) != 0
-    return name == "glu" or (name in ("ceil", "floor", "trunc") and x.dtype is torch.bool)
+    reason = dtype_reason(node, op_name(node) or "") if values else None
+    return reason is not None and reason.endswith(RAISES)
+
+
+def _is_refused_number(node: fx.Node) -> bool:
+    beta = argument(node, 5, "beta", 1.0) if op_name(node) == "smooth_l1_loss" else 0
+    return isinstance(beta, (int, float)) and beta < 0
 
 
 def _is_mixed_normal(node: fx.Node) -> bool:
     values = [tensor_value(one) for one in node.args[:2]] if op_name(node) == "normal" else []
     dtypes = {value.dtype for value in values if value is not None}
     return len(dtypes) > 1
+
+
+_CALLS = {
+    _REFUSED: _is_refused,
+    _ARGUMENT: _is_refused_number,
+    _NORMAL: _is_mixed_normal,
+}
 
 
 def _reads_other_memory(graph: fx.Graph) -> bool:

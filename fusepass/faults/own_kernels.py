@@ -16,6 +16,8 @@ from torch import fx
 from fusepass.faults.fault import Fault, argument, calls_with, value_of
 from fusepass.faults.layouts import may_lie_otherwise
 from fusepass.faults.long_ranges import leaves_32_bits
+from fusepass.faults.overflows import may_be_decided
+from fusepass.faults.signs_of_zero import is_bound_seen, is_extreme_seen
 from fusepass.report.decision import Decision, Station
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
@@ -106,6 +108,16 @@ def _each(numbers: Any, count: int) -> list[int]:
     return listed * count if len(listed) == 1 else listed
 
 
+def _is_product_of_integers(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.device.type == "cpu" and not made.dtype.is_floating_point
+
+
+def _is_cpus(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.device.type == "cpu"
+
+
 def _is_of_other_dtype(node: fx.Node) -> bool:
     """Whether ``ldexp`` promotes otherwise than to the first operand's dtype."""
     made, x = value_of(node), value_of(node.args[0])
@@ -161,6 +173,41 @@ _ROWS = (
         ),
         (_aten.avg_pool2d_backward.default, _aten.avg_pool3d_backward.default),
         _hangs_over,
+    ),
+    _Row(
+        Fault("batched_integers", (191308,), "gives int64 for a product of integers"),
+        (_aten.bmm.default, _aten.baddbmm.default),
+        _is_product_of_integers,
+    ),
+    _Row(
+        Fault("erfinv", (198133,), "loses digits of erfinv near 1"),
+        (_aten.erfinv.default,),
+        _is_cpus,
+    ),
+    _Row(
+        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
+        (_aten.minimum.default, _aten.maximum.default),
+        is_extreme_seen,
+    ),
+    _Row(
+        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
+        (_aten.clamp_min.default, _aten.clamp_max.default, _aten.clamp.default),
+        is_bound_seen,
+    ),
+    _Row(
+        Fault(
+            "compared_overflow",
+            (190764,),
+            "lets the compiler decide a comparison as if integers never left their type",
+        ),
+        (
+            _aten.add.Tensor,
+            _aten.sub.Tensor,
+            _aten.mul.Tensor,
+            _aten.neg.default,
+            _aten.abs.default,
+        ),
+        may_be_decided,
     ),
     _Row(
         Fault("ldexp_dtype", (197091,), "gives another dtype than eager"),

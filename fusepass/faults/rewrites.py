@@ -6,6 +6,7 @@ it is generated as part of one kernel as before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch import fx
 
 from fusepass.faults.fault import Fault, calls_with, value_of
+from fusepass.faults.signs_of_zero import is_handed_out, is_sign_seen
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
@@ -23,6 +25,8 @@ _HALF = (torch.float16, torch.bfloat16)
 _OF_ANOTHER = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
 _NEAR = 0.3
 _TERMS = {torch.float32: 9, torch.float64: 15}  # of a sum that is exact to the last digit there
+_SQUARED = 1e15  # of which one more or less is nothing, and the square is far from the end
+_WITH_FACTORS = frozenset("addbmm addmm addmv addr baddbmm".split())
 _EXPONENT = 80.0  # whose exponential is far from where single precision ends
 
 
@@ -195,7 +199,138 @@ def _hyperbolic(writer: _Writer) -> fx.Node:
     return call(_aten.where.self, call(_aten.gt.Scalar, size, _EXPONENT), large, near)
 
 
+def _acosh(writer: _Writer) -> fx.Node:
+    """Of large numbers ``log(2x)``, without the square that overflows."""
+    call = writer.call
+    x = writer.widened(writer.node.args[0])
+    large = call(_aten.add.Tensor, call(_aten.log.default, x), math.log(2))
+    near = call(_aten.acosh.default, x)
+    return call(_aten.where.self, call(_aten.gt.Scalar, x, _SQUARED), large, near)
+
+
+def _is_inverse_root(node: fx.Node) -> bool:
+    return _is_real(node) and node.args[1] == -0.5
+
+
+def _inverse_root(writer: _Writer) -> fx.Node:
+    return writer.call(_aten.rsqrt.default, writer.widened(writer.node.args[0]))
+
+
+def _is_narrow_integer(node: fx.Node) -> bool:
+    made = value_of(node)
+    on_cpu = made is not None and made.device.type == "cpu"
+    return on_cpu and made is not None and made.dtype in (torch.uint8, torch.int8, torch.int16)
+
+
+def _abs(writer: _Writer) -> fx.Node:
+    """In the type itself, in which the smallest number has no opposite."""
+    x = writer.node.args[0]
+    negative = writer.call(_aten.lt.Scalar, x, 0)
+    opposite = writer.call(_aten.neg.default, x)
+    return writer.call(_aten.where.self, negative, opposite, x)
+
+
+def _is_zero_times(node: fx.Node) -> bool:
+    """Whether the program multiplies a floating-point tensor by the integer 0: NaN outlives it."""
+    is_zero = isinstance(node.args[1], int) and _is_zero(node.args[1])
+    return is_zero and _is_real(node) and not _is_a_term(node)
+
+
+def _is_ignored(node: fx.Node) -> bool:
+    """Whether a term of ``addmm`` and the like has the factor 0, for which eager skips it."""
+    return _is_real(node) and _is_zero(node.args[1]) and _is_a_term(node)
+
+
+def _is_zero(one: object) -> bool:
+    return isinstance(one, (int, float)) and not isinstance(one, bool) and one == 0
+
+
+def _is_a_term(node: fx.Node) -> bool:
+    packet = getattr(node.meta.get("original_aten"), "overloadpacket", None)
+    return getattr(packet, "__name__", "") in _WITH_FACTORS
+
+
+def _nothing(writer: _Writer) -> fx.Node:
+    always = _aten.full.default, [], True
+    device = writer.result.device
+    return writer.call(
+        _aten.where.self,
+        writer.call(*always, dtype=torch.bool, device=device),
+        writer.number(0.0),
+        writer.widened(writer.node.args[0]),
+    )
+
+
+def _times_zero(writer: _Writer) -> fx.Node:
+    return writer.call(_aten.mul.Tensor, writer.widened(writer.node.args[0]), 0.0)
+
+
+def _is_zero_added(node: fx.Node) -> bool:
+    """Whether zeros are added that Inductor takes away, and the sign of the sum is seen."""
+    made = value_of(node)
+    return _is_real(node) and _zeros_beside(node, made) is not None and _is_seen(node)
+
+
+def _is_seen(node: fx.Node) -> bool:
+    return is_handed_out(node) or is_sign_seen(node)
+
+
+def _zeros_beside(node: fx.Node, made: torch.Tensor | None) -> fx.Node | None:
+    """What zeros are added to that leave everything but signs of zeros as it is."""
+    for one, other in (node.args[:2], node.args[1::-1]):
+        value = value_of(one)
+        zeros = isinstance(other, fx.Node) and other.target is _aten.full.default
+        if not zeros or value is None or made is None:
+            continue
+        if str(other.args[1]) not in ("0", "0.0"):  # type: ignore[union-attr]  # -0.0 changes nothing
+            continue
+        if value.shape == made.shape and value.dtype is made.dtype:
+            return one  # type: ignore[return-value]
+    return None
+
+
+def _plus_zero(writer: _Writer) -> fx.Node:
+    other = _zeros_beside(writer.node, writer.result)
+    return writer.call(_aten.add.Tensor, writer.widened(other), 0.0)
+
+
 _ROWS = (
+    _Row(
+        Fault("ignored_term", (196596,), "multiplies what the factor 0 leaves out"),
+        (_aten.mul.Tensor, _aten.mul.Scalar),
+        _is_ignored,
+        _nothing,
+    ),
+    _Row(
+        Fault("inverse_root", (), "gives another infinity than eager"),
+        (_aten.pow.Tensor_Scalar,),
+        _is_inverse_root,
+        _inverse_root,
+    ),
+    _Row(
+        Fault("zero_times", (186281,), "makes 0 of NaN times 0"),
+        (_aten.mul.Tensor, _aten.mul.Scalar),
+        _is_zero_times,
+        _times_zero,
+    ),
+    _Row(
+        Fault("sign_of_zero", (189799,), "gives zero another sign"),
+        (_aten.add.Tensor,),
+        _is_zero_added,
+        _plus_zero,
+    ),
+    _Row(
+        Fault("narrow_abs", (187018,), "computes abs in a wider type"),
+        (_aten.abs.default,),
+        _is_narrow_integer,
+        _abs,
+    ),
+    _Row(
+        Fault("large_acosh", (183767,), "overflows below the largest number of the dtype"),
+        (_aten.acosh.default,),
+        _is_single,
+        _acosh,
+    ),
     _Row(
         Fault("floor_division", (197895,), "rounds a quotient before its floor is taken"),
         (_aten.floor_divide.default, _aten.div.Tensor_mode, _aten.div.Scalar_mode),

@@ -11,6 +11,7 @@ from fusepass.faults.copies import copy_swapped, keep_copies, spread_out
 from fusepass.faults.op_by_op import op_by_op_for
 from fusepass.faults.own_kernels import use_own_kernels
 from fusepass.faults.rewrites import write_out
+from fusepass.faults.roundings import keep_roundings
 from fusepass.faults.scans import hide_scans, show_scans
 from fusepass.options import Options
 from fusepass.report.decision import Decision
@@ -30,6 +31,7 @@ def before_inductor(graph: fx.Graph) -> list[Decision]:
     """On a joint or forward ATen graph, in front of Inductor's passes."""
     return [
         *write_out(graph),
+        *keep_roundings(graph),
         *hide_scans(graph),
         *keep_copies(graph),
         *spread_out(graph),

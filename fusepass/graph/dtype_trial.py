@@ -35,14 +35,15 @@ _ANY_DTYPE = frozenset(
     view_as view_dtype zero
     """.split()
 )
-_ON_BITS = ("__and__", "__or__", "__xor__", "__invert__", "bitwise_")
+_OF_INTEGERS = ("__and__", "__or__", "__xor__", "__invert__", "bitwise_", "one_hot")
 _FACTORIES = frozenset("arange eye full linspace new_full new_ones new_zeros ones zeros".split())
-_REAL = (torch.float32, torch.float64)  # which every kernel takes but those on bits
+_REAL = (torch.float32, torch.float64)  # which every kernel takes but those of integers
 _FLOATING = (*_REAL, torch.float16, torch.bfloat16)
 _OTHER_DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 _FEW, _MANY = 2**12, 2**22  # elements of all operands
 _SMALL = 16  # a size up to which it stays what it is
 _KEPT = 4096
+RAISES = "raises in eager"
 
 _outcomes: dict[Any, bool | None] = {}
 
@@ -69,7 +70,7 @@ def dtype_reason(node: fx.Node, name: str) -> str | None:
     values = [value for operand in node.all_input_nodes for value in tensors_of(operand)]
     dtypes = list(dict.fromkeys(value.dtype for value in values))
     kinds = _kinds(node)
-    if len(dtypes) == 1 and dtypes[0] in _REAL and not kinds and not name.startswith(_ON_BITS):
+    if len(dtypes) == 1 and dtypes[0] in _REAL and not kinds and not name.startswith(_OF_INTEGERS):
         return None
     if not values and not (kinds and name in _FACTORIES):
         return None
@@ -83,7 +84,7 @@ def dtype_reason(node: fx.Node, name: str) -> str | None:
         return None
     shown = [str(kind).removeprefix("torch.") for kind in (*dtypes, *kinds)]
     what = f"{name} of {' and '.join(dict.fromkeys(shown))}"
-    return f"{what} raises in eager" if runs is False else f"{what} could not be tried"
+    return f"{what} {RAISES}" if runs is False else f"{what} could not be tried"
 
 
 def _kinds(node: fx.Node) -> list[str]:

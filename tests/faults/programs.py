@@ -240,6 +240,95 @@ def scaled_sum() -> Made:  # of rewrite/scaled_sums.py
     return f, (random(4, 4), random(4, 4, seed=1), random(4, 4, seed=2))
 
 
+def casts() -> Made:  # 185337, 183607, 181568
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        pair = x.to(torch.float16).float()
+        overflows = (x.half() * x.half() * 1e4).float()
+        return pair, overflows, x.to(torch.bfloat16) + w, pair.sum(1)
+
+    return f, (random(33, 70, grad=True), random(33, 70, seed=1))
+
+
+def tangent_of_halves() -> Made:  # 194357
+    return lambda q: torch.tan(torch.pi * (q - 0.5)), (torch.tensor([0.0, 1.0] * 9).half(),)
+
+
+def signs_of_zero() -> Made:  # 194347, 189799
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        low, high = torch.minimum(x, y), torch.maximum(y, x)
+        return low, 1 / low, 1 / high, 1 / (x + torch.zeros_like(x)), 1 / x.clamp(min=0)
+
+    return f, (torch.full((35,), -0.0), torch.zeros(35))
+
+
+def batched_integers() -> Made:  # 191308
+    a = torch.full((2, 1, 20), 100, dtype=torch.int8)
+    return torch.matmul, (a, a.transpose(1, 2).repeat(1, 1, 2))
+
+
+def narrow_abs() -> Made:  # 187018
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        made = -x.abs()
+        return torch.cat([made, made]).sum(), y.abs().long()
+
+    low = torch.tensor([-128, 3], dtype=torch.int8)
+    return f, (torch.tensor([200, 200], dtype=torch.uint8), low)
+
+
+def compared_overflow() -> Made:  # 190764
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (x + 1) > x, (y + 1) > y, x.neg() - 2 < x.neg(), (-x - 1).abs() >= 0
+
+    return f, (torch.full((35,), 2**31 - 1, dtype=torch.int32), torch.full((35,), 2**63 - 1))
+
+
+def times_zero() -> Made:  # 186281
+    return lambda x: (x * 0, 0 / x, x * 0 + 1), (torch.tensor([float("nan"), float("inf"), 1.0]),)
+
+
+def ignored_term() -> Made:  # 196596
+    def f(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return torch.addmm(x, a, b, beta=0), torch.addmm(x, a, b, beta=0.0, alpha=0.0)
+
+    return f, (torch.full((4,), float("nan")), random(1, 4), random(4, 4, seed=1))
+
+
+def inverse_functions() -> Made:  # 198133, 183767
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return torch.erfinv(x), torch.erfinv(x.double()), torch.acosh(y), y**-0.5
+
+    given = torch.tensor([0.99, 0.9999, 0.999999, 0.99999994] * 5)
+    return f, (given, torch.tensor([3e22, 7e25, 1.0, 1.5] * 9))
+
+
+def roots_of_infinity() -> Made:
+    return lambda x: x**-0.5, (torch.tensor([-float("inf"), -0.0, 0.0, 4.0] * 9),)
+
+
+def no_chances() -> Made:  # 185246
+    return lambda p: torch.bernoulli(p), (torch.tensor([1.5, -0.5]),)
+
+
+def refused_argument() -> Made:  # 194501
+    return lambda x: F.smooth_l1_loss(x, x + 1, beta=-1.0), (random(3),)
+
+
+def dtypes_of_linear() -> Made:  # 141865
+    return F.linear, (random(1, 1).half(), random(1, 1))
+
+
+def softmax_of_integers() -> Made:  # 198155
+    return lambda x: F.softmax(x, -1), (torch.tensor([[1, 2, 3]]),)
+
+
+def scan_of_one_byte() -> Made:  # 197807
+    return lambda x: torch.logcumsumexp(x, 0), (torch.tensor(0, dtype=torch.uint8),)
+
+
+def places_of_floats() -> Made:  # 198155
+    return lambda x: F.one_hot(x, 4), (torch.tensor([1.0, 2.0]),)
+
+
 PROGRAMS: dict[str, Callable[[], Made]] = {
     one.__name__: one
     for one in (
@@ -250,6 +339,10 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
         *(gradient_of_transposed, long_range, any_of_bytes, clamp_out_of_range, dtype_of_scan),
         *(dtype_of_ldexp, overhanging_mean, floor_division, remainder, small_elu, refused_dtype),
         *(index_outside, no_probabilities, half_of_normal, scaled_sum),
+        *(casts, tangent_of_halves, signs_of_zero, batched_integers, narrow_abs),
+        *(compared_overflow, times_zero, ignored_term, inverse_functions, roots_of_infinity),
+        *(no_chances, refused_argument, dtypes_of_linear, softmax_of_integers),
+        *(scan_of_one_byte, places_of_floats),
         *(index_of_sum, sine_of_angle, store_into_a_gradient, diagonal_of_a_gradient),
     )
 }

@@ -16,6 +16,7 @@ from fusepass.faults.own_kernels import use_own_kernels
 from tests.faults.graphs import traced
 
 BYTES = torch.tensor([[0, 3], [0, 0]], dtype=torch.uint8)
+ROWS = torch.randn(2, 3)
 LAST = torch.channels_last
 Program = Callable[[Tensor], Any]
 
@@ -44,6 +45,14 @@ MET: dict[str, tuple[str, Program, Tensor]] = {
     "bound of bytes": ("clamp_out_of_range", lambda x: x.clamp_max(300), BYTES),
     "window": ("overhanging_mean", lambda x: mean_gradient(x, True, True), torch.randn(1, 2, 6, 6)),
     "dtypes": ("ldexp_dtype", lambda x: torch.ldexp(x, x.half()), torch.ones(3, dtype=torch.bool)),
+    "integers": ("batched_integers", lambda x: torch.bmm(x, x), BYTES[None, :, :].long()),
+    "near one": ("erfinv", torch.erfinv, torch.randn(3)),
+    "smaller of two": ("sign_of_zero", lambda x: torch.minimum(x, -x), torch.randn(3)),
+    "larger of two": ("sign_of_zero", lambda x: 1 / -torch.maximum(x, -x).view(-1), ROWS),
+    "clamped to zero": ("sign_of_zero", lambda x: x.clamp_max(0).reciprocal(), torch.randn(3)),
+    "wraps round": ("compared_overflow", lambda x: x + 1 > x, torch.arange(3)),
+    "no opposite": ("compared_overflow", lambda x: x.int().abs() >= 0, torch.arange(3)),
+    "both sides": ("compared_overflow", lambda x: (x * 3 - 1) < (x + 2), torch.arange(3)),
     "product": ("long_range", lambda x: torch.arange(11) * 10**9 + x.long(), torch.zeros(1)),
     "sum": ("long_range", lambda x: (torch.arange(9) + 2**31) * 1, torch.zeros(1)),
     "shift": ("long_range", lambda x: torch.arange(9).view(3, 3) << 30, torch.zeros(1)),
@@ -70,6 +79,15 @@ NOT_MET: dict[str, tuple[Program, Tensor]] = {
     "floating": (lambda x: torch.ldexp(x, torch.ones(3)), torch.randn(3)),
     "small": (lambda x: torch.arange(11) * 1000 + 1, torch.zeros(1)),
     "float range": (lambda x: torch.arange(11) * 1e9, torch.zeros(1)),
+    "a product of floats": (lambda x: torch.bmm(x, x), torch.randn(2, 3, 3)),
+    "smaller of integers": (lambda x: torch.minimum(x, -x), torch.arange(3)),
+    "a sign that nobody sees": (lambda x: torch.maximum(x, -x) + 1, torch.randn(3)),
+    "a dividend": (lambda x: torch.maximum(x, -x).abs() / (x + 1), torch.randn(3)),
+    "clamped above zero": (lambda x: 1 / x.clamp_min(1e-6), torch.randn(3)),
+    "handed out": (lambda x: x.clamp_min(0), torch.randn(3)),
+    "of two tensors": (lambda x: x + 1 > x.flip(0), torch.arange(3)),
+    "with a number": (lambda x: (x + 1 > 2, x.abs() < 3), torch.arange(3)),
+    "floats that wrap not": (lambda x: x + 1 > x, torch.randn(3)),
     "short": (lambda x: torch.arange(11, dtype=torch.int32) * 10**9, torch.zeros(1)),
     "by a given tensor": (lambda x: torch.arange(1) * x.long(), torch.zeros(1)),
 }

@@ -112,3 +112,31 @@ def test_mixed_operands() -> None:
     assert len(write_out(gm.graph)) == 2
     gm.recompile()
     torch.testing.assert_close(gm(a, b), (a // b, a % b))
+
+
+ODD = torch.tensor([NAN, INF, -INF, -0.0, 0.0, 2.0])
+OTHERS: dict[str, tuple[str | None, Callable[[Tensor], Any], Tensor]] = {
+    "times zero": ("zero_times", lambda x: x * 0, ODD),
+    "times zero as a float": (None, lambda x: x * 0.0, ODD),
+    "integers times zero": (None, lambda x: x.long() * 0, ODD),
+    "plus zeros": ("sign_of_zero", lambda x: 1 / (x + torch.zeros_like(x)), ODD),
+    "plus negative zeros": (None, lambda x: 1 / (x + torch.full_like(x, -0.0)), ODD),
+    "plus zeros whose sign nobody sees": (None, lambda x: (x + torch.zeros_like(x)).exp(), ODD),
+    "plus zeros of another shape": (None, lambda x: x + torch.zeros(2, 6), ODD),
+    "inverse root": ("inverse_root", lambda x: x**-0.5, ODD),
+    "root": (None, lambda x: x**0.5, ODD),
+    "narrow": ("narrow_abs", torch.abs, torch.tensor([-128, 3, -3], dtype=torch.int8)),
+    "wide": (None, torch.abs, torch.tensor([-128, 3, -3])),
+    "acosh": ("large_acosh", torch.acosh, torch.tensor([1.0, 1.5, 1e14, 2e15, 3e38, NAN, 0.5])),
+    "acosh of doubles": (None, lambda x: torch.acosh(x.double()), ODD),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(name: str) -> None:
+    rule, program, x = OTHERS[name]
+    gm = traced(program, x, decomposed=True)
+    found = write_out(gm.graph)
+    gm.recompile()
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    torch.testing.assert_close(gm(x), program(x), equal_nan=True, rtol=2e-6, atol=0)
