@@ -194,7 +194,7 @@ class RuleCheckFault(RewriteFault):
 
 
 class DtypeOfTrace(FusepassWarning):
-    """torch.compile assumes another dtype than eager's for a result, and the graph may not break."""
+    """The dtype that torch.compile assumes for a result is not eager's; the graph may not break."""
 
     def __init__(self, where: str, fact: str) -> None:
         super().__init__(
