@@ -20,6 +20,7 @@ from fusepass.graph.device_numbers import Kept
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.torch_private.error_hooks import cannot_resume, fails_on_fakes, is_inductors
+from fusepass.torch_private.observed_values import has_unknown_in_hand
 from fusepass.torch_private.said import place_of, python_error
 from fusepass.torch_private.stops import error_in_short
 from fusepass.torch_private.users_errors import violated
@@ -72,10 +73,12 @@ def on_observed(translator: Any, error: Exception) -> None:
     """Dynamo finds that the program raises: of a value it does not know, that may be wrong.
 
     ``len`` of a text with an unknown number in it raises TypeError there, and an ``except`` of the
-    program's own would take it.
+    program's own would take it. An attribute or a key that is missing is not about a number.
     """
     frame = frame_of(translator.output)
-    if frame is not None:
+    if frame is None or not (frame.items or frame.selections):
+        return
+    if has_unknown_in_hand(translator, error):
         _give_unknown_back(translator, frame, error)
 
 
