@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusepass.capture.frame import Frame
-from fusepass.graph.canonical import op_name
+from fusepass.graph.canonical import op_name, shown_name
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.report.users_code import is_users_file
+from fusepass.report.users_code import is_torchs_file, is_users_file
 from fusepass.torch_private.said import said
 from fusepass.torch_private.stops import why_broken
 
@@ -46,7 +46,7 @@ _TEXTS: dict[str, _Why] = {
     ),
     "Data-dependent branching": (
         Reason.PREDICATE,
-        "Python asks here whether a tensor is true",
+        "a branch tests a tensor or NumPy array here",
     ),
     "Failed to convert args/kwargs to proxy": (
         Reason.UNTRACEABLE,
@@ -87,7 +87,8 @@ def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) 
     kept = log.log_of(frame.compiler).kept.values()
     if not places or any((d.file, d.line) in places for d in kept if d.station is Station.CAPTURE):
         return
-    own = [place for place in places if is_users_file(place[0])] or places
+    own = [place for place in places if is_users_file(place[0])]
+    own = own or [place for place in places if not is_torchs_file(place[0])] or places
     code, text = _why(translator, reason)
     gives_up = next((how for mark, how in _GIVES_UP.items() if mark in reason), None)
     text = text if gives_up is None else f"{text}; {gives_up}"
@@ -101,10 +102,12 @@ def _why(translator: Any, reason: str) -> _Why:
     kind = said(reason).kind
     if kind == "Data dependent operator":
         name = _operation(translator, reason)
-        return Reason.PYTHON_VALUE, _joined(f"{name} reads a number from a tensor", _READS, name)
+        text = f"{shown_name(name)} reads a number from a tensor"
+        return Reason.PYTHON_VALUE, _joined(text, _READS, name)
     if kind.startswith("Dynamic shape operator"):
         name = _operation(translator, reason)
-        return Reason.SIZE, _joined(f"the size of what {name} gives depends on data", _SIZES, name)
+        text = f"the size of what {shown_name(name)} gives depends on data"
+        return Reason.SIZE, _joined(text, _SIZES, name)
     for start, why in _TEXTS.items():
         if kind.startswith(start):
             return why

@@ -16,7 +16,7 @@ from fusepass import torch_private
 from fusepass.capture.counts import selection_of
 from fusepass.capture.frame import Frame, Place, frame_of
 from fusepass.capture.own_handlers import is_in_subclass
-from fusepass.capture.position import location, position
+from fusepass.capture.position import position, users_location
 from fusepass.graph.canonical import argument, op_name, tensor_value
 from fusepass.graph.history import History
 from fusepass.graph.masked_store import (
@@ -55,7 +55,7 @@ def on_size(translator: Any, node: fx.Node) -> bool:
     if instruction in _given_back(translator.output):
         return False
     where = translator.current_instruction
-    place = Place(instruction, position(translator, where), *location(translator, where))
+    place = Place(instruction, position(translator, where), *users_location(translator))
     own = follows_own_rules(node)
     if own is not None or not frame.options.rule_on("masked"):
         why = Reason.RULE_OFF, "switched off in options"

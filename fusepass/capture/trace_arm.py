@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -24,6 +25,7 @@ from fusepass.capture.select import ARM
 from fusepass.capture.sink import is_sink, only_for_message
 from fusepass.graph.tensor_kinds import takes_special
 from fusepass.report.decision import Reason
+from fusepass.report.users_code import is_torchs_file
 from fusepass.torch_private.said import python_error
 from fusepass.torch_private.side_effects import what_was_done
 from fusepass.torch_private.stops import why_stopped
@@ -155,7 +157,10 @@ def _refusal_for(error: BaseException) -> Refusal:
         text = "Python asks for the value of a number that is not read"
     else:
         text = why_stopped(error)
-    return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced: {text}")
+    frames = reversed(getattr(error, "real_stack", None) or ())
+    own = next((one for one in frames if not is_torchs_file(one.filename)), None)
+    place = f" ({Path(own.filename).name}:{own.lineno})" if own is not None else ""
+    return ArmStops(Reason.UNTRACEABLE, f"an arm cannot be traced{place}: {text}")
 
 
 def _recorded_since(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:

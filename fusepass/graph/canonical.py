@@ -111,6 +111,23 @@ def op_name(node: fx.Node) -> str | None:
     return name
 
 
+_SHOWN = {
+    "getitem": "an index or slice",
+    "setitem": "a store at an index",
+    "__getitem__": "an index or slice",
+    "__setitem__": "a store at an index",
+}
+
+
+def shown_name(name: str | None) -> str:
+    """What a reason calls an operation: as the program spells it."""
+    if name is None:
+        return "a call"
+    if name.startswith("wrapped_"):  # a function of NumPy's, as Dynamo has it in a graph
+        return f"NumPy's {name.removeprefix('wrapped_')}"
+    return _SHOWN.get(name, name)
+
+
 def _given(node: fx.Node) -> tuple[Any, ...]:
     return *node.args, *node.kwargs.values()
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.canonical import argument, op_name, tensor_value
+from fusepass.graph.canonical import argument, op_name, shown_name, tensor_value
 from fusepass.graph.number import Held, Unfit, kind_of
 from fusepass.graph.number_fills import clamp, fill, full, setitem, tensor, where
 from fusepass.graph.number_functions import float_power, isin, of_two
@@ -85,7 +85,9 @@ def as_size(node: fx.Node, number: fx.Node) -> Unfit | None:
     handled = name in _HANDLERS or name.removesuffix("_") in _HANDLERS
     if handled and not (name in _TAKE_SIZES and number in _sizes(node, _TAKE_SIZES[name])):
         return None
-    return Unfit(Reason.SIZE, f"{name} takes it as a size, an index or a count")
+    if "getitem" in name:
+        return Unfit(Reason.SIZE, "it is used as an index or in a slice")
+    return Unfit(Reason.SIZE, f"{shown_name(name)} takes it as a size, an index or a count")
 
 
 _TAKE_SIZES = {"full": 0, "new_full": 1, "setitem": 1, "__setitem__": 1}

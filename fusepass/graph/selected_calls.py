@@ -16,7 +16,7 @@ from torch import fx
 
 from fusepass import torch_private
 from fusepass.graph.calls import Call, call_of, default_of
-from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name, tensor_value
+from fusepass.graph.canonical import IN_PLACE_OPERATORS, op_name, shown_name, tensor_value
 from fusepass.graph.effects import is_random
 from fusepass.graph.memory import memory_of
 from fusepass.graph.selected import (
@@ -137,7 +137,10 @@ def _unknown(node: fx.Node) -> Kept:
     if is_random(node):
         text = f"random numbers are drawn for what a mask selected ({op_name(node)})"
         return Kept(Reason.RANDOM_OP, text)
-    text = f"a tensor whose size only the data know is used by {op_name(node) or node.target}"
+    name = op_name(node)
+    text = f"a tensor whose size only the data know is used by {shown_name(name)}"
+    if name in ("sym_size", "sym_numel"):
+        text = "the program asks how large a tensor is whose size only the data know"
     return Kept(Reason.SIZE, text)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import fx
 
 from fusepass import torch_private
-from fusepass.graph.canonical import op_name, tensor_value
+from fusepass.graph.canonical import op_name, shown_name, tensor_value
 from fusepass.graph.effects import is_random, written_nodes
 from fusepass.graph.history import History
 from fusepass.graph.memory import memories, memory_of
@@ -193,7 +193,7 @@ def _too_dear(
 
 
 def _left_by(node: fx.Node) -> Why:
-    what = f"is used by {op_name(node)}"
+    what = f"is used by {shown_name(op_name(node))}"
     if node.op == "output" or not node.users:
         what = "leaves the graph, or the arm of a branch"
     partial = None if node.users else partial_reason(node)

@@ -96,7 +96,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (
         r"Missing tp_iternext|Unsupported next",
         r"next\((?P<kind>[\w. ]+)\)",
-        "torch.compile cannot trace next() of an object of class {kind}",
+        "torch.compile cannot trace next() of an object of class {kind}: loop over a list of it",
     ),
     (
         r"Unsupported method call",
@@ -115,13 +115,23 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Observed exception",
+        r"raised exception (?P<kind>\w+)\((['\"])(?P<what>.*)\2,?\)",
+        "while tracing, {kind} is raised there and not caught, which eager need not do: {what}",
+    ),
+    (
+        r"Observed exception",
         r"raised exception (?P<kind>\w+)",
-        "{kind} is raised there",
+        "while tracing, {kind} is raised there and not caught, which eager need not do",
     ),
     (
         r"Backend compiler",
         r"Exception:(?P<what>.*?)Traceback",
         "the graph cannot be compiled: {what}",
+    ),
+    (
+        r"setattr\(\) on Tensor",
+        r"Tensor\.(?P<name>\w+)",
+        "torch.compile cannot set {name} of a tensor: set it outside of the compiled function",
     ),
     (
         r"Operator does not support running with fake",
