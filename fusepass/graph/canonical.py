@@ -112,10 +112,10 @@ def op_name(node: fx.Node) -> str | None:
 
 
 _SHOWN = {
-    "getitem": "an index or slice",
-    "setitem": "a store at an index",
-    "__getitem__": "an index or slice",
-    "__setitem__": "a store at an index",
+    "getitem": "`x[…]`",
+    "setitem": "`x[…] = y`",
+    "__getitem__": "`x[…]`",
+    "__setitem__": "`x[…] = y`",
 }
 
 

@@ -85,8 +85,6 @@ def as_size(node: fx.Node, number: fx.Node) -> Unfit | None:
     handled = name in _HANDLERS or name.removesuffix("_") in _HANDLERS
     if handled and not (name in _TAKE_SIZES and number in _sizes(node, _TAKE_SIZES[name])):
         return None
-    if "getitem" in name:
-        return Unfit(Reason.SIZE, "it is used as an index or in a slice")
     return Unfit(Reason.SIZE, f"{shown_name(name)} takes it as a size, an index or a count")
 
 

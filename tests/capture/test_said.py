@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusepass
@@ -184,14 +186,62 @@ def test_leaves_have_the_names_of_the_program() -> None:
 
 
 def test_what_python_raises_is_named_as_in_python() -> None:
-    def program(x: Tensor, table: dict[float, float]) -> Tensor:
+    def program(x: Tensor) -> Tensor:
         n = x.max().item()
         try:
-            scale = table["missing"]  # type: ignore[index]
-        except KeyError:
-            scale = 2.0
+            scale = len(f"{n}")
+        except TypeError:
+            scale = 20
         return x * scale * n
 
-    (said,) = reasons(program, torch.ones(2), {}, rule="item")
+    (said,) = reasons(program, torch.ones(2), rule="item")
     line = first_line(program) + 3
-    assert said.startswith(f"KeyError is raised behind it (test_said.py:{line})")
+    assert said.startswith(f"TypeError is raised behind it (test_said.py:{line})")
+
+
+def test_what_is_not_about_a_number_keeps_none() -> None:
+    class Options:
+        def __getattr__(self, name: str) -> float:
+            raise AttributeError(name)
+
+    def program(x: Tensor, table: dict[str, float], options: Options) -> Tensor:
+        n = x.max().item()
+        try:
+            scale = table["missing"]
+        except KeyError:
+            scale = 2.0
+        scale += getattr(options, "more", 1.0) + len([one for one in (1, 2) if one])
+        return x * scale * n
+
+    assert reasons(program, torch.ones(2), {}, Options(), rule="item") == []
+
+
+def test_what_is_raised_while_tracing() -> None:
+    def program(x: Tensor, table: dict[str, float]) -> Tensor:
+        return x * table["missing"]
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    with pytest.raises(KeyError):
+        compiled(torch.ones(2), {})
+    (told,) = [d for d in fusepass.last_report(compiled).decisions if d.rule == "graph_break"]
+    assert "while tracing, KeyError is raised there and not caught" in told.reason
+    assert told.reason.endswith("missing; the function runs in eager mode")
+
+
+def test_functions_of_numpy_have_their_name() -> None:
+    def program(x: Tensor, n: Any) -> Tensor:
+        return x + torch.as_tensor(np.zeros(np.max(n)).sum())
+
+    said = reasons(program, torch.ones(2), np.array([2, 3]), rule="graph_break")
+    assert all("wrapped_" not in one for one in said)
+
+
+def test_where_an_arm_cannot_be_traced() -> None:
+    def program(x: Tensor, m: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = F.pad(x, (0, m.max()))  # type: ignore[arg-type]
+        return x * 2
+
+    (said,) = reasons(program, torch.ones(2), torch.tensor([1, 2]))
+    line = first_line(program) + 2
+    assert said.startswith(f"an arm cannot be traced (test_said.py:{line})")
