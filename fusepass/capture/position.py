@@ -18,17 +18,20 @@ def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:
 
 
 def location(translator: Any, jump: Any) -> tuple[str, int]:
-    """File and line of a jump."""
+    """File and line of a jump; of the program's own statement, where that has led into torch."""
     translator, jump = _visible(translator, jump)
+    if is_torchs_file(translator.f_code.co_filename):
+        frames = torch_private.frames_outwards(translator)
+        own = (one for one in frames if not is_torchs_file(one.f_code.co_filename))
+        caller = next(own, None)
+        if caller is not None:
+            translator, jump = caller, caller.current_instruction
     return translator.f_code.co_filename, line_of(translator, jump)
 
 
 def users_location(translator: Any) -> tuple[str, int]:
-    """File and line of the program's statement being traced, where that has led into torch."""
-    frames = torch_private.frames_outwards(translator)
-    own = (one for one in frames if not is_torchs_file(one.f_code.co_filename))
-    frame = next(own, translator)
-    return location(frame, frame.current_instruction)
+    """File and line of the program's statement being traced."""
+    return location(translator, translator.current_instruction)
 
 
 def position(translator: Any, jump: Any) -> tuple[Any, ...]:

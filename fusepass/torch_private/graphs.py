@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,9 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.wording import plain
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')  # of a stack that Dynamo writes down
+_TORCH = f"{Path(torch.__file__).parent}/"
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -116,11 +121,14 @@ def requires_grad_outside(node: fx.Node) -> bool | None:
 
 
 def source_of(node: fx.Node) -> tuple[str, int]:
-    """File and line of the user's code a node came from, ``("", 0)`` when unknown."""
-    from torch.fx.graph import _parse_stack_trace
+    """File and line of the user's code a node came from, ``("", 0)`` when unknown.
 
-    parsed = _parse_stack_trace(node.meta.get("stack_trace") or "")
-    return (parsed.file, int(parsed.lineno)) if parsed else ("", 0)
+    The innermost frame that is not torch's: a subclass, a module or a function of torch may lie in
+    between.
+    """
+    found = _FRAME.findall(node.meta.get("stack_trace") or "")
+    own = [frame for frame in found if not frame[0].startswith(_TORCH)] or found
+    return (own[-1][0], int(own[-1][1])) if own else ("", 0)
 
 
 def known_equal(left: Any, right: Any) -> bool:
