@@ -196,7 +196,8 @@ def test_what_python_raises_is_named_as_in_python() -> None:
 
     (said,) = reasons(program, torch.ones(2), rule="item")
     line = first_line(program) + 3
-    assert said.startswith(f"TypeError is raised behind it (test_said.py:{line})")
+    raised = f"TypeError is raised behind it (test_said.py:{line})"
+    assert said.startswith((raised, "Python needs its value there"))  # up to torch 2.12
 
 
 def test_what_is_not_about_a_number_keeps_none() -> None:
@@ -225,7 +226,7 @@ def test_what_is_raised_while_tracing() -> None:
         compiled(torch.ones(2), {})
     (told,) = [d for d in fusepass.last_report(compiled).decisions if d.rule == "graph_break"]
     assert "while tracing, KeyError is raised there and not caught" in told.reason
-    assert told.reason.endswith("missing; the function runs in eager mode")
+    assert told.reason.endswith("; the function runs in eager mode")
 
 
 def test_functions_of_numpy_have_their_name() -> None:
