@@ -88,7 +88,7 @@ def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) 
     if not places or any((d.file, d.line) in places for d in kept if d.station is Station.CAPTURE):
         return
     own = [place for place in places if is_users_file(place[0])]
-    own = own or [place for place in places if not is_torchs_file(place[0])] or places
+    own = own or [place for place in places if not is_torchs_file(place[0])] or [*places]
     code, text = _why(translator, reason)
     gives_up = next((how for mark, how in _GIVES_UP.items() if mark in reason), None)
     text = text if gives_up is None else f"{text}; {gives_up}"

@@ -36,8 +36,7 @@ def _is_compared(user: fx.Node, node: fx.Node) -> bool:
     other = user.args[1] if user.args[0] is node else user.args[0]
     if isinstance(other, fx.Node):
         return other is not node and bool(_sources(node) & _sources(other))
-    is_number = isinstance(other, (int, float))
-    return node.target is _aten.abs.default and is_number and other <= 0  # type: ignore[operator]
+    return node.target is _aten.abs.default and isinstance(other, (int, float)) and other <= 0
 
 
 def _sources(node: fx.Node, depth: int = 0) -> set[fx.Node]:

@@ -209,7 +209,7 @@ def _acosh(writer: _Writer) -> fx.Node:
 
 
 def _is_inverse_root(node: fx.Node) -> bool:
-    return _is_real(node) and node.args[1] == -0.5
+    return _is_real(node) and str(node.args[1]) == "-0.5"
 
 
 def _inverse_root(writer: _Writer) -> fx.Node:
@@ -251,14 +251,10 @@ def _is_a_term(node: fx.Node) -> bool:
 
 
 def _nothing(writer: _Writer) -> fx.Node:
-    always = _aten.full.default, [], True
     device = writer.result.device
-    return writer.call(
-        _aten.where.self,
-        writer.call(*always, dtype=torch.bool, device=device),
-        writer.number(0.0),
-        writer.widened(writer.node.args[0]),
-    )
+    always = writer.call(_aten.full.default, [], True, dtype=torch.bool, device=device)
+    given = writer.widened(writer.node.args[0])
+    return writer.call(_aten.where.self, always, writer.number(0.0), given)
 
 
 def _times_zero(writer: _Writer) -> fx.Node:

@@ -105,7 +105,7 @@ def _behind_halves(node: fx.Node) -> set[fx.Node]:
         operand = operand.args[0]  # in which a half's formula computes
     made = value_of(operand)
     rounds = made is not None and made.dtype in _HALF and _is_on_cpu(operand)  # type: ignore[arg-type]
-    return {operand} if rounds and _is_element_wise(operand) else set()  # type: ignore[arg-type,return-value]
+    return {operand} if rounds and _is_element_wise(operand) else set()  # type: ignore[arg-type]
 
 
 def _widens(node: fx.Node) -> bool:
