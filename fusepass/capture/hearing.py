@@ -26,6 +26,8 @@ class Hearing:
     is compared first: classes of streams, filters of warnings, handlers of loggers.
     """
 
+    text = "what it prints, logs and warns of is heard as when it was compiled"
+
     def __init__(self) -> None:
         self._questions: dict[Any, Question] = {}
         self._loggers: list[logging.Logger] = []

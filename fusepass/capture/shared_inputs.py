@@ -39,6 +39,7 @@ from fusepass.torch_private.given import (
 # More tensors of modules and optimizers than these are not asked about among themselves in later
 # calls where nothing is captured: that takes about 0.2 µs for each of them in each call.
 _HELD = 64
+_NAMED = 8  # in the reason of a recompilation
 _WHOLE_STORAGE = REPLACES_MEMORY | {"as_strided", "as_strided_", "resize_", "resize_as_"}
 
 
@@ -123,7 +124,9 @@ def _shared_inputs(
     pairs = question.sharing([*range(len(given))], [one.value for one in given]).pairs
     asked = given if captures or pairs else _asked_again(given, question)
     if len(asked) > 1:
-        guard = GuardOnTensors([one.source for one in asked], question.begin)
+        listed = ", ".join([*(one.name for one in asked[:_NAMED]), "…"][: len(asked)])
+        text = f"which of {listed} share memory is as when it was compiled"
+        guard = GuardOnTensors([one.source for one in asked], question.begin, text)
         guard_on_tensors(output_graph, "fusepass_sharing", guard)
     if not pairs:
         return None

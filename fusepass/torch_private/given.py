@@ -100,14 +100,16 @@ class GuardOnTensors:
         sources: where they are found.
         begin: called with the tensors found and their positions in ``sources`` when the guards of
             the frame are made; gives what is asked of these tensors from then on.
+        text: what holds, in the reason of a recompilation.
     """
 
     def __init__(
         self,
         sources: Sequence[Any],
         begin: Callable[[list[int], list[torch.Tensor]], Callable[..., bool]],
+        text: str,
     ) -> None:
-        self.sources, self.begin = sources, begin
+        self.sources, self.begin, self.text = sources, begin, text
 
 
 def guard_on_tensors(output_graph: Any, name: str, asked: GuardOnTensors) -> None:
@@ -115,7 +117,7 @@ def guard_on_tensors(output_graph: Any, name: str, asked: GuardOnTensors) -> Non
 
     Args:
         output_graph: Dynamo's.
-        name: of the question, in the reason of a recompilation.
+        name: that the question gets among the globals of the frame.
         asked: which tensors, and what.
     """
     from torch._dynamo.guards import install_guard
@@ -139,4 +141,4 @@ def _fusepass_tensors(builder: Any, guard: Any) -> None:
     holds = asked.begin(positions, values)
     text = f"___fusepass_holds({', '.join(names)})"
     variables = {**known, "___fusepass_holds": holds}
-    builder.add_python_lambda_leaf_guard_to_root([text], [guard.name], variables)
+    builder.add_python_lambda_leaf_guard_to_root([text], [asked.text], variables)

@@ -12,7 +12,13 @@ import torch._dynamo.guards
 
 
 class Holds(Protocol):
-    """Something that a compiled frame is only good for as long as it holds."""
+    """Something that a compiled frame is only good for as long as it holds.
+
+    Attributes:
+        text: what holds, in the reason of a recompilation.
+    """
+
+    text: str
 
     def holds(self) -> bool:
         """Whether it does; asked before each call, and in no more than a microsecond."""
@@ -23,7 +29,7 @@ def guard_on(translator: Any, name: str, thing: Holds) -> None:
 
     Args:
         translator: Dynamo's.
-        name: of the thing, in the reason of a recompilation.
+        name: that the thing gets among the globals of the frame.
         thing: asked before each call. If it does not even hold when the frame is compiled, it is
             not asked: Dynamo takes a guard that fails at once for a fault of its own.
     """
@@ -35,9 +41,9 @@ def guard_on(translator: Any, name: str, thing: Holds) -> None:
 
 
 def _fusepass_holds(builder: Any, guard: Any) -> None:
-    if builder.get(guard).holds():
-        manager = builder.get_guard_manager(guard)
-        manager.add_lambda_guard(_holds, [f"{guard.name}.holds()"], None)
+    thing: Holds = builder.get(guard)
+    if thing.holds():
+        builder.get_guard_manager(guard).add_lambda_guard(_holds, [thing.text], None)
 
 
 def _holds(thing: Holds) -> bool:

@@ -150,6 +150,21 @@ def test_a_handler_that_comes_later_sees_what_eager_shows() -> None:
     assert seen[0] == seen[1] == [("call tensor(2.)", 2)]
 
 
+def test_why_it_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prints(x: Tensor) -> Tensor:
+        print(x.sum())
+        return x * 2
+
+    compiled = torch.compile(prints, backend="fusepass", options=EAGER)
+    compiled(torch.ones(2))
+    with monkeypatch.context() as changed, torch._dynamo.config.patch(error_on_recompile=True):
+        changed.setattr(sys, "stdout", Looks(lambda: None))
+        with pytest.raises(torch._dynamo.exc.RecompileError) as raised:
+            compiled(torch.ones(2))
+    said = "0/0: what it prints, logs and warns of is heard as when it was compiled"
+    assert str(raised.value).endswith(said)
+
+
 def test_a_frame_without_lines_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(Hearing, "holds", lambda _: asked.append(1) or True)

@@ -129,6 +129,32 @@ def as_strided_reaches(a: Tensor, b: Tensor) -> Tensor:
     return b * 2
 
 
+def recompiled_because(compiled: Any, *args: Any) -> str:
+    """What Dynamo says where a call is not what was compiled for."""
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(torch._dynamo.exc.RecompileError) as raised:
+            compiled(*args)
+    return str(raised.value)
+
+
+def test_why_it_is_compiled_again() -> None:
+    compiled = compile_for(no_branch, OPTIONS[0])
+    compiled(numbers(1), numbers(1))
+    t = numbers(1)
+    said = recompiled_because(compiled, t, t.view_as(t))
+    assert said.endswith("0/0: which of a, b share memory is as when it was compiled")
+
+    def many(written: Tensor, others: list[Tensor]) -> Tensor:
+        written.add_(1)
+        return sum(others)
+
+    compiled = compile_for(many, OPTIONS[0])
+    compiled(numbers(1), [numbers(1) for _ in range(9)])
+    said = recompiled_because(compiled, t, [t.view_as(t), *(numbers(1) for _ in range(8))])
+    assert "which of written, others[0]," in said
+    assert said.endswith("others[6], … share memory is as when it was compiled")
+
+
 @pytest.mark.parametrize("options", OP_BY_OP)
 def test_as_strided_reaches_beyond_its_tensor(options: dict[str, Any]) -> None:
     compiled = compile_for(as_strided_reaches, options)
