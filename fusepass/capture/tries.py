@@ -87,6 +87,8 @@ _MOST_PLACES = 4096  # that a guard remembers
 class _Unhandled:
     """That nobody who calls a frame handles what its calls may raise; asked before each call."""
 
+    text = "no caller handles errors of its calls"
+
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
         # Places that do not act, whatever their locals are: ``with torch.no_grad():`` around a call
