@@ -25,14 +25,14 @@ __version__ = VERSION
 
 if TYPE_CHECKING:
     from fusepass import testing as testing
-    from fusepass.feed.prefetch import prefetch
+    from fusepass.prefetching.api import prefetch
     from fusepass.report.explain import explain, last_report, reset
+    from fusepass.report.host_syncs.api import syncs
+    from fusepass.report.host_syncs.result import Syncs
     from fusepass.report.report import Report
     from fusepass.rewrite.registry import register, rules, unregister
     from fusepass.rewrite.reject import Accept, Reject
     from fusepass.rewrite.rule import Match, Rule
-    from fusepass.waits.listing import syncs
-    from fusepass.waits.result import Syncs
 
 __all__ = [
     "Accept",
@@ -63,14 +63,14 @@ _HOME = {
     "Reject": "fusepass.rewrite.reject",
     "Report": "fusepass.report.report",
     "Rule": "fusepass.rewrite.rule",
-    "Syncs": "fusepass.waits.result",
+    "Syncs": "fusepass.report.host_syncs.result",
     "explain": "fusepass.report.explain",
     "last_report": "fusepass.report.explain",
-    "prefetch": "fusepass.feed.prefetch",
+    "prefetch": "fusepass.prefetching.api",
     "register": "fusepass.rewrite.registry",
     "reset": "fusepass.report.explain",
     "rules": "fusepass.rewrite.registry",
-    "syncs": "fusepass.waits.listing",
+    "syncs": "fusepass.report.host_syncs.api",
     "unregister": "fusepass.rewrite.registry",
 }
 

@@ -11,7 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status (2 for a request that cannot be carried out)."""
     from fusepass.bench import cli as bench
     from fusepass.errors import FusepassError
-    from fusepass.waits import cli as syncs
+    from fusepass.report.host_syncs import cli as syncs
 
     parser = argparse.ArgumentParser(prog="python -m fusepass")
     commands = parser.add_subparsers(dest="command", required=True)

@@ -12,27 +12,30 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass import before_cut, said_once, torch_private, tune
-from fusepass.capture import hooks
+from fusepass import tune
+from fusepass.capture import dynamo_hooks
+from fusepass.default_rules import graph_rules
 from fusepass.errors import FusepassError
-from fusepass.faults import steer
-from fusepass.frozen import watched
-from fusepass.hand_off import hand_off
+from fusepass.inductor import ddp
+from fusepass.inductor.faults import steer
+from fusepass.inductor.frozen_weights import watched
+from fusepass.inductor.hand_off import hand_off
+from fusepass.inductor.repeated_layers import reuse_layers
+from fusepass.inductor.retry_without_rules import as_written, compiled_or_without_rules
+from fusepass.inductor.settings import recipes_for
+from fusepass.inductor.settings_search import compiled_with_recipes
 from fusepass.options import Options
-from fusepass.outline import reuse_layers
-from fusepass.recipe_search import compiled_with_recipes
-from fusepass.recipes import recipes_for
-from fusepass.report import log
+from fusepass.report import log, warn_once
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite.default_rules import graph_rules
-from fusepass.rewrite.driver import innermost_first, rewrite
+from fusepass.report.host_syncs.graph import waits_in_graph
+from fusepass.rewrite.apply.graph_rule_driver import innermost_first, rewrite
+from fusepass.rewrite.apply.rounds import apply_rules
 from fusepass.rewrite.option_scope import resolve_checked
-from fusepass.rewrite.pattern_rules import apply_rules
 from fusepass.rewrite.registry import active_rules
-from fusepass.second_try import as_written, compiled_or_without_rules
-from fusepass.torch_private.registration import allow_registering_twice
-from fusepass.torch_private.saved_tensors import saving_masks_unhooked, saving_unhooked
-from fusepass.waits.graph import waits_in_graph
+from fusepass.torch_private.dynamo.backend_registry import allow_registering_twice
+from fusepass.torch_private.dynamo.compile_state import transparent
+from fusepass.torch_private.dynamo.saved_tensors import saving_masks_unhooked, saving_unhooked
+from fusepass.torch_private.inductor.compile import reset_cudagraphs
 
 allow_registering_twice()  # threads that compile first at once are all still to register it
 
@@ -101,7 +104,7 @@ def _resolved(mode: str | None, options: Mapping[str, Any] | None) -> Options:
     try:
         return resolve_checked(mode, options)
     except FusepassError as error:
-        raise torch_private.transparent(error) from None
+        raise transparent(error) from None
 
 
 def _handed(options: Options, as_written: str | None) -> Decision:
@@ -124,12 +127,14 @@ def _handed(options: Options, as_written: str | None) -> Decision:
 def reset() -> None:
     """Part of torch._dynamo.reset(): forget reports and timings, and free CUDA-graph memory."""
     log.clear()
-    said_once.forget()
+    warn_once.forget()
     tune.reset()
-    torch_private.reset_cudagraphs()
+    reset_cudagraphs()
 
 
 fusepass.reset = reset  # type: ignore[attr-defined]
 
-hooks.install(fusepass)  # station 1: Dynamo asks capture at each branch of a frame meant for us
-before_cut.install()
+dynamo_hooks.install(
+    fusepass
+)  # station 1: Dynamo asks capture at each branch of a frame meant for us
+ddp.install()

@@ -2,7 +2,15 @@
 
 A message names what is wrong, where it was given, and what to do next. No other module defines an
 exception that leaves the package, so this file is also the list to read when one appears; those of
-``prefetch`` and ``tune`` are written in ``fusepass.prefetch_errors`` and ``fusepass.tune_errors``.
+``prefetch`` and ``tune`` are written in ``fusepass.errors`` and ``fusepass.errors``.
+
+Errors and warnings of :func:`fusepass.prefetch`; users find them in :mod:`fusepass.errors`.
+
+Errors of :mod:`fusepass.tune`'s calls; users find them in :mod:`fusepass.errors`.
+
+What every error and every warning of fusepass is, and words that several share.
+
+See :mod:`fusepass.errors`.
 """
 
 from __future__ import annotations
@@ -10,17 +18,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from fusepass.error_bases import FusepassError as FusepassError
-from fusepass.error_bases import FusepassWarning as FusepassWarning
-from fusepass.prefetch_errors import NotIterable as NotIterable
-from fusepass.prefetch_errors import PinnedMemoryFull as PinnedMemoryFull
-from fusepass.prefetch_errors import PrefetchDepth as PrefetchDepth
-from fusepass.prefetch_errors import PrefetchDevice as PrefetchDevice
-from fusepass.prefetch_errors import PrefetchDied as PrefetchDied
-from fusepass.prefetch_errors import PrefetchNotStopped as PrefetchNotStopped
-from fusepass.prefetch_errors import UnmovableBatch as UnmovableBatch
-from fusepass.tune_errors import ChoicesNotImported as ChoicesNotImported
-from fusepass.tune_errors import TuneDevice as TuneDevice
+
+class FusepassError(Exception):
+    """Base of every error raised by fusepass."""
+
+
+class FusepassWarning(UserWarning):
+    """Base of every warning issued by fusepass."""
+
+
+def device_refused(device: object, problem: str) -> tuple[str, str]:
+    """What was given for a device, and why torch does not take it, as one line each."""
+    first = problem.strip().split("\n")[0].rstrip(". ")
+    if "invalid combination" in first:  # torch lists all its signatures
+        first = f"a {type(device).__name__} is no device"
+    shown = repr(str(device) if type(device).__name__ == "device" else device)
+    return shown[:200], first
+
 
 _WRITABLE = (
     "; make the folder writable, or point FUSEPASS_CACHE_DIR at another, to keep {} between "
@@ -410,4 +424,102 @@ class FrozenChanged(FusepassError, RuntimeError):
             f"fusepass: {name} was changed after it had been compiled as a constant "
             "(options={'frozen': True}). Call torch.compiler.reset() to compile again with what it "
             "is now, or leave the option out."
+        )
+
+
+class NotIterable(FusepassError, TypeError):
+    """:func:`fusepass.prefetch` was given something that has no items."""
+
+    def __init__(self, loader: object) -> None:
+        super().__init__(
+            f"fusepass: prefetch(loader, device) needs an iterable of batches, got {loader!r} of "
+            f"type {type(loader).__name__}. Pass the loader first, then the device."
+        )
+
+
+class PrefetchDepth(FusepassError, ValueError):
+    """:func:`fusepass.prefetch` was given a depth that is no number of batches."""
+
+    def __init__(self, depth: object) -> None:
+        super().__init__(
+            f"fusepass: prefetch(depth=…) must be a whole number of batches, at least 1, got "
+            f"{depth!r} of type {type(depth).__name__}."
+        )
+
+
+class PrefetchDevice(FusepassError, ValueError):
+    """:func:`fusepass.prefetch` was given something that is no device, or one that is not there."""
+
+    def __init__(self, device: object, problem: str) -> None:
+        shown, why = device_refused(device, problem)
+        super().__init__(
+            f"fusepass: prefetch(loader, device={shown}): {why}. Pass the loader first, "
+            "and behind it a torch.device, a name such as 'cuda' or 'cpu', or the index of one of "
+            "this machine's devices."
+        )
+
+
+class PrefetchDied(FusepassError, RuntimeError):
+    """The thread that reads ahead ended without handing over an item or an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "fusepass: the thread of prefetch ended without a word: the process was forked while "
+            "it ran, or something killed it. Batches it had taken are lost; start a new loop in "
+            "the process that uses them."
+        )
+
+
+class PrefetchNotStopped(FusepassWarning):
+    """A loop was left while its loader was busy, and the loader did not return in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"fusepass: a loop over prefetch(…) was left, and its loader has not returned from "
+            f"making a batch within {seconds:g} s. Its thread ends when it does; until then do "
+            "not use the loader, or anything it reads from."
+        )
+
+
+class PinnedMemoryFull(FusepassWarning):
+    """No pinned memory to stage a batch in; it is copied without."""
+
+    def __init__(self, size: int, problem: str) -> None:
+        first = problem.strip().split("\n")[0].rstrip(". ")
+        super().__init__(
+            f"fusepass: prefetch found no pinned memory for a tensor of {size} bytes: {first}. It "
+            "is copied from ordinary memory, which is slower; results are not affected. A smaller "
+            "depth, or smaller batches, need less."
+        )
+
+
+class UnmovableBatch(FusepassError, TypeError):
+    """A container in a batch holds tensors and cannot be made anew with copies of them."""
+
+    def __init__(self, kind: type, problem: str) -> None:
+        super().__init__(
+            f"fusepass: prefetch cannot make a {kind.__module__}.{kind.__qualname__} with its "
+            f"tensors on another device: {problem.rstrip('. ')}. Register the class with "
+            "torch.utils._pytree.register_pytree_node, or give it a method to(device)."
+        )
+
+
+class ChoicesNotImported(FusepassError, OSError, ValueError):
+    """:func:`fusepass.tune.import_choices` was given what holds no choices for the device."""
+
+    def __init__(self, path: object, problem: str, advice: str) -> None:
+        super().__init__(
+            f"fusepass: tune.import_choices({str(path)!r}): {problem.rstrip('. ')}. Nothing was "
+            f"taken; {advice}."
+        )
+
+
+class TuneDevice(FusepassError, ValueError):
+    """A device whose choices were asked for is none, is not there, or has no choices."""
+
+    def __init__(self, device: object, problem: str) -> None:
+        shown, why = device_refused(device, problem)
+        super().__init__(
+            f"fusepass: device={shown} of fusepass.tune: {why}. Give 'cpu' or a CUDA "
+            "device of this machine, as a name or a torch.device, or leave it out for the current."
         )

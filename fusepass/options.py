@@ -83,9 +83,11 @@ class Options:
 
     def inductor_value(self, key: str) -> Any:
         """What Inductor will be told for one of its settings: the user's option, or its config."""
-        from fusepass import torch_private  # here, because `import fusepass` needs no torch
+        from fusepass.torch_private.inductor.compile import (
+            inductor_config_value,  # here, because `import fusepass` needs no torch
+        )
 
-        return self.inductor.get(key, torch_private.inductor_config_value(key))
+        return self.inductor.get(key, inductor_config_value(key))
 
     def fingerprint(self) -> str:
         """A stable text of what can change generated code (used in cache keys).
@@ -142,12 +144,14 @@ def build(given: Mapping[str, Any]) -> Options:
         if not isinstance(key, str):
             raise OptionType("options", key, "a mapping with string keys")
         if key.startswith(_INDUCTOR):
-            from fusepass import torch_private  # here, because `import fusepass` needs no torch
+            from fusepass.torch_private.inductor.compile import (
+                checked_inductor_option,  # here, because `import fusepass` needs no torch
+            )
 
             name = key[len(_INDUCTOR) :].replace("-", "_")
-            inductor[name] = torch_private.checked_inductor_option(name, value, key)
+            inductor[name] = checked_inductor_option(name, value, key)
         elif key not in _FIELDS:
-            from fusepass.torch_private.trial_compile import is_inductor_option
+            from fusepass.torch_private.inductor.trial_compile import is_inductor_option
 
             known = [*_FIELDS, "inductor.<key of torch._inductor.config>"]
             theirs = is_inductor_option(key.replace("-", "_"))

@@ -20,20 +20,20 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.capture.select import BRANCH, Branch, arm_of, select
-from fusepass.graph import history, mask_facts, questions, same_value
-from fusepass.graph.canonical import argument, op_name, tensor_value, where_parts
-from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.history import History
-from fusepass.graph.mask_facts import facts_of
-from fusepass.graph.questions import Steps
-from fusepass.graph.same_value import SameValues
-from fusepass.graph.totality import partial_reason
+from fusepass.capture.nodes.select_node import BRANCH, Branch, arm_of, select
+from fusepass.graph.dataflow import mask_facts, recursion, value_numbering, write_history
+from fusepass.graph.dataflow.effects import is_random, written_nodes
+from fusepass.graph.dataflow.mask_facts import facts_of
+from fusepass.graph.dataflow.recursion import Steps
+from fusepass.graph.dataflow.value_numbering import SameValues
+from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_parts
+from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
+from fusepass.torch_private.fx.graphs import known_equal
 
 
 def _is_where_site(node: fx.Node) -> bool:
@@ -184,7 +184,7 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     if x is None or y is None or x.dim() != y.dim():
         return False
     lies = ((*x.shape, *x.stride()), (*y.shape, *y.stride()))  # a sum rounds as its operand lies
-    same_lie = all(torch_private.known_equal(m, n) for m, n in zip(*lies, strict=True))
+    same_lie = all(known_equal(m, n) for m, n in zip(*lies, strict=True))
     return same_lie and (x.dtype, x.device) == (y.dtype, y.device)
 
 
@@ -196,5 +196,5 @@ RULE = GraphRule(
     summary="the arm stores through a mask that is all false when the guard would skip it",
     settled_by_capture=True,
     treatment="drop",
-    sources=(history, mask_facts, questions, same_value),
+    sources=(write_history, mask_facts, recursion, value_numbering),
 )

@@ -16,15 +16,15 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, one_arm, select
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import written_nodes
-from fusepass.graph.memory import memories, memory_of
-from fusepass.graph.sizes import tensors_of
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, one_arm, select
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.fake_sizes import tensors_of
+from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
+from fusepass.torch_private.fx.graphs import cond_operator
 
 
 def _is_cond_site(node: fx.Node) -> bool:
@@ -61,7 +61,7 @@ def _replace(site: Site) -> None:
             body.meta = {ARM: node.meta[ARM]} if ARM in node.meta else {}
         handed = tuple(_handed(operands, node, _with_gradient(results)))
         by_op = site.options.codegen == "eager"
-        operator_of_arms = one_arm if by_op else torch_private.cond_operator()
+        operator_of_arms = one_arm if by_op else cond_operator()
         call = graph.call_function(operator_of_arms, (predicate, *bodies, handed))
         call.meta = {k: v for k, v in node.meta.items() if k != BRANCH}
         for position, value in enumerate(node.meta["example_value"]):

@@ -16,12 +16,12 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select, without_select
-from fusepass.graph import gating
-from fusepass.graph.canonical import tensor_value
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, without_select
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.safety import gradient_gates
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
+from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
 def _is_where_site(node: fx.Node) -> bool:
@@ -55,7 +55,7 @@ def _gate(site: Site, predicate: fx.Node, branch: Branch) -> None:
     branches = known_branches(graph)
     for arm in (True, False):
         inside = [n for n in graph.nodes if arm_of(n, branch.site, branches) is arm]
-        for user, operand in gating.gated_uses(inside):
+        for user, operand in gradient_gates.gated_uses(inside):
             if site.fake_mode is not None:
                 _gate_use(site, predicate, user, operand, arm)
 
@@ -74,7 +74,7 @@ def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, a
         pair_value = (value, held_value) if arm else (held_value, value)
         fake = torch.where(predicate.meta["example_value"], *pair_value)
     graph = site.gm.graph
-    leaves, spec = torch_private.tree_flatten((user.args, user.kwargs))
+    leaves, spec = tree_flatten((user.args, user.kwargs))
     with graph.inserting_before(user):
         for position in reversed(range(len(leaves))):
             if leaves[position] is not operand:
@@ -84,7 +84,7 @@ def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, a
             leaves[position] = graph.call_function(torch.where, (predicate, *pair))
             _describe(held, user, held_value)
             _describe(leaves[position], user, fake)
-    user.args, user.kwargs = torch_private.tree_unflatten(leaves, spec)
+    user.args, user.kwargs = tree_unflatten(leaves, spec)
 
 
 def known_branches(graph: fx.Graph) -> dict[int, Branch]:
@@ -109,5 +109,10 @@ def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:
 
 
 RULE = GraphRule(
-    "branch_to_where", _is_where_site, _check, _replace, settled_by_capture=True, sources=(gating,)
+    "branch_to_where",
+    _is_where_site,
+    _check,
+    _replace,
+    settled_by_capture=True,
+    sources=(gradient_gates,),
 )

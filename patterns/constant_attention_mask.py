@@ -29,10 +29,10 @@ import re
 import torch
 from torch import fx
 
-from fusepass.graph import constants
-from fusepass.graph.canonical import argument, op_name, tensor_value
-from fusepass.graph.constants import NotConstant, constant_value
-from fusepass.graph.effects import is_state_change
+from fusepass.graph.dataflow import constant_folding
+from fusepass.graph.dataflow.constant_folding import NotConstant, constant_value
+from fusepass.graph.dataflow.effects import is_state_change
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
@@ -142,6 +142,6 @@ RULE = GraphRule(
     _check,
     _replace,
     summary="the mask is known at compile time and equals no mask or is_causal",
-    sources=(constants,),
+    sources=(constant_folding,),
     moves=True,
 )

@@ -21,20 +21,26 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.conv_chain import is_conv
-from fusepass.graph.epilogue import parse
-from fusepass.graph.gemm_region import NoRegion, region_at
-from fusepass.graph.region import Region
-from fusepass.kernels.gemm_unfused import behind, complete
+from fusepass.fusion.conv.chain import is_conv
+from fusepass.fusion.conv.channel_writer import PERMUTE, RESHAPE, ChannelWriter
+from fusepass.fusion.conv.matrix_form import (
+    TO_LAST,
+    TO_SECOND,
+    as_matrix,
+    has_known_images,
+    lies_last,
+)
+from fusepass.fusion.conv.trial import on_trial
+from fusepass.fusion.gemm.find import NoRegion, region_at
+from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.kernel_ir.epilogue import parse
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.kernels.gemm.baseline import behind, complete
 from fusepass.patterns import gemm_region
-from fusepass.rewrite.channels import PERMUTE, RESHAPE, ChannelWriter
-from fusepass.rewrite.conv_trial import on_trial
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.matrix_form import TO_LAST, TO_SECOND, as_matrix, has_known_images, lies_last
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import Candidate
-from fusepass.tune.model import region_microseconds
+from fusepass.tune.cost_model import region_microseconds
 
 CONVOLUTION = "convolution"
 _HALF = (torch.float16, torch.bfloat16)

@@ -9,6 +9,8 @@ another: what may follow is found as behind a linear layer.
 
 Whether it pays is measured: the library's convolution and one element-wise kernel, as Inductor runs
 them, against one kernel, whose convolution is mostly slower than the library's.
+
+What Inductor does with a convolution and what is element-wise behind it, to be timed.
 """
 
 from __future__ import annotations
@@ -16,22 +18,24 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.conv_chain import is_conv
-from fusepass.kernels import conv_region as kernel
-from fusepass.kernels.conv_source import Shape, Tile
-from fusepass.patterns.conv_candidates import inductors
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.conv.chain import is_conv
+from fusepass.fusion.conv.channel_writer import ChannelWriter
+from fusepass.fusion.conv.matrix_form import has_known_images, lies_last
+from fusepass.fusion.conv.trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.fusion.emit import sizes_of, write_call
+from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.kernels.conv import implicit_gemm as kernel
+from fusepass.kernels.conv.implicit_gemm_source import Shape, Tile
+from fusepass.kernels.gemm.baseline import behind
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
-from fusepass.rewrite.channels import ChannelWriter
-from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.matrix_form import has_known_images, lies_last
-from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.tune import Candidate, ConvRegionProblem, choose
+from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
 
 
 def is_dense_conv(node: fx.Node) -> bool:
@@ -99,7 +103,7 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     shape = kernel.shape_of(x, weight, *steps_of(conv))
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
-    verdict = own_kernels.verdict(choice, conv)
+    verdict = kernel_gate.verdict(choice, conv)
     if isinstance(verdict, Reject):
         return verdict
     tile = kernel.name_of(choice.candidate, *steps_of(conv))
@@ -118,3 +122,25 @@ def _replace(site: Site) -> None:
 
 
 RULE = GraphRule("conv_region", is_dense_conv, _check, _replace, tries=True)
+
+
+def inductors(problem: ConvRegionProblem) -> Candidate:
+    """The library's kernel, and one element-wise kernel if anything follows."""
+    unfused = partial(_unfused, problem=problem)
+    return Candidate(INDUCTOR, unfused, traced=partial(_traced, problem=problem))
+
+
+def _convolved(x: Tensor, weight: Tensor, problem: ConvRegionProblem) -> Tensor:
+    made: Tensor = torch.ops.aten.convolution.default(
+        x, weight, None, *map(list, problem.sizes), False, [0, 0], problem.groups
+    )
+    return made.permute(0, 2, 3, 1).reshape(-1, problem.n)
+
+
+def _unfused(x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem) -> Any:
+    made, text = _convolved(x, weight, problem), problem.epilogue.text()
+    return behind([made], operands, text) if parse(text).steps else made
+
+
+def _traced(x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem) -> Any:
+    return evaluate(problem.epilogue, [_convolved(x, weight, problem).float()], operands)

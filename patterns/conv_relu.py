@@ -30,19 +30,21 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.graph.conv_chain import Chain, NoChain, Scaled, chain_at, is_relu
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
-from fusepass.kernels import conv_relu as kernel
-from fusepass.kernels.gemm_unfused import behind
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.conv.chain import Chain, NoChain, Scaled, chain_at, is_relu
+from fusepass.fusion.conv.channel_writer import ADD, CONVERT, MUL, ChannelWriter
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels.conv import cudnn as kernel
+from fusepass.kernels.gemm.baseline import behind
 from fusepass.report.decision import Reason, in_short
-from fusepass.rewrite import own_kernels
-from fusepass.rewrite.channels import ADD, CONVERT, MUL, ChannelWriter
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.inductor import lowering
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
-from fusepass.tune.known_peaks import peaks_of
+from fusepass.tune.device.peaks import peaks_of
 from fusepass.tune.timing import NotEnoughMemory, make_inputs
 
 CUDNN = "cudnn"
@@ -122,10 +124,10 @@ def _check(site: Site) -> Accept | Reject:
     if 0 in weight.shape:
         return Reject(Reason.SIZE, "it is empty", relu)
     product, result = (_laid_out(one) for one in (chain.first.conv, relu))
-    if not all(map(torch_private.known_equal, product, result)):  # a sum's are its left operand's
+    if not all(map(known_equal, product, result)):  # a sum's are its left operand's
         laid_out = f"the convolution gives strides {product}, not {result}, where dimensions count"
         return Reject(Reason.STRIDE_MISMATCH, laid_out, relu)
-    shape = [torch_private.size_hint(size) for size in x.shape]
+    shape = [size_hint(size) for size in x.shape]
     if None in shape:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)
     scaled = [one for one in (chain.first, chain.second) if one is not None and one.scaled]
@@ -148,7 +150,7 @@ def _check(site: Site) -> Accept | Reject:
     )
     weights = sum(_bytes(_given(one)[1]) for one in scaled)
     choice = choose(problem, options, candidates(problem, weights))
-    verdict = own_kernels.verdict(choice, relu)
+    verdict = kernel_gate.verdict(choice, relu)
     if isinstance(verdict, Reject):
         return verdict
     lost = _lost(problem) if choice.candidate == CUDNN else None
@@ -171,7 +173,7 @@ def _lost(problem: ConvProblem) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _asked(problem: ConvProblem) -> str | None:
-    with torch_private.real_tensors(), torch.autocast(problem.device.type, enabled=False):
+    with lowering.real_tensors(), torch.autocast(problem.device.type, enabled=False):
         x, weight, _, *rest = (one for one in make_inputs(problem) if one is not None)
         return kernel.lost(x, weight, rest[0] if rest else None, problem.sizes, problem.groups)
 
@@ -185,7 +187,7 @@ def _laid_out(node: fx.Node) -> list[Any]:
     """Strides of the dimensions that have several elements."""
     value = node.meta["val"]
     pairs = zip(value.shape, value.stride(), strict=True)
-    return [stride for size, stride in pairs if not torch_private.known_equal(size, 1)]
+    return [stride for size, stride in pairs if not known_equal(size, 1)]
 
 
 def _bytes(weight: Tensor) -> int:

@@ -18,18 +18,18 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.conv_chain import is_conv
-from fusepass.kernels import depthwise as kernel
-from fusepass.kernels.depthwise_launch import prepare
-from fusepass.kernels.depthwise_source import Patch, Shape, shape_of
-from fusepass.patterns.conv_candidates import inductors
-from fusepass.rewrite import own_kernels
-from fusepass.rewrite.channels import ChannelWriter
-from fusepass.rewrite.conv_trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.conv.chain import is_conv
+from fusepass.fusion.conv.channel_writer import ChannelWriter
+from fusepass.fusion.conv.matrix_form import has_known_images, lies_last
+from fusepass.fusion.conv.trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.fusion.emit import sizes_of, write_call
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.kernels.conv import depthwise as kernel
+from fusepass.kernels.conv.depthwise_launch import prepare
+from fusepass.kernels.conv.depthwise_source import Patch, Shape, shape_of
+from fusepass.patterns.conv_region import inductors
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.matrix_form import has_known_images, lies_last
-from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import (
     REFERENCE,
@@ -120,12 +120,12 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
         return problem
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
-    verdict = own_kernels.verdict(choice, conv)
+    verdict = kernel_gate.verdict(choice, conv)
     if isinstance(verdict, Reject):
         return verdict
     if choice.candidate != REFERENCE:
         given = shape, region.epilogue, choice.candidate, x.device
-        obstacle = own_kernels.compiled("depthwise", partial(prepare, *given), conv)
+        obstacle = kernel_gate.compiled("depthwise", partial(prepare, *given), conv)
         if obstacle is not None:
             return obstacle
     site.notes.update(region=region, sizes=sizes_of(region), tile=choice.candidate, conv=conv)

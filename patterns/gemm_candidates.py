@@ -8,17 +8,17 @@ from typing import Any
 
 from torch import Tensor
 
-from fusepass import torch_private
-from fusepass.graph.epilogue import Epilogue, evaluate, parse
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.early_launches import saved
-from fusepass.kernels.gemm_likely import every_likely, likely
-from fusepass.kernels.gemm_tiles import Tile, shared_memory, tiles
-from fusepass.kernels.gemm_unfused import complete, unfused
-from fusepass.kernels.hopper_copies import by_host
-from fusepass.torch_private import nvrtc
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.baseline import complete, unfused
+from fusepass.kernels.gemm.hopper.programmatic_launch import saved
+from fusepass.kernels.gemm.hopper.tma_plan import by_host
+from fusepass.kernels.gemm.tile_heuristic import every_likely, likely
+from fusepass.kernels.gemm.tiles import Tile, shared_memory, tiles
+from fusepass.torch_private.cuda import nvrtc
+from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune import INDUCTOR, Candidate
-from fusepass.tune.model import region_microseconds
+from fusepass.tune.cost_model import region_microseconds
 
 
 def candidates(
@@ -100,7 +100,7 @@ def usable(
         name: tile
         for name, tile in tiles(epilogue, shared_memory(x.device)).items()
         if tile.takes(rows, weights, epilogue)
-        and (tile.language != "gluon" or torch_private.kernel_calls_tested())  # an own launcher
+        and (tile.language != "gluon" or kernel_call.kernel_calls_tested())  # an own launcher
         and (tile.language != "cuda" or in_cuda)
         and (hosted or not tile.rounds_by_host)
         and not tile.rounds_too_slowly(x.device)

@@ -34,22 +34,22 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.graph.gemm_region import NoRegion, Region, is_gemm, region_at
-from fusepass.graph.generated_code import any_feeds_generated_code
-from fusepass.graph.region_growth import viewed
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.early_launches import may_begin_early, saved
-from fusepass.kernels.gemm_tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
-from fusepass.kernels.hopper_cuda_launch import prepare
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.emit import operands_of, reshaped, sizes_of, write_call, x_of
+from fusepass.fusion.gemm.find import NoRegion, Region, is_gemm, region_at
+from fusepass.fusion.gemm.grow import viewed
+from fusepass.fusion.inductor_fusion import any_feeds_generated_code
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.hopper.launch import prepare
+from fusepass.kernels.gemm.hopper.programmatic_launch import may_begin_early, saved
+from fusepass.kernels.gemm.tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, sum_apart
 from fusepass.patterns.gemm_candidates import candidates, usable
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.region_call import operands_of, reshaped, sizes_of, write_call, x_of
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import (
     INDUCTOR,
     REFERENCE,
@@ -59,7 +59,7 @@ from fusepass.tune import (
     choose,
     remembered,
 )
-from fusepass.tune.region_problem import digest
+from fusepass.tune.problems.gemm import digest
 
 GATED_GEMM, GEMM_EPILOGUE = "gated_gemm", "gemm_epilogue"
 _MANY_ROWS = 128  # of fewer only kernels for few rows beat cuBLAS's
@@ -102,13 +102,13 @@ def _asked(
     x, weights = x_of(region), [part.value for part in region.weights]
     operands = [reshaped(part.value, shape) for part, shape in operands_of(region)]
     forced = options.candidate == REFERENCE
-    nowhere = own_kernels.refused(x.device, options, node)
+    nowhere = kernel_gate.refused(x.device, options, node)
     if nowhere is not None:
         return nowhere
     refused = kernel.refuses(x, weights, operands, region.epilogue)
     if refused is not None and not forced:
         return Reject(Reason.STRIDE_MISMATCH, refused, node)
-    sizes = [torch_private.size_hint(size) for size in (*x.shape[-2:], weights[0].shape[-1])]
+    sizes = [size_hint(size) for size in (*x.shape[-2:], weights[0].shape[-1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     m, k, n = (size or 0 for size in sizes)
@@ -227,7 +227,7 @@ def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
     if tile is None or tile.cuda is None:
         return None
     make = partial(prepare, epilogue.text(), tile.cuda, problem.dtype, problem.device)
-    return own_kernels.compiled("gemm_region", make, node)
+    return kernel_gate.compiled("gemm_region", make, node)
 
 
 def _found(node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool) -> tuple[Region, bool]:
@@ -290,7 +290,7 @@ def _accepted(choice: Choice, region: Region) -> Accept:
 
 
 def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
-    rows, columns = (torch_private.size_hint(size) or 0 for size in sizes)
+    rows, columns = (size_hint(size) or 0 for size in sizes)
     return rows, columns
 
 

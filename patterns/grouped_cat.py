@@ -21,15 +21,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.graph import cat_inputs
-from fusepass.graph.canonical import argument, tensor_value
-from fusepass.graph.cat_inputs import MOST, groups_of, is_cat
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.pointwise import cat_inputs
+from fusepass.fusion.pointwise.cat_inputs import MOST, groups_of, is_cat
+from fusepass.graph.ops.op_names import argument, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
 
 GROUPED = "in groups"
@@ -70,7 +70,7 @@ def _check(site: Site) -> Accept | Reject:
         refused = _refused(site, result)
         if refused is not None:
             return refused
-    numbers = [torch_private.size_hint(one) for one in (*result.shape, *result.stride())]
+    numbers = [size_hint(one) for one in (*result.shape, *result.stride())]
     if None in numbers:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     sizes, strides = numbers[: result.dim()], numbers[result.dim() :]
@@ -89,7 +89,7 @@ def _check(site: Site) -> Accept | Reject:
     )
     if not m * n:
         return Reject(Reason.FLAVOUR, "there is nothing in it", node)
-    verdict = own_kernels.verdict(choose(problem, site.options, candidates()), node)
+    verdict = kernel_gate.verdict(choose(problem, site.options, candidates()), node)
     if isinstance(verdict, Accept):
         site.notes["groups"] = groups
     return verdict

@@ -12,7 +12,7 @@ that other rules scale.
 Only what would be a kernel of its own is taken: operands come from outside the graph, or from calls
 that Inductor makes as they are, and results go there or overwrite inputs. What such a group holds
 from its beginning to its end is bounded as ``max_saved_bytes`` bounds what an arm keeps (and what
-it keeps between calls by ``kernels/kept_memory.py``).
+it keeps between calls by ``kernels/codegen/workspace.py``).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.errors import CandidateFailed
-from fusepass.graph.canonical import op_name
-from fusepass.graph.member_groups import Copies, groups_of, overwritten
-from fusepass.graph.members import Member, program_of
-from fusepass.graph.saved import bound_on_saved_bytes
-from fusepass.kernels import horizontal as kernel
-from fusepass.kernels.horizontal_launch import prepare
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.pointwise.groups import Copies, groups_of, overwritten
+from fusepass.fusion.pointwise.members import Member, program_of
+from fusepass.graph.ops.op_names import op_name
+from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.kernels.pointwise import horizontal as kernel
+from fusepass.kernels.pointwise.horizontal_launch import prepare
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, REFERENCE
-from fusepass.tune.known_peaks import memory_of_device
+from fusepass.tune.device.peaks import memory_of_device
 
 _OPERATOR = kernel.OPERATOR
 
@@ -59,7 +59,7 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
-    nowhere = own_kernels.refused(_device(groups.all[0]), site.options, site.anchor)
+    nowhere = kernel_gate.refused(_device(groups.all[0]), site.options, site.anchor)
     if nowhere is not None:
         return nowhere
     if candidate != REFERENCE:

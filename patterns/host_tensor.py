@@ -4,9 +4,9 @@
     ``torch.tensor([0.2, 0.3]).to(x)      ->  a constant of the graph``
 
 A copy from the CPU waits for the device, and keeps the graph from being a CUDA graph. On the device
-where every call on the way gives the same bits there (``graph/exact_ops.py``); otherwise eager
-computes the value once, on the CPU, when the program is compiled, and it is uploaded once. Where
-neither can be, because of inputs, dynamic sizes, random numbers or size, the copy stays.
+where every call on the way gives the same bits there (``host_tensors/exact_ops.py``); otherwise
+eager computes the value once, on the CPU, when the program is compiled, and it is uploaded once.
+Where neither can be, because of inputs, dynamic sizes, random numbers or size, the copy stays.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.graph import (
-    crossing,
+from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.host_tensors import (
+    cpu_chain,
+    device_copies,
     exact_ops,
-    held_numbers,
-    host_chain,
     host_constant,
-    made_on_device,
-    number_sets,
+    replay,
+    rewrite,
+    value_sets,
 )
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.crossing import Crossing, crossing_of
-from fusepass.graph.host_chain import still_needed
-from fusepass.graph.memory import memories
+from fusepass.host_tensors import plan as host_tensors_plan
+from fusepass.host_tensors import value_sets as graph_held_numbers
+from fusepass.host_tensors.cpu_chain import still_needed
+from fusepass.host_tensors.device_copies import Crossing, crossing_of
+from fusepass.host_tensors.plan import Plan, places_of, plan_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite import host_plan, on_device
 from fusepass.rewrite.graph_rule import GraphRule, Site
-from fusepass.rewrite.host_plan import Plan, places_of, plan_of
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx import graph_constants
+from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
 def _check(site: Site) -> Reject | Accept | None:
@@ -78,9 +80,9 @@ def _replace(site: Site) -> None:
             operand: _put_operand(site, found, operand, plan)
             for operand, plan in zip(found.operands, plans, strict=True)
         }
-        leaves, spec = torch_private.tree_flatten((found.node.args, found.node.kwargs))
+        leaves, spec = tree_flatten((found.node.args, found.node.kwargs))
         leaves = [twins.get(leaf, leaf) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
-        found.node.args, found.node.kwargs = torch_private.tree_unflatten(leaves, spec)
+        found.node.args, found.node.kwargs = tree_unflatten(leaves, spec)
     _erase_unneeded(site, found, plans)
 
 
@@ -90,15 +92,15 @@ def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
     assert fake is not None
     if plan.made is None:
         assert plan.value is not None
-        node = on_device.put_constant(site.gm, plan.value, fake, found.node)
-        return node if private else on_device.put_copy(site.gm.graph, node, found.node, {})
+        node = rewrite.put_constant(site.gm, plan.value, fake, found.node)
+        return node if private else rewrite.put_copy(site.gm.graph, node, found.node, {})
     node = _put_calls(site, found, plan)
     if found.kind == "literal":
         return node
     made = tensor_value(node)
-    if private and made is not None and made_on_device.same_layout(made, fake):
+    if private and made is not None and replay.same_layout(made, fake):
         return node
-    return on_device.put_copy(site.gm.graph, node, found.node, _layout(found.node))
+    return rewrite.put_copy(site.gm.graph, node, found.node, _layout(found.node))
 
 
 def _put_operand(site: Site, found: Crossing, operand: fx.Node, plan: Plan) -> fx.Node:
@@ -109,14 +111,14 @@ def _put_operand(site: Site, found: Crossing, operand: fx.Node, plan: Plan) -> f
         fake = torch.empty_strided(
             tuple(plan.value.shape), plan.value.stride(), dtype=found.dtype, device=found.device
         )
-    return on_device.put_constant(site.gm, plan.value, fake, found.node)
+    return rewrite.put_constant(site.gm, plan.value, fake, found.node)
 
 
 def _put_calls(site: Site, found: Crossing, plan: Plan) -> fx.Node:
     assert plan.made is not None
     places = places_of(site)
     shared = not any(key in places.writers for key in memories(plan.chain.nodes))
-    return on_device.put_calls(site.gm, plan.chain, plan.made, found.node, shared=shared)
+    return rewrite.put_calls(site.gm, plan.chain, plan.made, found.node, shared=shared)
 
 
 def _erase_unneeded(site: Site, found: Crossing, plans: list[Plan]) -> None:
@@ -134,7 +136,7 @@ def _keeps_layout(site: Site, found: Crossing, plan: Plan) -> bool:
     assert expected is not None
     with site.fake_mode, torch.no_grad():
         copied = made.to(**_layout(found.node), dtype=expected.dtype, copy=True)
-    return made_on_device.same_layout(copied, expected)
+    return replay.same_layout(copied, expected)
 
 
 def _layout(node: fx.Node) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def _layout(node: fx.Node) -> dict[str, Any]:
 def _may_not_wait(found: Crossing) -> bool:
     """Whether the copy is one of a pinned input that can be told not to wait."""
     node = found.node
-    if found.kind != "copy" or not torch_private.is_pinned_input(found.operands[0]):
+    if found.kind != "copy" or not graph_constants.is_pinned_input(found.operands[0]):
         return False
     given = any(isinstance(argument, bool) for argument in node.args[1:])
     return op_name(node) in ("to", "cuda") and not given and not node.kwargs.get("non_blocking")
@@ -158,14 +160,14 @@ RULE = GraphRule(
     summary="a tensor made on the CPU is made on the device",
     treatment="device",
     sources=(
-        crossing,
+        device_copies,
         exact_ops,
-        held_numbers,
-        host_chain,
+        value_sets,
+        cpu_chain,
         host_constant,
-        host_plan,
-        made_on_device,
-        number_sets,
-        on_device,
+        host_tensors_plan,
+        replay,
+        graph_held_numbers,
+        rewrite,
     ),
 )

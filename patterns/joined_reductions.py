@@ -14,13 +14,13 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.graph.effects import written_nodes
-from fusepass.graph.memory import memory_of
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Reject
+from fusepass.torch_private.fx.graphs import known_equal
 
 _REDUCTION_OF = {
     "logical_or": "any",
@@ -61,7 +61,7 @@ def _check(site: Site) -> Reject | None:
             )
     x, y = (tensor_value(r.args[0]) for r in (left, right))  # type: ignore[union-attr]
     same_shape = x is not None and y is not None and x.dim() == y.dim()
-    if not same_shape or not all(map(torch_private.known_equal, x.shape, y.shape)):  # type: ignore[union-attr]
+    if not same_shape or not all(map(known_equal, x.shape, y.shape)):  # type: ignore[union-attr]
         return Reject(Reason.SHAPE_MISMATCH, "the two tensors reduced differ in shape", node)
     if _written_between(site):
         return Reject(Reason.ALIAS, "what is reduced is written before the two are joined", node)

@@ -33,16 +33,17 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.graph.canonical import op_name
-from fusepass.graph.generated_code import feeds_generated_code
-from fusepass.kernels import linear_activation as kernel
+from fusepass.fusion.inductor_fusion import feeds_generated_code
+from fusepass.graph.ops.op_names import op_name
+from fusepass.kernels.gemm import cublaslt as kernel
 from fusepass.patterns.gemm_region import GEMM_EPILOGUE, choice_at
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.rewrite.rule import Match, Rule
+from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, Rates, choose
-from fusepass.tune.model import gemm_microseconds, pointwise_microseconds
+from fusepass.tune.cost_model import gemm_microseconds, pointwise_microseconds
 
 CUBLASLT = "cublaslt"
 _EPILOGUE_COST = 0.25  # of a pass over the result, on top of the GEMM: 0.07 to 0.24 on an H200
@@ -145,7 +146,7 @@ def _check(match: Match, activation: str) -> Accept | Reject:
     if bias is not None and not _is_vector(bias, weight_t.shape[1]):
         text = f"what is added has shape {tuple(bias.shape)}: not one number per column"
         return Reject(Reason.SHAPE_MISMATCH, text, node)
-    sizes = [torch_private.size_hint(size) for size in (*x.shape, weight_t.shape[1])]
+    sizes = [size_hint(size) for size in (*x.shape, weight_t.shape[1])]
     if None in sizes:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", node)
     problem, found = _problem(match, activation), candidates(activation)
@@ -165,12 +166,12 @@ def _product(match: Match) -> fx.Node:
 
 
 def _is_vector(bias: Tensor, columns: int) -> bool:
-    return bias.dim() == 1 and torch_private.known_equal(bias.shape[0], columns)
+    return bias.dim() == 1 and known_equal(bias.shape[0], columns)
 
 
 def _problem(match: Match, activation: str) -> Problem:
     def hints(sizes: tuple[int, ...]) -> tuple[int, int]:
-        rows, columns = (torch_private.size_hint(size) or 0 for size in sizes)
+        rows, columns = (size_hint(size) or 0 for size in sizes)
         return rows, columns
 
     x, weight_t = match["x"], match["weight_t"]

@@ -7,13 +7,13 @@ from functools import partial
 
 from torch import Tensor
 
-from fusepass.graph.epilogue import evaluate
-from fusepass.graph.norm import normalised
-from fusepass.kernels import gemm_region, sibling_gemms
-from fusepass.kernels import normed_gemms as kernel
-from fusepass.kernels.gemm_tiles import Tile
-from fusepass.kernels.gemm_unfused import unfused
-from fusepass.kernels.norm_unfused import normalise
+from fusepass.fusion.kernel_ir.epilogue import evaluate
+from fusepass.fusion.kernel_ir.norm import normalised
+from fusepass.kernels.gemm import normed_gemms as kernel
+from fusepass.kernels.gemm import op, sibling_gemms
+from fusepass.kernels.gemm.baseline import unfused
+from fusepass.kernels.gemm.norm_baseline import normalise
+from fusepass.kernels.gemm.tiles import Tile
 from fusepass.tune import INDUCTOR, Candidate, NormedProblem
 
 APART = "norm apart, "
@@ -72,7 +72,7 @@ def _apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list
     weights, vectors, operands = _parted(rest, problem)
     rows = normalise(x, vectors, problem.norm)
     if len(epilogues) == 1:
-        return gemm_region.launch(rows, weights, operands, epilogues[0].text(), tile)
+        return op.launch(rows, weights, operands, epilogues[0].text(), tile)
     return sibling_gemms.launch(rows, weights, operands, sibling_gemms.text_of(epilogues), tile)
 
 

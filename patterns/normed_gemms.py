@@ -29,21 +29,22 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.graph.epilogue import Epilogue
-from fusepass.graph.gemm import operands_of
-from fusepass.graph.gemm_region import NoRegion, Part, Region, is_gemm, region_at
-from fusepass.graph.generated_code import any_feeds_generated_code, made_by_generated_code
-from fusepass.graph.region_growth import viewed
-from fusepass.graph.row_norm import RowNorm, norm_of
-from fusepass.graph.saved import bound_on_saved_bytes
-from fusepass.graph.sibling_gemms import Siblings, siblings_of
-from fusepass.kernels import gemm_region, sibling_gemms
-from fusepass.kernels import normed_gemms as kernel
-from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import Tile, multiprocessors, ring_of, shared_memory
-from fusepass.kernels.hopper_cuda_launch import prepare
-from fusepass.kernels.hopper_row import Row
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.emit import sizes_of, write_call
+from fusepass.fusion.gemm.find import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.fusion.gemm.gemm import operands_of
+from fusepass.fusion.gemm.grow import viewed
+from fusepass.fusion.gemm.norm import RowNorm, norm_of
+from fusepass.fusion.gemm.siblings import Siblings, siblings_of
+from fusepass.fusion.inductor_fusion import any_feeds_generated_code, made_by_generated_code
+from fusepass.fusion.kernel_ir.epilogue import Epilogue
+from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.kernels.gemm import normed_gemms as kernel
+from fusepass.kernels.gemm import op, sibling_gemms
+from fusepass.kernels.gemm.hopper.launch import prepare
+from fusepass.kernels.gemm.hopper.row_source import Row
+from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tiles import Tile, multiprocessors, ring_of, shared_memory
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
@@ -51,14 +52,13 @@ from fusepass.patterns.normed_candidates import APART, candidates
 from fusepass.patterns.sibling_candidates import timed_tiles
 from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.provenance import inherit
-from fusepass.rewrite.region_call import sizes_of, write_call
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.torch_private import nvrtc
+from fusepass.torch_private.cuda import nvrtc
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import REFERENCE, NormedProblem, choose
-from fusepass.tune.known_peaks import memory_of_device
+from fusepass.tune.device.peaks import memory_of_device
 
 _MOST_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
 _MOST_AROUND = 64  # likewise, for other norms of what it makes
@@ -141,7 +141,7 @@ def _check(site: Site) -> Accept | Reject:
     found = _found(first, options)
     if isinstance(found, str):
         return Reject(Reason.FLAVOUR, found, first)
-    nowhere = own_kernels.refused(found.x.device, options, first)
+    nowhere = kernel_gate.refused(found.x.device, options, first)
     if nowhere is not None:
         return nowhere
     norm = found.norm.norm
@@ -165,7 +165,7 @@ def _check(site: Site) -> Accept | Reject:
     if choice.candidate.startswith(APART):
         text = f"left to the rules for products: {choice.why}"
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
-    verdict = own_kernels.verdict(choice, first)
+    verdict = kernel_gate.verdict(choice, first)
     if isinstance(verdict, Accept):
         obstacle = _uncompiled(found, choice.candidate, first)
         if obstacle is not None:
@@ -212,7 +212,7 @@ def _uncompiled(found: _Found, name: str, node: fx.Node) -> Reject | None:
         return None
     text = sibling_gemms.text_of(found.epilogues)
     make = partial(prepare, text, cut, found.x.dtype, found.x.device)
-    return own_kernels.compiled("normed_gemms", make, node)
+    return kernel_gate.compiled("normed_gemms", make, node)
 
 
 def _rule_for_products(found: _Found) -> str:
@@ -245,7 +245,7 @@ def _has_kernel(norm: RowNorm, options: Options) -> bool:
         x = region.x.meta["val"]
         if made not in outputs:
             continue
-        if gemm_region.refuses(x, weights, operands, region.epilogue):
+        if op.refuses(x, weights, operands, region.epilogue):
             return False
         besides = [*region.nodes, *gone]
         results = [[*nodes, *(one.result for one in norms)] for nodes in region.outputs]
@@ -289,9 +289,9 @@ def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
 def _problem(found: _Found) -> NormedProblem | None:
     """What is to be computed, as the tuner sees it; None where a size is not known."""
     weights, x = found.weights, found.x
-    widths = [torch_private.size_hint(weight.shape[1]) for weight in weights]
-    k = torch_private.size_hint(x.shape[1])
-    apart = torch_private.size_hint(weights[0].stride(1))
+    widths = [size_hint(weight.shape[1]) for weight in weights]
+    k = size_hint(x.shape[1])
+    apart = size_hint(weights[0].stride(1))
     if k is None or apart is None or None in widths:
         return None
     known = tuple(width or 0 for width in widths)

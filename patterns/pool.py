@@ -5,7 +5,7 @@
 
 for images that lie plane by plane. Inductor computes either side in one kernel, too, but reads
 numbers of half precision one by one. Which f may be taken past a maximum, and why that changes no
-value but the sign of a zero, says :func:`fusepass.graph.monotone.is_monotone`.
+value but the sign of a zero, says :func:`fusepass.fusion.kernel_ir.epilogue.is_monotone`.
 
 Whether it pays is measured: the kernel that Inductor generates against ours.
 """
@@ -18,19 +18,19 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.epilogue import parse
-from fusepass.graph.epilogue_of_aten import NoRegion
-from fusepass.graph.pool_chain import PoolChain, chain_at, is_pool
-from fusepass.kernels import pool as kernel
-from fusepass.kernels.pool_launch import prepare
-from fusepass.kernels.pool_source import Patch, Shape
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.aten_to_epilogue import NoRegion
+from fusepass.fusion.kernel_ir.epilogue import parse
+from fusepass.fusion.pointwise.pool_chain import PoolChain, chain_at, is_pool
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.kernels.pointwise import pool as kernel
+from fusepass.kernels.pointwise.pool_launch import prepare
+from fusepass.kernels.pointwise.pool_source import Patch, Shape
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
 
 _MOST_PLANES = 1 << 31
@@ -64,7 +64,7 @@ def _check(site: Site) -> Accept | Reject:
     image = tensor_value(pool.args[0])
     if image is None or image.dtype not in kernel.DTYPES:
         return Reject(Reason.FLAVOUR, "its kernel pools bf16, fp16 or fp32", pool)
-    nowhere = own_kernels.refused(image.device, site.options, pool)
+    nowhere = kernel_gate.refused(image.device, site.options, pool)
     if nowhere is not None:
         return nowhere
     try:
@@ -81,7 +81,7 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
     shape = _shape(chain, x)
     planes = 1
     for size in x.shape[:-2]:
-        hint = torch_private.size_hint(size)
+        hint = size_hint(size)
         if hint is None:
             return Reject(Reason.COST, "its batch depends on data: nothing can be timed", pool)
         planes *= hint
@@ -104,12 +104,12 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
     )
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, every))
-    verdict = own_kernels.verdict(choice, pool)
+    verdict = kernel_gate.verdict(choice, pool)
     if isinstance(verdict, Reject):
         return verdict
     if choice.candidate != REFERENCE:
         given = shape, problem.before, problem.behind, choice.candidate, x.device
-        obstacle = own_kernels.compiled("pool", partial(prepare, *given), pool)
+        obstacle = kernel_gate.compiled("pool", partial(prepare, *given), pool)
         if obstacle is not None:
             return obstacle
     site.notes.update(chain=chain, patch=choice.candidate)

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from fusepass.capture.select import ARM, BRANCH, Branch, arm_of, select
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.effects import is_random, written_nodes
-from fusepass.graph.same_value import node_pairs
-from fusepass.graph.totality import partial_reason
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select
+from fusepass.graph.dataflow.effects import is_random, written_nodes
+from fusepass.graph.dataflow.value_numbering import node_pairs
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site

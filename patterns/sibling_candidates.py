@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import evaluate
-from fusepass.kernels import sibling_gemms as kernel
-from fusepass.kernels.gemm_tiles import Tile, shared_memory
-from fusepass.kernels.gemm_unfused import unfused
+from fusepass.fusion.kernel_ir.epilogue import evaluate
+from fusepass.kernels.gemm import sibling_gemms as kernel
+from fusepass.kernels.gemm.baseline import unfused
+from fusepass.kernels.gemm.tiles import Tile, shared_memory
 from fusepass.tune import INDUCTOR, Candidate, SiblingProblem
 
 # Microseconds that count against us for each product but one. Launches behind one another are timed

@@ -20,21 +20,21 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import torch_private
-from fusepass.graph.gemm import is_gemm
-from fusepass.graph.region import Region
-from fusepass.graph.saved import bound_on_saved_bytes
-from fusepass.graph.sibling_gemms import Siblings, siblings_of
-from fusepass.kernels import sibling_gemms as kernel
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.gemm.gemm import is_gemm
+from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.gemm.siblings import Siblings, siblings_of
+from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.kernels.gemm import sibling_gemms as kernel
 from fusepass.patterns import sibling_candidates
 from fusepass.patterns.sibling_candidates import candidates
 from fusepass.report.decision import Reason
-from fusepass.rewrite import own_kernels
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
-from fusepass.rewrite.provenance import inherit
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import REFERENCE, SiblingProblem, choose
-from fusepass.tune.known_peaks import memory_of_device
+from fusepass.tune.device.peaks import memory_of_device
 
 SIBLINGS = "sibling_gemms"
 _ENOUGH = 512  # tiles of 128 x 128: several for each multiprocessor, which one launch helps nothing
@@ -56,7 +56,7 @@ def _check(site: Site) -> Accept | Reject:
     if found is None:
         return Reject(Reason.FLAVOUR, "no other product of its operand can be made here", first)
     seen |= {node for region in found.regions for node in region.nodes}
-    nowhere = own_kernels.refused(found.x.device, site.options, first)
+    nowhere = kernel_gate.refused(found.x.device, site.options, first)
     if nowhere is not None:
         return nowhere
     if written_before(site, found.regions[-1].nodes[0]):
@@ -66,7 +66,7 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.COST, problem, first)
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, every))
-    verdict = own_kernels.verdict(choice, first)
+    verdict = kernel_gate.verdict(choice, first)
     if isinstance(verdict, Accept):
         site.notes.update(siblings=found, tile=choice.candidate)
         text = f"{len(found.regions)} products of one operand in one launch, {verdict.text}"
@@ -84,8 +84,8 @@ def _takes(region: Region) -> bool:
 def _problem(found: Siblings) -> SiblingProblem | str:
     """What is to be computed, as the tuner sees it, or why it is not asked."""
     x, weights = found.x, found.weights
-    m, k, apart = (torch_private.size_hint(size) for size in (*x.shape, x.stride(0)))
-    widths = [torch_private.size_hint(weight.shape[1]) for weight in weights]
+    m, k, apart = (size_hint(size) for size in (*x.shape, x.stride(0)))
+    widths = [size_hint(weight.shape[1]) for weight in weights]
     if m is None or k is None or apart is None or None in widths:
         return "its sizes depend on data: nothing can be timed"
     known = [width or 0 for width in widths]
@@ -93,7 +93,7 @@ def _problem(found: Siblings) -> SiblingProblem | str:
         return "a product is empty"
     if -(-m // 128) * sum(-(-width // 128) for width in known) > _ENOUGH:
         return "each product has tiles enough for the device"
-    down, across = (torch_private.size_hint(size) or 0 for size in weights[0].stride())
+    down, across = (size_hint(size) or 0 for size in weights[0].stride())
     return SiblingProblem(
         op="sibling_gemms",
         activation="",

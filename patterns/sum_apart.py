@@ -18,10 +18,10 @@ from functools import partial
 import torch
 from torch import Tensor, fx
 
-from fusepass.graph.epilogue import Epilogue
-from fusepass.graph.own_sums import made_by_inductor
-from fusepass.kernels.gemm_unfused import behind
-from fusepass.rewrite.provenance import inherit
+from fusepass.fusion.gemm.one_row import made_by_inductor
+from fusepass.fusion.kernel_ir.epilogue import Epilogue
+from fusepass.kernels.gemm.baseline import behind
+from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.tune import Candidate
 
 NAME = "the sum apart"

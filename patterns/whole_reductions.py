@@ -24,12 +24,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, fx
 
-from fusepass.graph import reductions
-from fusepass.graph.reductions import VARIANCES, count_of, value_of
+from fusepass.fusion.pointwise import inductor_reductions
+from fusepass.fusion.pointwise.inductor_reductions import VARIANCES, count_of, value_of
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
-from fusepass.torch_private.reductions import (
+from fusepass.torch_private.inductor.reductions import (
     can_be_whole,
     is_reduction_parted,
     reduction_of,
@@ -48,7 +48,7 @@ _PARTS, _TOGETHER = "split_reductions", "triton.cooperative_reductions"  # of In
 
 
 def _is_on_cuda(node: fx.Node) -> bool:
-    if not reductions.is_reduction(node) or reduction_of(node.target) != node.target:
+    if not inductor_reductions.is_reduction(node) or reduction_of(node.target) != node.target:
         return False
     x = value_of(node.args[0]) if isinstance(node.args[0], fx.Node) else None
     return isinstance(x, Tensor) and x.is_cuda
@@ -89,10 +89,10 @@ def _why_not(site: Site) -> str:
         return "another dtype, or no code of Inductor's"
     results = count_of(node)
     numbers = count_of(node.args[0]) // results
-    inner = results == 1 or reductions.is_inner(node)
+    inner = results == 1 or inductor_reductions.is_inner(node)
     if not is_reduction_parted(x.device, numbers, results, inner=inner):
         return "one kernel in any case"
-    if results == 1 and reductions.reads_a_reduction(node):
+    if results == 1 and inductor_reductions.reads_a_reduction(node):
         return "it is reduced further in the kernel that reduces it"
     return ""
 
@@ -101,10 +101,10 @@ def _limit(node: fx.Node, results: int) -> int:
     """How many numbers there may be for each result; 0 if it is better parted anyway."""
     variance = str(node.target) in VARIANCES and results < _OF_OTHER_CODE
     if results == 1:
-        return _OF_ONE if reductions.has_little_to_do(node) else _OF_ONE_WITH_MORE_TO_DO
-    if reductions.is_read_beside(node) or reductions.follows_another(node):
+        return _OF_ONE if inductor_reductions.has_little_to_do(node) else _OF_ONE_WITH_MORE_TO_DO
+    if inductor_reductions.is_read_beside(node) or inductor_reductions.follows_another(node):
         return _OF_VARIANCES_READ_BESIDE if variance else _OF_SEVERAL
-    if reductions.has_little_to_do(node):
+    if inductor_reductions.has_little_to_do(node):
         return _OF_VARIANCES if variance else _OF_SEVERAL
     return _WITH_MORE_TO_DO if results <= _WHERE_THERE_IS_MORE_TO_DO else 0
 
@@ -119,5 +119,5 @@ RULE = GraphRule(
     _check,
     _replace,
     summary="a reduction over few numbers is one kernel",
-    sources=(reductions,),
+    sources=(inductor_reductions,),
 )

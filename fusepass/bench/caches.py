@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fusepass.torch_private import clear_compilation_metrics, clear_inductor_caches
+from fusepass.torch_private.inductor.compile import clear_compilation_metrics, clear_inductor_caches
 
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "", "TRITON_CACHE_DIR": "triton"}
 

@@ -31,7 +31,7 @@ from fusepass.bench.variants import (
 )
 from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
-from fusepass.output_file import check_output
+from fusepass.report.output_path import check_output
 
 _Programs = list[tuple[Program, Source]]
 COMPILE_TIMES = ("both", "cold", "none")

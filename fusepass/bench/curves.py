@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fusepass.bench.records import CurveRecord, Distance
-from fusepass.error_rule import half_ulp
+from fusepass.numerics import half_ulp
 
 MOST = 2.0
 Curves = Sequence[Sequence[float]]

@@ -1,4 +1,4 @@
-"""The error rule (:mod:`fusepass.error_rule`) on the records of a benchmark."""
+"""The error rule (:mod:`fusepass.numerics`) on the records of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fusepass.bench.numerics import TensorError
 from fusepass.bench.records import ErrorRecord
-from fusepass.error_rule import error_bound, passes
+from fusepass.numerics import error_bound, passes
 
 
 def judge(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fusepass.bench.records import GraphFacts
-from fusepass.torch_private import compilation_metrics
+from fusepass.torch_private.inductor.compile import compilation_metrics
 
 # The name under which Dynamo's frame evaluation shows each compiled frame to the profiler.
 REGION = "Torch-Compiled Region"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fusepass.tune.device_name import cpu_name
+from fusepass.tune.device.names import cpu_name
 
 PACKAGES = ("fusepass", "torch", "triton", "transformers", "networkx", "numpy")
 _QUERY = ("driver_version", "power.limit", "clocks.sm", "clocks.mem", "temperature.gpu")

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from fusepass.error_rule import half_ulp, is_float, rms, rms_error, to_double
+from fusepass.numerics import half_ulp, is_float, rms, rms_error, to_double
 
 
 class TensorError(TypedDict):

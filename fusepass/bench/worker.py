@@ -39,7 +39,7 @@ from fusepass.bench.session import (
 from fusepass.bench.training import curves, exact_curves
 from fusepass.bench.variants import Variant, apply
 from fusepass.errors import BenchError
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 
 GRAD_MODES = ("no-grad", "inference", "grad")
 _SEED = 2026

@@ -12,15 +12,14 @@ from typing import Any
 
 from torch import fx
 
-from fusepass import said_once
-from fusepass.capture.frame import any_frame_of
-from fusepass.capture.position import position, users_location
+from fusepass.capture.frame_state import any_frame_of
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.source_position import position, users_location
 from fusepass.errors import DtypeOfTrace
-from fusepass.graph.canonical import op_name, tensor_value
-from fusepass.report import log
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.report import log, warn_once
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.recorded import break_graph
+from fusepass.torch_private.dynamo.recorded_calls import break_graph
 
 _WHAT = "torch.compile assumes another dtype for a result than eager mode gives it"
 _HINTS = ["Give both tensors the same dtype: `torch.normal(mean, deviation.to(mean.dtype))`."]
@@ -46,7 +45,7 @@ def on_recorded(translator: Any, node: fx.Node) -> None:
         raise Refusal(Reason.DTYPE_MISMATCH, text)
     place = users_location(translator)
     if translator.one_graph or translator.error_on_graph_break:
-        said_once.warn(DtypeOfTrace(f"{place[0]}:{place[1]}", text), stacklevel=2)
+        warn_once.warn(DtypeOfTrace(f"{place[0]}:{place[1]}", text), stacklevel=2)
         return
     decision = Decision(
         *(Station.CAPTURE, "dtype_of_normal", Outcome.REJECTED, Reason.INDUCTOR_FAULT),

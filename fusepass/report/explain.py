@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from fusepass import torch_private
 from fusepass.errors import NoReport, NotAProgram
 from fusepass.report import log
 from fusepass.report.decision import in_short
+from fusepass.report.host_syncs.remaining import left, looking
 from fusepass.report.one_compile import chain_of, compiled_once, found_for, target_of
 from fusepass.report.report import Report, report_of
 from fusepass.report.restore import everything_restored
-from fusepass.waits.left import left, looking
+from fusepass.torch_private.dynamo.compile_state import code_of, compiled_in_place
 
 
 def last_report(compiled: Any) -> Report:
@@ -27,8 +27,8 @@ def last_report(compiled: Any) -> Report:
     Raises:
         NoReport: it has not been called yet, or is not fusepass's.
     """
-    compiled = torch_private.compiled_in_place(compiled) or compiled
-    found = log.find(chain_of(compiled), torch_private.code_of(target_of(compiled)))
+    compiled = compiled_in_place(compiled) or compiled
+    found = log.find(chain_of(compiled), code_of(target_of(compiled)))
     if found is None or not (found.graphs or found.kept or found.breaks):
         raise NoReport(getattr(compiled, "__name__", type(compiled).__name__))
     return report_of(found)
@@ -89,7 +89,7 @@ def was_compiled_with_fusepass(fn: Any) -> bool:
     """Whether a callable came from torch.compile for fusepass (or an equal of it)."""
     from fusepass.backend import fusepass
 
-    chain = chain_of(torch_private.compiled_in_place(fn) or fn)
+    chain = chain_of(compiled_in_place(fn) or fn)
     return any(link is fusepass for link in chain)
 
 

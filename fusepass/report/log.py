@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusepass.report import artifact
+from fusepass.report import cached_decisions
 from fusepass.report.decision import Decision, Reason, Station
-from fusepass.torch_private.stops import why_broken
+from fusepass.torch_private.dynamo.errors.stop_reasons import why_broken
 
 logger = logging.getLogger("fusepass")
 
@@ -292,7 +292,7 @@ def _listen(record: GraphRecord) -> None:
     with _lock:
         if _open is None or _open[0] is not record:
             _settle()
-            _open = (record, artifact.snapshot())
+            _open = (record, cached_decisions.snapshot())
 
 
 def _settle() -> None:
@@ -302,7 +302,7 @@ def _settle() -> None:
         if _open is not None:
             record, before = _open
             _open = None
-            record.decisions += record.news(artifact.decisions_since(before))
+            record.decisions += record.news(cached_decisions.decisions_since(before))
 
 
 def _summarise(record: GraphRecord) -> None:

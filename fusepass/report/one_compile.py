@@ -9,8 +9,19 @@ from typing import Any
 
 import torch
 
-from fusepass import torch_private
 from fusepass.report import log
+from fusepass.torch_private.dynamo.compile_state import (
+    backend_of,
+    compile_wrapper_arguments,
+    compiled_in_place,
+    compiler_chain,
+    dynamic_shapes_unlearned,
+    forget_compiled_for,
+    original_callable,
+    room_for_recompiles,
+    trace_skipped_again,
+    without_compile_in_place,
+)
 
 
 @contextlib.contextmanager
@@ -35,17 +46,17 @@ def compiled_once(fn: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def as_if_first(target: Any, backend: Any) -> Iterator[None]:
     """Compiles for ``backend`` inside find nothing learnt before, and leave nothing behind."""
-    torch_private.trace_skipped_again()
+    trace_skipped_again()
     with (
-        torch_private.without_compile_in_place(target),
-        torch_private.dynamic_shapes_unlearned(),
-        torch_private.room_for_recompiles(),
+        without_compile_in_place(target),
+        dynamic_shapes_unlearned(),
+        room_for_recompiles(),
         log.trial(),
     ):
         try:
             yield
         finally:
-            torch_private.forget_compiled_for(backend)
+            forget_compiled_for(backend)
 
 
 def found_for(compiled: Any) -> log.CompileLog:
@@ -55,18 +66,18 @@ def found_for(compiled: Any) -> log.CompileLog:
 
 def target_of(fn: Any) -> Any:
     """The function or module the user wrote."""
-    return torch_private.original_callable(fn)
+    return original_callable(fn)
 
 
 def chain_of(compiled: Any) -> list[Any]:
     """The callables from what torch.compile returned to the backend."""
-    return list(torch_private.compiler_chain(torch_private.backend_of(compiled)))
+    return list(compiler_chain(backend_of(compiled)))
 
 
 def _arguments(fn: Any) -> tuple[str | None, dict[str, Any], bool | None]:
     """``mode``, ``options`` and ``dynamic`` a callable was compiled with."""
-    compiled = torch_private.compiled_in_place(fn) or fn
-    given = [torch_private.compile_wrapper_arguments(link) for link in chain_of(compiled)]
+    compiled = compiled_in_place(fn) or fn
+    given = [compile_wrapper_arguments(link) for link in chain_of(compiled)]
     mode = next((m for m, _, _ in given if m is not None), None)
     options: Any = next((o for _, o, _ in given if o), {})
     return mode, options, next((d for _, _, d in given if d is not None), None)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from fusepass.report.decision import Decision, Outcome, Station
+from fusepass.report.host_syncs.result import Sync
 from fusepass.report.log import CompileLog
 from fusepass.report.short_path import short_path
 from fusepass.report.version import VERSION
-from fusepass.waits.result import Sync
 
 
 @dataclass(frozen=True)

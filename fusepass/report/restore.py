@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fusepass.report.users_code import (
+from fusepass.report.user_code import (
     functions_of,
     globals_stored,
     is_users_class,

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.graph.effects import written_nodes
+from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.options import Options
 from fusepass.rewrite.reject import Accept, Reject
 

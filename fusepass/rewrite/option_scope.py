@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fusepass import said_once
 from fusepass.errors import ArgumentType, OptionsChanged, UnknownOption
 from fusepass.options import SCOPES, Options, build, resolve
+from fusepass.report import warn_once
 
 
 def resolve_checked(mode: str | None = None, given: Mapping[str, Any] | None = None) -> Options:
@@ -43,7 +43,7 @@ def options(*misplaced: object, **given: Any) -> Iterator[Options]:
         UnknownOption, OptionType, OptionValue: as :func:`resolve_checked`, on entry.
         ArgumentType: an argument without a keyword, on entry.
     """
-    from fusepass.report import live
+    from fusepass.report import live_compiles
 
     for value in misplaced:
         expected = "keywords, as in fusepass.options(verify=False) or fusepass.options(**given)"
@@ -53,8 +53,8 @@ def options(*misplaced: object, **given: Any) -> Iterator[Options]:
     token = SCOPES.set((*SCOPES.get(), given))
     try:
         inside = resolve()
-        if inside != outside and live.anything_differs():
-            said_once.warn(OptionsChanged(), stacklevel=3)
+        if inside != outside and live_compiles.anything_differs():
+            warn_once.warn(OptionsChanged(), stacklevel=3)
         yield inside
     finally:
         SCOPES.reset(token)

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from fusepass import said_once
+from fusepass.default_rules import default_rules, graph_edits
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
-from fusepass.report import live
-from fusepass.rewrite import pattern_of_rule, validate
-from fusepass.rewrite.default_rules import default_rules, graph_edits
+from fusepass.report import live_compiles, warn_once
+from fusepass.rewrite import validate
+from fusepass.rewrite.match import from_rule
 from fusepass.rewrite.rule import Place, Rule
 
 ENTRY_POINT_GROUP = "fusepass_rules"
@@ -126,8 +126,8 @@ def _names() -> str:
 
 
 def _warn_if_late() -> None:
-    if live.anything_compiled():
-        said_once.warn(RulesChanged(), stacklevel=3)
+    if live_compiles.anything_compiled():
+        warn_once.warn(RulesChanged(), stacklevel=3)
 
 
 @functools.cache
@@ -157,4 +157,4 @@ def _rules_of(entry: EntryPoint) -> list[Rule]:
 def forget_packages() -> None:
     """Look for rules of installed packages again (tests)."""
     _from_packages.cache_clear()
-    pattern_of_rule.pattern_of.cache_clear()
+    from_rule.pattern_of.cache_clear()

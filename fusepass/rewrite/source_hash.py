@@ -8,25 +8,29 @@ module that is reachable every attribute counts that any reachable code names, o
 What has no stable text (a tensor in a closure, an object), and what reads by names that are made
 when it runs (``getattr``, ``eval``), makes the rule unhashable: caching is then bypassed rather
 than trusted.
+
+Which names a function's code holds: what it can read, if it reads by names written in it.
 """
 
 from __future__ import annotations
 
 import builtins
+import dis
 import enum
 import functools
 import hashlib
+import importlib.util
 import inspect
 import sys
 import types
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from fusepass import torch_private
 from fusepass.rewrite.rule import Rule
-from fusepass.rewrite.source_names import DYNAMIC, imports_of, is_dynamic, names_of
+from fusepass.torch_private.fx.graphs import function_of_operator, operator_name, source_of_kernel
 
 _PLAIN = (
     *(int, float, complex, bool, str, bytes, type(None), type(...)),
@@ -132,7 +136,7 @@ class _Reach:
             return self._function(value)
         if isinstance(value, enum.Enum):
             return f"{self.text(type(value))} {value.name} {self._all(vars(value))}"
-        if torch_private.operator_name(value) is not None:
+        if operator_name(value) is not None:
             return str(value)
         inner = _inner(value)
         if inner is not None:
@@ -272,7 +276,7 @@ def _is_versioned(value: Any) -> bool:
     if root == "fusepass" or root not in _OWN_VERSIONED or isinstance(value, torch.nn.Module):
         return False
     code = (type, types.FunctionType, types.BuiltinFunctionType)
-    if isinstance(value, code) or torch_private.operator_name(value) is not None:
+    if isinstance(value, code) or operator_name(value) is not None:
         return True
     kind = type(value)
     of_numpy = kind.__name__ in ("ufunc", "_ArrayFunctionDispatcher")
@@ -295,10 +299,10 @@ def _inner(value: Any) -> Any:
         return value.func
     if hasattr(value, "func") and hasattr(value, "keywords"):
         return (value.func, tuple(value.args), dict(value.keywords))
-    function = torch_private.function_of_operator(value)
+    function = function_of_operator(value)
     if function is not None:
         return function
-    source = torch_private.source_of_kernel(value)
+    source = source_of_kernel(value)
     if source is not None:
         return (source, value.fn)  # with the constants and kernels that it names
     return getattr(value, "__wrapped__", None)
@@ -311,3 +315,64 @@ def _owner(held: Any) -> Any:
     if any("__slots__" in vars(kind) for kind in type(held).__mro__):
         return held  # its values are nowhere to be listed
     return (type(held), getattr(held, "__dict__", ()))
+
+
+# Ways to read what no name in the code tells, as attributes or globals.
+DYNAMIC = frozenset(
+    (
+        *("__dict__", "__globals__", "__builtins__", "__closure__", "__getattribute__"),
+        *("__subclasses__", "__annotations__", "__code__", "__self__", "__import__"),
+        *("attrgetter", "methodcaller", "import_module", "getmembers", "getattr_static"),
+        *("f_globals", "f_locals", "format", "format_map"),
+    )
+)
+_BUILTINS = frozenset(
+    id(getattr(builtins, name))
+    for name in (
+        *("getattr", "hasattr", "vars", "dir", "globals", "locals", "eval", "exec", "compile"),
+        *("__import__", "open", "input", "breakpoint"),
+    )
+)
+_MODULES = frozenset(("importlib", "inspect", "gc", "ctypes", "pickle", "marshal", "runpy"))
+
+
+def is_dynamic(value: Any) -> bool:
+    """Whether a value reads what the names in the code that uses it do not tell."""
+    if id(value) in _BUILTINS:
+        return True
+    if isinstance(value, types.ModuleType):
+        return value.__name__.split(".")[0] in _MODULES
+    home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if home in ("operator", "_operator"):
+        return name in DYNAMIC or type(value).__qualname__ in DYNAMIC
+    return isinstance(home, str) and callable(value) and home.split(".")[0] in _MODULES
+
+
+def names_of(code: types.CodeType) -> set[str]:
+    """Globals and attributes that code and the functions nested in it name."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    names = set(code.co_names).union(*map(names_of, inner))
+    if any(step.opname == "MATCH_CLASS" for step in dis.get_instructions(code)):
+        tuples = [c for c in code.co_consts if isinstance(c, tuple)]
+        names.update(c for held in tuples for c in held if isinstance(c, str))  # ``case C(a=x)``
+    return names
+
+
+def imports_of(
+    code: types.CodeType, scope: dict[str, Any]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Absolute names of the modules that code imports when it runs, and what it takes of each."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from imports_of(inner, scope)
+    before: list[Any] = []
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            level, wanted = before[-2:]  # put there by the two instructions in front
+            name = str(step.argval)
+            if level:
+                package = scope.get("__package__") or str(scope["__name__"]).rpartition(".")[0]
+                name = importlib.util.resolve_name("." * level + name, package)
+            yield name, wanted or ()
+        if step.opname != "EXTENDED_ARG":
+            before.append(step.argval)

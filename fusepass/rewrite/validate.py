@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from fusepass import torch_private
 from fusepass.errors import RuleError
-from fusepass.rewrite import trace
-from fusepass.rewrite.pattern import FLOATS
-from fusepass.rewrite.pattern_of_rule import parameter_names, pattern_of
+from fusepass.rewrite.match import trace
+from fusepass.rewrite.match.from_rule import parameter_names, pattern_of
+from fusepass.rewrite.match.pattern import FLOATS
+from fusepass.rewrite.match.trace import trace_fault
 from fusepass.rewrite.rule import Rule
-from fusepass.rewrite.trace_fault import trace_fault
+from fusepass.torch_private.fx.tracing import plain_fake_mode
 
 
 def validate(candidate: object) -> None:
@@ -112,7 +112,7 @@ def _check_replacement_takes(rule: Rule, names: tuple[str, ...]) -> None:
 
 def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
     """Run both sides on fake tensors like the example and compare what they return."""
-    mode = torch_private.plain_fake_mode()
+    mode = plain_fake_mode()
     sides = []
     for function, what in ((rule.pattern, "pattern"), (rule.replacement, "replacement")):
         fakes = [mode.from_tensor(v.detach()) if isinstance(v, torch.Tensor) else v for v in inputs]

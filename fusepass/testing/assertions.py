@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusepass import torch_private
 from fusepass.errors import ArgumentType, NoReport, NotAProgram, RewriteMismatch, UnknownRule
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Station
@@ -21,6 +20,12 @@ from fusepass.rewrite.registry import rule_names
 from fusepass.testing import oracle
 from fusepass.testing.observe import Observation, at_precision, observe
 from fusepass.testing.program_text import Text
+from fusepass.torch_private.dynamo.compile_state import (
+    dynamic_shapes_unlearned,
+    original_callable,
+    room_for_recompiles,
+)
+from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 _CALL = "def program(*args, **kwargs):\n    return pattern(*args, **kwargs)\n"
 
@@ -214,7 +219,7 @@ def _observed(
         raise NotAProgram(fn)
     # Here: otherwise it is what the program raised.
     resolve_checked(given={"codegen": codegen, **(options or {})})
-    target = torch_private.original_callable(fn)
+    target = original_callable(fn)
     text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
     try:
         compiled = torch.compile(
@@ -224,7 +229,7 @@ def _observed(
             options={"codegen": codegen, **(options or {})},
         )
         eager = _snapshot(target, target, args, kwargs)
-        with torch_private.room_for_recompiles(), torch_private.dynamic_shapes_unlearned():
+        with room_for_recompiles(), dynamic_shapes_unlearned():
             other = _snapshot(compiled, target, args, kwargs)
         try:
             report = last_report(compiled)
@@ -254,7 +259,7 @@ def _snapshot(call: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Tensor arguments, then parameters and buffers."""
-    leaves = [v for v in torch_private.tree_flatten((args, kwargs))[0] if isinstance(v, Tensor)]
+    leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, Tensor)]
     if isinstance(target, torch.nn.Module):
         leaves += [*target.parameters(), *target.buffers()]
     return leaves
@@ -277,8 +282,8 @@ def _copy(value: Any) -> Any:
 
 def _exactly(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observation:
     """The program in float64, on copies of its tensors."""
-    target = torch_private.original_callable(fn)
-    leaves, structure = torch_private.tree_flatten((args, kwargs))
+    target = original_callable(fn)
+    leaves, structure = tree_flatten((args, kwargs))
     places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
     state = []
     if isinstance(target, torch.nn.Module):
@@ -288,7 +293,7 @@ def _exactly(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observat
         changed = list(leaves)
         for place, tensor in zip(places, tensors, strict=False):
             changed[place] = tensor
-        a, k = torch_private.tree_unflatten(changed, structure)
+        a, k = tree_unflatten(changed, structure)
         if not state:
             return target(*a, **k)
         named = dict(zip(state, tensors[len(places) :], strict=True))

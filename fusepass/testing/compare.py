@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusepass import torch_private
-from fusepass.torch_private.tensor_kinds import wrapped
+from fusepass.torch_private.fx.graphs import storage_key
+from fusepass.torch_private.fx.tensor_kinds import wrapped
 
 
 class Difference(AssertionError):
@@ -179,7 +179,7 @@ def sharing(*values: Any) -> dict[str, list[int]]:
     every = list(tensors(values))
     kinds = {
         "objects": [id(tensor) for tensor in every],
-        "storages": [torch_private.storage_key(_innermost(tensor)) for tensor in every],
+        "storages": [storage_key(_innermost(tensor)) for tensor in every],
         "containers": [id(container) for container in containers(values)],
     }
     return {name: [ids.index(one) for one in ids] for name, ids in kinds.items()}

@@ -8,9 +8,9 @@ from typing import Any
 
 from fusepass.errors import HostSyncs, UnknownSyncKind
 from fusepass.report.explain import was_compiled_with_fusepass
-from fusepass.waits.kinds import Kind
-from fusepass.waits.listing import listed
-from fusepass.waits.result import Sync, table
+from fusepass.report.host_syncs.api import listed
+from fusepass.report.host_syncs.kinds import Kind
+from fusepass.report.host_syncs.result import Sync, table
 
 
 def assert_no_syncs(

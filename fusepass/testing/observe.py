@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fusepass import torch_private
+from fusepass.torch_private.fx.graphs import storage_key, tree_flatten
 
 Program = Callable[..., Any]
 _CONTEXTS = {"": torch.enable_grad, "inference": torch.inference_mode, "no_grad": torch.no_grad}
@@ -55,10 +55,10 @@ def observe(
             returned = program(*inputs)
     except Exception as error:  # noqa: BLE001 - programs raise what they like; it is compared
         return Observation(error=error)
-    outputs = tuple(torch_private.tree_flatten(returned)[0])
+    outputs = tuple(tree_flatten(returned)[0])
     found = gradients(outputs, inputs) if backward and not called else None
     seen = [value for value in (*outputs, *inputs) if isinstance(value, Tensor)]
-    storages = [torch_private.storage_key(value) for value in seen]
+    storages = [storage_key(value) for value in seen]
     objects = [id(value) for value in seen]
     sharing = tuple(tuple(ids.index(one) for one in ids) for ids in (storages, objects))
     return Observation(outputs, tuple(inputs), found, (sharing[0], sharing[1]))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusepass.error_rule import error_bound, half_ulp, is_float, rms, to_double
+from fusepass.numerics import error_bound, half_ulp, is_float, rms, to_double
 from fusepass.testing.inputs import Values
 from fusepass.testing.observe import Observation
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusepass.report.users_code import is_users_file
+from fusepass.report.user_code import is_users_file
 from fusepass.rewrite.rule import Rule
 from fusepass.testing.program_text import literal
 

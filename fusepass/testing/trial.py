@@ -13,12 +13,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from fusepass import torch_private
-from fusepass.error_rule import rms
 from fusepass.errors import NoReport, RewriteFault
+from fusepass.numerics import rms
 from fusepass.report.decision import Outcome
 from fusepass.report.explain import last_report
-from fusepass.rewrite.pattern_of_rule import pattern_of
+from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.registry import active_rules, rules
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import oracle
@@ -29,6 +28,7 @@ from fusepass.testing.observe import Observation, at_precision, observe
 from fusepass.testing.oracle import Difference
 from fusepass.testing.program_text import Text, source_of
 from fusepass.testing.space import FLOATS, Space
+from fusepass.torch_private.fx.tracing import guards_not_timed
 
 CODEGEN = {"before": "eager", "after": "eager-decomposed"}
 _SINGLE_TO_DOUBLE = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
@@ -265,7 +265,7 @@ def in_force(rule: Rule) -> Iterator[None]:
         warnings.simplefilter("ignore")
         known = any(one is rule for one in active_rules())
         scope = contextlib.nullcontext() if known else rules(rule)
-        with scope, torch_private.guards_not_timed():
+        with scope, guards_not_timed():
             if rule.place == "after":  # all are traced for each dtype once in a process
                 for one in active_rules("after"):
                     for dtype in FLOATS:

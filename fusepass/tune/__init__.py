@@ -7,19 +7,16 @@ of it for users.
 
 from __future__ import annotations
 
-from fusepass.tune.cat_problem import CatProblem
-from fusepass.tune.conv_problem import ConvProblem
-from fusepass.tune.conv_region_problem import ConvRegionProblem
+from fusepass.tune.cost_model import Rates
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
-from fusepass.tune.depthwise_problem import DepthwiseProblem
-from fusepass.tune.maintain import import_choices, prune
-from fusepass.tune.model import Rates
-from fusepass.tune.normed_problem import NormedProblem
-from fusepass.tune.pool_problem import PoolProblem
-from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
-from fusepass.tune.region_problem import RegionProblem
-from fusepass.tune.sibling_problem import SiblingProblem
+from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.problems.conv import ConvProblem, ConvRegionProblem, DepthwiseProblem
+from fusepass.tune.problems.gemm import RegionProblem
+from fusepass.tune.problems.normed_gemms import NormedProblem
+from fusepass.tune.problems.pool import CatProblem, PoolProblem
+from fusepass.tune.problems.sibling_gemms import SiblingProblem
 from fusepass.tune.table import Entry
+from fusepass.tune.table_edits import import_choices, prune
 
 __all__ = [
     "INDUCTOR",

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fusepass import torch_private
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
-from fusepass.tune import model, timing
-from fusepass.tune.as_exact import as_exact
-from fusepass.tune.device_name import device_name
-from fusepass.tune.problem import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.torch_private.inductor import lowering
+from fusepass.torch_private.inductor.compile import mode_config
+from fusepass.tune import cost_model, timing
+from fusepass.tune.device.names import device_name
+from fusepass.tune.parallel_compile import compiled_side_by_side
+from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.progress import shown
-from fusepass.tune.side_by_side import compiled_side_by_side
 from fusepass.tune.table import Entry, Table, open_table
+from fusepass.tune.tf32_accuracy import as_exact
 
 logger = logging.getLogger("fusepass")
 
@@ -144,7 +145,7 @@ def measure(
         Exception: the first candidate, the baseline, failed.
     """
     plain = torch.autocast("cuda", enabled=False)
-    with torch_private.real_tensors(), plain, torch.cuda.device(problem.device):
+    with lowering.real_tensors(), plain, torch.cuda.device(problem.device):
         inputs = timing.make_inputs(problem)
         if not mode.startswith("max-autotune"):
             compiled_side_by_side(candidates, inputs, problem.device)
@@ -180,9 +181,9 @@ def _call(
     if candidate.generated or (candidate.name == INDUCTOR and autotuned):
         present = [one for one in inputs if one is not None]
         rest = [None] * (len(inputs) - len(present))
-        patches = torch_private.mode_config("max-autotune-no-cudagraphs") if autotuned else {}
+        patches = mode_config("max-autotune-no-cudagraphs") if autotuned else {}
         run = candidate.traced or candidate.run
-        return torch_private.compile_region(lambda *a: run(*a, *rest), present, patches)
+        return lowering.compile_region(lambda *a: run(*a, *rest), present, patches)
     return lambda: candidate.run(*inputs)
 
 
@@ -240,8 +241,8 @@ def winner(samples: timing.Samples) -> str:
 
 
 def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:
-    rates = model.RATES.get(torch.cuda.get_device_name(problem.device))
-    if rates is None or not model.applies_to(problem):
+    rates = cost_model.RATES.get(torch.cuda.get_device_name(problem.device))
+    if rates is None or not cost_model.applies_to(problem):
         return _left(f"nothing is known about this device beforehand; {why_not_timed}")
     asked = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
     times = {name: time for name, time in asked.items() if time is not None}

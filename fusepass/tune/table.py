@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fusepass.errors import ChoicesUnusable
-from fusepass.tune.kept_file import KeptFile
+from fusepass.tune.shared_file import KeptFile
 
 SCHEMA = 1
 _SHIPPED = Path(__file__).parent / "shipped"

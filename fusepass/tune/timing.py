@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusepass import torch_private
-from fusepass.tune.problem import Problem
+from fusepass.torch_private.inductor.lowering import keep_device_busy
+from fusepass.tune.problems.base import Problem
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 SMALLEST_GAIN = 0.01
@@ -151,7 +151,7 @@ def _run_rounds(
     names = list(calls)
     pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
     if host:
-        torch_private.keep_device_busy(int(host * count * _CYCLES_PER_MICROSECOND))
+        keep_device_busy(int(host * count * _CYCLES_PER_MICROSECOND))
     began = time.perf_counter()
     for turn in range(count):
         for offset in range(len(names)):

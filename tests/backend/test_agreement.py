@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusepass.agreement import agree
+from fusepass.numerics import agree
 
 
 def test_agreement() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusepass import torch_private
+from fusepass.torch_private.inductor.host_outputs import host_output_config
 
 WITH_GRAPHS = {"triton.cudagraphs": True}
 
@@ -69,7 +69,7 @@ def test_what_would_move(
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)  # fake tensors need no GPU
     gm = captured(program, *given)
     expected = {"graph_partition": False} if moved else {}
-    assert torch_private.host_output_config(gm, WITH_GRAPHS) == expected
-    assert torch_private.host_output_config(gm, {}) == {}
+    assert host_output_config(gm, WITH_GRAPHS) == expected
+    assert host_output_config(gm, {}) == {}
     with torch._inductor.config.patch({"triton.cudagraphs": True}):
-        assert torch_private.host_output_config(gm, {}) == expected
+        assert host_output_config(gm, {}) == expected

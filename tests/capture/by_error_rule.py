@@ -1,6 +1,6 @@
 """One function in eager and compiled, where sums may be taken in another order.
 
-Floating-point results and gradients are held to the error rule (fusepass/error_rule.py), over all
+Floating-point results and gradients are held to the error rule (fusepass/numerics.py), over all
 calls together; everything else that a caller can see is compared as it is: exceptions, dtypes,
 strides, which memory is written, integers to the last bit.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 import fusepass
 import fusepass.backend
-from fusepass.error_rule import error_bound, half_ulp, is_float, passes, rms, rms_error, to_double
+from fusepass.numerics import error_bound, half_ulp, is_float, passes, rms, rms_error, to_double
 from fusepass.testing.compare import tensors
 
 from .harness import Seen, call

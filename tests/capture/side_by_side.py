@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 import fusepass
 import fusepass.backend
-from fusepass.graph.canonical import op_name
+from fusepass.graph.ops.op_names import op_name
 from fusepass.testing.compare import tensors
 
 from .harness import assert_same_call, call

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import fusepass
 from fusepass.errors import DtypeOfTrace
-from fusepass.torch_private import torch_version
+from fusepass.torch_private.versions import torch_version
 
 LOC, SCALE = torch.zeros(8).half(), torch.ones(8)
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from fusepass import torch_private
-from fusepass.capture.read_back import items_tested
-from fusepass.capture.scalar_predicate import comes_from_items, is_of_unknown_numbers
-from fusepass.capture.sink_message import only_in_messages
+from fusepass.capture.effects.raise_operands import only_in_messages
+from fusepass.capture.scalars.item_hooks import items_tested
+from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_of_unknown_numbers
 from fusepass.errors import CaptureFault
+from fusepass.torch_private.dynamo import stack
 
 from .side_by_side import side_by_side
 
@@ -62,7 +62,7 @@ def test_which_numbers_a_condition_is_made_of(
     visits: list[fx.Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, *_, last = ladder()
-    monkeypatch.setattr(torch_private, "number_on_top", lambda translator: last)
+    monkeypatch.setattr(stack, "number_on_top", lambda translator: last)
     frame: Any = SimpleNamespace(items={number: None})
     assert items_tested(None, frame) == (number,)
     assert visits

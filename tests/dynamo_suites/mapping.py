@@ -17,7 +17,8 @@ from torch._dynamo import eval_frame, testing
 from torch._dynamo.repro.after_dynamo import wrap_backend_debug
 from torch.testing._internal import common_utils
 
-from fusepass import error_bases, errors
+from fusepass import errors
+from fusepass import errors as fusepass_errors
 from fusepass.backend import fusepass
 
 MAPPED = {
@@ -144,6 +145,6 @@ for case in (common_utils.TestCase, torch._dynamo.test_case.TestCase):
         if case is common_utils.TestCase or f"assert{assertion}" in vars(case):
             let_counts_differ(case, f"assert{assertion}")
 for value in list(vars(errors).values()):
-    warns = isinstance(value, type) and issubclass(value, error_bases.FusepassWarning)
-    if warns and value is not error_bases.FusepassWarning and "__init__" in vars(value):
+    warns = isinstance(value, type) and issubclass(value, fusepass_errors.FusepassWarning)
+    if warns and value is not fusepass_errors.FusepassWarning and "__init__" in vars(value):
         note_warnings(value)

@@ -15,11 +15,12 @@ from torch import Tensor, fx
 from torch._dynamo.utils import counters
 
 import fusepass
-from fusepass import cache_check, errors
+from fusepass import errors
+from fusepass.inductor import cache_folder
+from fusepass.inductor.retry_without_rules import compiled_or_without_rules
 from fusepass.options import Options
-from fusepass.report import artifact
+from fusepass.report import cached_decisions
 from fusepass.report.log import GraphRecord
-from fusepass.second_try import compiled_or_without_rules
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -75,15 +76,15 @@ def test_checked_before_inductor_runs_only(
 
 
 def test_writable_folder_is_left_alone(cache_dir: Path) -> None:
-    cache_check.ensure_writable()
+    cache_folder.ensure_writable()
     assert os.environ[VARIABLE] == str(cache_dir)
     assert list(cache_dir.iterdir()) == []
 
 
 def test_folder_is_asked_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache_check.ensure_writable()
-    monkeypatch.setattr(cache_check.tempfile, "TemporaryFile", None)  # would raise when called
-    cache_check.ensure_writable()
+    cache_folder.ensure_writable()
+    monkeypatch.setattr(cache_folder.tempfile, "TemporaryFile", None)  # would raise when called
+    cache_folder.ensure_writable()
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs Linux's read-only /sys")
@@ -125,10 +126,10 @@ def test_artifact_of_another_version_is_told_from_ours(
     cache_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A report inside a cached graph that this version cannot read costs the lines, no more."""
-    before = artifact.snapshot()
+    before = cached_decisions.snapshot()
     for text in ("not json", '[{"station": "moon"}]', '{"a": 1}', "[3]"):
-        counters["inductor"][artifact._PREFIX + text] += 1
-    assert artifact.decisions_since(before) == []
+        counters["inductor"][cached_decisions._PREFIX + text] += 1
+    assert cached_decisions.decisions_since(before) == []
     assert caplog.text.count("cannot read") == 4
 
 
@@ -177,12 +178,12 @@ def test_damaged_code_is_named_and_compiled_elsewhere(cache_dir: Path, tmp_path:
 
 
 def test_what_names_no_file_of_the_folder_is_not_blamed_on_it(cache_dir: Path) -> None:
-    assert cache_check.blamed(ValueError("no such loop")) is None
-    assert cache_check.blamed(ValueError(f"{cache_dir}")) is None
+    assert cache_folder.blamed(ValueError("no such loop")) is None
+    assert cache_folder.blamed(ValueError(f"{cache_dir}")) is None
     inner = OSError(f"{cache_dir}/ab/cdef.so: file too short")
     outer = RuntimeError("InductorError")
     outer.__cause__ = inner
-    said = cache_check.blamed(outer)
+    said = cache_folder.blamed(outer)
     assert isinstance(said, errors.CacheDamaged)
     assert said.path == f"{cache_dir}/ab/cdef.so"
 
@@ -192,20 +193,20 @@ def test_empty_module_is_named(cache_dir: Path) -> None:
     module.__file__ = f"{cache_dir}/ab/cdef.py"
     with pytest.raises(AttributeError) as caught:
         module.call  # noqa: B018 - what Inductor asks a generated module for
-    said = cache_check.blamed(caught.value)
+    said = cache_folder.blamed(caught.value)
     assert isinstance(said, errors.CacheDamaged)
     assert said.path == f"{cache_dir}/ab/cdef.py"
 
 
 def test_full_disk_is_no_damage(cache_dir: Path) -> None:
     full = OSError(28, "No space left on device", f"{cache_dir}/ab/cdef.cpp")
-    said = cache_check.blamed(full)
+    said = cache_folder.blamed(full)
     assert isinstance(said, errors.CacheUnusable)
     assert "No space left on device" in str(said)
 
 
 def test_folder_is_left_and_gone_back_to(cache_dir: Path) -> None:
-    go_back = cache_check.leave_folder()
+    go_back = cache_folder.leave_folder()
     assert os.environ[VARIABLE] != str(cache_dir)
     go_back()
     assert os.environ[VARIABLE] == str(cache_dir)

@@ -13,11 +13,12 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import TensorVariable
 
 import fusepass
-from fusepass import errors, torch_private
+from fusepass import errors
 from fusepass.backend import fusepass as fusepass_backend
-from fusepass.capture import hooks
-from fusepass.torch_private import hooks as of_dynamo
+from fusepass.capture import dynamo_hooks
 from fusepass.torch_private import versions
+from fusepass.torch_private.dynamo import hooks as of_dynamo
+from fusepass.torch_private.versions import TESTED_TORCH, capture_supported, torch_version
 
 EAGER = {"codegen": "eager"}
 
@@ -29,9 +30,9 @@ def branch(x: Tensor) -> Tensor:
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """The answer is kept for the process: ask again in each test, and after it."""
-    hooks._supported.cache_clear()
+    dynamo_hooks._supported.cache_clear()
     yield
-    hooks._supported.cache_clear()
+    dynamo_hooks._supported.cache_clear()
 
 
 @pytest.fixture(params=["TESTED_TORCH", "TESTED_PYTHON"])
@@ -86,9 +87,9 @@ def test_program_without_branches_is_not_warned(unsupported: str) -> None:
 
 def test_this_pair_is_supported() -> None:
     """The tests run on versions that are listed; a new one is listed when they pass on it."""
-    assert torch_private.capture_supported()
-    low, high = torch_private.TESTED_TORCH
-    assert low <= torch_private.torch_version() <= high
+    assert capture_supported()
+    low, high = TESTED_TORCH
+    assert low <= torch_version() <= high
     assert fusepass.explain(branch, torch.ones(2)).graph_breaks == ()
 
 
@@ -102,14 +103,14 @@ def without(name: str) -> Callable[..., None]:
 @pytest.fixture(params=["hook_questions", "_hook_graphs"])
 def changed_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Capture is installed where Dynamo lacks what one of the hooks is put in front of."""
-    hooks.uninstall()
+    dynamo_hooks.uninstall()
     with monkeypatch.context() as patched:
         patched.setattr(of_dynamo, request.param, without("a name"))
         with pytest.warns(errors.UnsupportedVersion, match="KeyError: 'a name'"):
-            hooks.install(fusepass_backend)
+            dynamo_hooks.install(fusepass_backend)
     yield request.param
-    hooks.uninstall()
-    hooks.install(fusepass_backend)
+    dynamo_hooks.uninstall()
+    dynamo_hooks.install(fusepass_backend)
 
 
 def test_a_torch_without_what_capture_is_put_in_front_of(changed_torch: str) -> None:
@@ -126,7 +127,7 @@ def test_a_torch_without_what_capture_is_put_in_front_of(changed_torch: str) -> 
 def test_what_cannot_be_installed_leaves_no_hook(
     breaks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hooks.uninstall()
+    dynamo_hooks.uninstall()
     try:
         table = list(InstructionTranslatorBase.dispatch_table)
         method = vars(TensorVariable)["call_method"]
@@ -134,9 +135,9 @@ def test_what_cannot_be_installed_leaves_no_hook(
             warnings.simplefilter("ignore")
             if breaks:
                 patched.setattr(of_dynamo, "hook_failing_calls", without("a name"))
-            hooks.install(fusepass_backend)
+            dynamo_hooks.install(fusepass_backend)
         assert (vars(TensorVariable)["call_method"] is method) == breaks
         assert (list(InstructionTranslatorBase.dispatch_table) == table) == breaks
     finally:
-        hooks.uninstall()
-        hooks.install(fusepass_backend)
+        dynamo_hooks.uninstall()
+        dynamo_hooks.install(fusepass_backend)

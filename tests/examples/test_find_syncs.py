@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fusepass.waits import residence
+from fusepass.report.host_syncs import residence
 
 
 @pytest.fixture

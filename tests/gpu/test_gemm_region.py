@@ -15,17 +15,19 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import fusepass
-from fusepass import torch_private, tune
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels import gemm_source, gemm_tiles
-from fusepass.kernels.gemm_tiles import Tile, tiles
-from fusepass.kernels.gemm_unfused import complete
+from fusepass import tune
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm import tiles as gemm_tiles
+from fusepass.kernels.gemm import triton_source
+from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.tiles import Tile, tiles
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.patterns import gemm_region as rule
 from fusepass.patterns import sum_apart
+from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune.decide import Choice
-from tests.kernels.test_gemm_region import (
+from tests.kernels.gemm.test_op import (
     DTYPES,
     EPILOGUES,
     batches_of,
@@ -63,7 +65,7 @@ on_hopper = pytest.mark.skipif(
     reason="needs a Hopper device",
 )
 untested = pytest.mark.skipif(
-    not torch_private.kernel_calls_tested(), reason="not used with this version of torch"
+    not kernel_call.kernel_calls_tested(), reason="not used with this version of torch"
 )
 
 
@@ -212,9 +214,9 @@ def test_few_rows(name: str, tile: Tile) -> None:
 
 
 def test_weights_too_far_apart_for_one_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    near = gemm_source._PAIR.replace("(1 << 38)", "(1 << 1)")
-    assert near != gemm_source._PAIR
-    monkeypatch.setattr(gemm_source, "_PAIR", near)
+    near = triton_source._PAIR.replace("(1 << 38)", "(1 << 1)")
+    assert near != triton_source._PAIR
+    monkeypatch.setattr(triton_source, "_PAIR", near)
     kernel.kernel.cache_clear()
     try:
         for how in ("in order", "swapped"):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import Epilogue, parse
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import Tile, tiles
-from fusepass.kernels.gemm_unfused import complete
-from tests.kernels.test_gemm_region import EPILOGUES, exact_and_eager, within
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.tiles import Tile, tiles
+from tests.kernels.gemm.test_op import EPILOGUES, exact_and_eager, within
 
 pytestmark = pytest.mark.gpu
 GROUPS, CASES = 8, 50

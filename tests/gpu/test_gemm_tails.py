@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import Tile, is_hopper, on_hopper, tiles
-from tests.kernels.test_gemm_region import TAIL, exact_and_eager, far_out, parse, within
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.tiles import Tile, is_hopper, on_hopper, tiles
+from tests.kernels.gemm.test_op import TAIL, exact_and_eager, far_out, parse, within
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("tf32")]
 KINDS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

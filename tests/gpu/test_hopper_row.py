@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._inductor.utils import run_and_get_code
 
-from fusepass.error_rule import rms_error
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels import hopper_cuda_launch
-from fusepass.kernels.gemm_tiles import Tile, is_hopper, tiles
-from fusepass.kernels.hopper_cuda import Shape
-from fusepass.kernels.hopper_row import WIDEST
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.hopper import launch
+from fusepass.kernels.gemm.hopper.row_source import WIDEST
+from fusepass.kernels.gemm.hopper.tile_source import Shape
+from fusepass.kernels.gemm.tiles import Tile, is_hopper, tiles
+from fusepass.numerics import rms_error
 from fusepass.patterns import gemm_region as rule
-from fusepass.torch_private import nvrtc
+from fusepass.torch_private.cuda import nvrtc
 from fusepass.tune import Choice
 from tests.gpu.test_gemm_region import Mlp, agrees, applied, choices
-from tests.kernels.test_gemm_region import EPILOGUES
-from tests.kernels.test_hopper_cuda import operands_of
-from tests.kernels.test_hopper_stream import ALL_KINDS, STREAMED
+from tests.kernels.gemm.hopper.test_stream_source import ALL_KINDS, STREAMED
+from tests.kernels.gemm.hopper.test_tile_source import operands_of
+from tests.kernels.gemm.test_op import EPILOGUES
 
 __all__ = ["choices"]
 pytestmark = [
@@ -107,10 +107,10 @@ def test_one_that_begins_early_computes_the_same(tile: Tile) -> None:
     for n, k in ((72, 64), (8, 256), (520, 384), (9000, 512), (20000, 136), (4096, 4104)):
         x = torch.randn(tile.m, k, device="cuda", dtype=torch.bfloat16)
         weight = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t()
-        want = hopper_cuda_launch.launch(x, [weight], [], text, cut)
+        want = launch.launch(x, [weight], [], text, cut)
         for _ in range(3):
             early = replace(cut, early=True, leads=True)
-            got = hopper_cuda_launch.launch(x, [weight], [], text, early)
+            got = launch.launch(x, [weight], [], text, early)
             assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
 
 
@@ -147,15 +147,15 @@ def test_it_waits_for_what_is_in_front(
             given = kernel.arguments(x, weights, [], h, swiglu, (x, *weights), tile, 0)
             return lambda: made[(-(-hidden // tile.n),)](**given)
         assert not isinstance(tile.cuda, Shape)
-        cut = hopper_cuda_launch.numbers_of(replace(tile.cuda, leads=True))
+        cut = launch.numbers_of(replace(tile.cuda, leads=True))
         of = swiglu.text(), cut, "bfloat16", (hidden, k), (k, k), 0
-        fill = hopper_cuda_launch.filler(*of)
+        fill = launch.filler(*of)
         return lambda: fill(rows, x, gate, up, *h)
 
     assert behind.cuda is not None
     assert not isinstance(behind.cuda, Shape)
-    cut = hopper_cuda_launch.numbers_of(replace(behind.cuda, early=True))
-    fill = hopper_cuda_launch.filler(plain.text(), cut, "bfloat16", (n, hidden), (hidden,) * 2, 0)
+    cut = launch.numbers_of(replace(behind.cuda, early=True))
+    fill = launch.filler(plain.text(), cut, "bfloat16", (n, hidden), (hidden,) * 2, 0)
     one = runs(pair)
 
     def both() -> None:

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch._inductor.utils import run_and_get_code
 
 import fusepass
-from fusepass.error_rule import rms_error
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_tiles import Tile, is_hopper, tiles
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.tiles import Tile, is_hopper, tiles
+from fusepass.numerics import rms_error
 from fusepass.patterns import gemm_region as rule
 from fusepass.tune import Choice
 from tests.gpu.test_gemm_region import Mlp, agrees, applied, choices, within
-from tests.kernels.test_gemm_region import EPILOGUES, inputs
-from tests.kernels.test_hopper_cuda import operands_of
-from tests.kernels.test_hopper_stream import ALL_KINDS, STREAMED
+from tests.kernels.gemm.hopper.test_stream_source import ALL_KINDS, STREAMED
+from tests.kernels.gemm.hopper.test_tile_source import operands_of
+from tests.kernels.gemm.test_op import EPILOGUES, inputs
 
 __all__ = ["choices"]
 pytestmark = [

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass import torch_private, tune
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
-from fusepass.kernels import linear_activation as kernel
+from fusepass import tune
+from fusepass.kernels.gemm import cublaslt as kernel
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.options import Options
 from fusepass.patterns import gemm_region
 from fusepass.patterns import linear_activation as pattern
+from fusepass.torch_private.inductor import kernel_call
 
 pytestmark = pytest.mark.gpu
 
@@ -233,7 +234,7 @@ def test_one_choice_of_the_library_and_our_kernel(
     winner: str, choices: None, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both rules see the layer; the tuner is asked once for all three ways."""
-    if not torch_private.kernel_calls_tested():
+    if not kernel_call.kernel_calls_tested():
         pytest.skip("our kernel is not used with this version of torch")
     asked: list[list[str]] = []
 

@@ -13,11 +13,11 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import fusepass
-from fusepass import torch_private, tune
+from fusepass import tune
 from fusepass.errors import CandidateFailed
-from fusepass.kernels import gemm_region as gemm_kernel
-from fusepass.kernels import normed_gemms as normed_kernel
-from fusepass.kernels import text_behind
+from fusepass.inductor import device_proof
+from fusepass.kernels.gemm import normed_gemms as normed_kernel
+from fusepass.kernels.gemm import op as gemm_kernel
 from fusepass.patterns import (
     conv_region,
     conv_relu,
@@ -27,7 +27,7 @@ from fusepass.patterns import (
     pool,
     sibling_gemms,
 )
-from fusepass.rewrite import proof
+from fusepass.torch_private.inductor import kernel_call, lowering
 from fusepass.tune import Choice
 
 pytestmark = pytest.mark.gpu
@@ -38,7 +38,7 @@ CACHED = (gemm_kernel.inductor_kernel, normed_kernel.kernel)
 def untested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is known of this torch, and a kernel of ours is always chosen."""
     monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
-    for place in (torch_private, text_behind):
+    for place in (kernel_call,):
         monkeypatch.setattr(place, "kernel_calls_tested", lambda: False)
 
     def choose(problem: Any, options: Any, candidates: Any) -> Choice:
@@ -121,20 +121,20 @@ def test_kernels_are_used_once_they_were_seen_to_work(name: str, cache_dir: Path
     assert [d.outcome for d in decisions] == ["applied"], decisions
     table = tune.decide.table_for(given[0].device)
     trials = [entry.candidate for key, entry in table.entries.items() if key.startswith("trial ")]
-    assert trials == [proof.HOLDS]
+    assert trials == [device_proof.HOLDS]
     assert "kernel_launcher" not in codes[-1]
 
 
 def test_a_kernel_with_other_numbers_is_left_out(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled_region = torch_private.compile_region
+    compiled_region = lowering.compile_region
 
     def spoilt(function: Any, inputs: Any, patches: Any) -> Any:
         call = compiled_region(function, inputs, patches)
         return lambda: [one * 1.5 for one in call()]
 
-    monkeypatch.setattr(torch_private, "compile_region", spoilt)
+    monkeypatch.setattr(lowering, "compile_region", spoilt)
     program, shapes = PROGRAMS["gemm_epilogue"]
     given = drawn(shapes)
     compiled = torch.compile(program, backend="fusepass")

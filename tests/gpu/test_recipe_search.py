@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass import tune
-from fusepass.recipe_search import RULE
+from fusepass.inductor.settings_search import RULE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_alone]  # what looks hopeless at first is dropped
 

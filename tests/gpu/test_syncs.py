@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 import fusepass
+from fusepass.report.host_syncs.kinds import Kind
+from fusepass.report.host_syncs.result import Syncs
 from fusepass.report.restore import everything_restored
 from fusepass.testing import assert_no_syncs
-from fusepass.waits.kinds import Kind
-from fusepass.waits.result import Syncs
 
 from . import sync_programs, sync_truth
 

@@ -12,7 +12,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import rms, rms_error
+from fusepass.numerics import rms, rms_error
 
 pytestmark = pytest.mark.gpu
 RULE = "whole_reductions"

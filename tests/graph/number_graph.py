@@ -11,9 +11,9 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fusepass.graph.device_numbers import Kept, Number, replace_numbers
-from fusepass.graph.number import kind_of
-from fusepass.graph.number_uses import takes_any_number
+from fusepass.capture.scalars.call_table import takes_any_number
+from fusepass.capture.scalars.lowering import Kept, Number, replace_numbers
+from fusepass.capture.scalars.scalar import kind_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

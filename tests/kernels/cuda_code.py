@@ -22,22 +22,18 @@ import torch
 from torch import Tensor
 from torch._inductor import config
 
-from fusepass.error_rule import rms, rms_error
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
-from fusepass.graph.norm import Norm
-from fusepass.kernels import (
-    conv_region,
-    gemm_region,
-    normed_gemms,
-    sibling_gemms,
-    text_behind,
-)
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.norm import Norm
+from fusepass.inductor.settings_search import RECIPES, Recipe
+from fusepass.kernels.codegen import inductor_source
+from fusepass.kernels.conv import implicit_gemm
+from fusepass.kernels.gemm import normed_gemms, op, sibling_gemms
+from fusepass.numerics import rms, rms_error
 from fusepass.options import Options
 from fusepass.patterns import grouped_cat, whole_reductions
-from fusepass.recipe_search import RECIPES, Recipe
 from fusepass.report.decision import Station
-from fusepass.rewrite.driver import rewrite
-from fusepass.torch_private import nvrtc
+from fusepass.rewrite.apply.graph_rule_driver import rewrite
+from fusepass.torch_private.cuda import nvrtc
 from tests.kernels.pretended_device import believe_in_a_device, code_of, compiled_kernels, results
 
 RULE = whole_reductions.RULE.name
@@ -67,23 +63,23 @@ def _products(tile: str) -> tuple[Callable[..., Any], list[Tensor]]:
     m = {"row1": 1, "rows": 16}.get(tile[:4], 512)
 
     def program(x: Tensor, w: Tensor, row: Tensor, full: Tensor) -> list[Tensor]:
-        return gemm_region.OPERATOR(x, [w.t()], [row, full], BIASED.text(), tile)
+        return op.OPERATOR(x, [w.t()], [row, full], BIASED.text(), tile)
 
     return program, [noise(m, 256), noise(384, 256), noise(384), noise(m, 384)]
 
 
 def _convolution(x: Tensor, w: Tensor, row: Tensor) -> list[Tensor]:
     steps = [1, 1], [1, 1], [1, 1]
-    shape = conv_region.shape_of(x, w, *steps)
-    name = conv_region.name_of(conv_region.choices(shape)[0].name, *steps)
+    shape = implicit_gemm.shape_of(x, w, *steps)
+    name = implicit_gemm.name_of(implicit_gemm.choices(shape)[0].name, *steps)
     epilogue = Epilogue(1, (ROW,), (Step("add", ("%0", "%1")),), (Output("%2", NAMED),))
-    return conv_region.OPERATOR(x, [w], [row], epilogue.text(), name)
+    return implicit_gemm.OPERATOR(x, [w], [row], epilogue.text(), name)
 
 
 def _pair(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
-    tile = gemm_region.tiles(GATED)
+    tile = op.tiles(GATED)
     name = next(name for name, one in tile.items() if one.form == "grid")
-    return gemm_region.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), name)
+    return op.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), name)
 
 
 def _siblings(x: Tensor, w: Tensor, v: Tensor) -> list[Tensor]:
@@ -140,7 +136,7 @@ def generate() -> None:
 
 def launch() -> None:
     """Write name and code of each case as with the torch whose launchers were tested."""
-    vars(text_behind)["kernel_calls_tested"] = lambda: True
+    vars(inductor_source)["kernel_calls_tested"] = lambda: True
     for made in _codes():
         sys.stdout.write(json.dumps(made) + "\n")
 
@@ -148,7 +144,7 @@ def launch() -> None:
 def _codes() -> Iterator[tuple[str, str]]:
     believe_in_a_device()
     importlib.import_module("torch._inductor.lowering")  # else there is nothing to install in
-    for module in (conv_region, gemm_region, normed_gemms, sibling_gemms):
+    for module in (implicit_gemm, op, normed_gemms, sibling_gemms):
         module.install_lowering()
     for case in cases():
         yield case.name, code_of(case.program, case.given, varies=case.varies)
@@ -158,7 +154,7 @@ def call() -> None:
     """Write the code of a product by a kernel in CUDA C++, of known rows and of rows that vary."""
     believe_in_a_device()
     importlib.import_module("torch._inductor.lowering")
-    gemm_region.install_lowering()
+    op.install_lowering()
     for varies in (False, True):
         program, given = _products(JOINT)
         code = code_of(program, given, varies=varies)
@@ -170,19 +166,19 @@ def overlap() -> None:
     believe_in_a_device()
     importlib.import_module("torch._inductor.lowering")
     vars(nvrtc)["begins_early"] = lambda: True
-    for module in (gemm_region, normed_gemms):
+    for module in (op, normed_gemms):
         module.install_lowering()
-    ring = next(name for name, tile in gemm_region.tiles(PLAIN).items() if tile.form == "ring")
-    row = next(name for name, tile in gemm_region.tiles(GATED).items() if tile.form == "row")
+    ring = next(name for name, tile in op.tiles(PLAIN).items() if tile.form == "ring")
+    row = next(name for name, tile in op.tiles(GATED).items() if tile.form == "row")
     norm = Norm(1e-6)
     normed = normed_gemms.text_of(norm, [GATED])
     name = normed_gemms.choices(norm, [GATED])[0].name
 
     def second(hidden: Tensor, w: Tensor) -> list[Tensor]:
-        return gemm_region.OPERATOR(hidden, [w.t()], [], PLAIN.text(), ring)
+        return op.OPERATOR(hidden, [w.t()], [], PLAIN.text(), ring)
 
     def alone(x: Tensor, gain: Tensor, w: Tensor, v: Tensor, down: Tensor) -> list[Tensor]:
-        (hidden,) = gemm_region.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), row)
+        (hidden,) = op.OPERATOR(x, [w.t(), v.t()], [], GATED.text(), row)
         return second(hidden, down)
 
     def behind_a_norm(x: Tensor, gain: Tensor, w: Tensor, v: Tensor, down: Tensor) -> list[Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fusepass.graph.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
-from fusepass.graph.horizontal import Program
+from fusepass.fusion.kernel_ir.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.pointwise_program import Program
 
 DTYPES = ("float32", "float16", "bfloat16")
 TRUTHS = ("logical_not", "logical_and", "logical_or")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fusepass import torch_private
+from fusepass.torch_private.inductor import kernel_call
+from fusepass.torch_private.versions import torch_version
 from tests.kernels.cuda_code import cases
 from tests.kernels.interpreter import needs_triton
 
@@ -50,9 +51,9 @@ def test_each_call_becomes_one_launch_that_computes_the_same() -> None:
         assert called.count(".run(") == called.count("fusepass_") == 1, name
         (lines,) = kernels.values()
         assert lines > 100, name  # of PTX for sm_90
-        if not torch_private.kernel_calls_tested():
+        if not kernel_call.kernel_calls_tested():
             assert "torch_private" not in code, name  # as Inductor launches kernels of the user
-    if torch_private.torch_version() < (2, 13):
+    if torch_version() < (2, 13):
         return  # Triton 3.6 cannot loop in its interpreter with every numpy
     given = "\n".join(map(json.dumps, made))
     far = dict(_written("interpret", given, TRITON_INTERPRET="1"))

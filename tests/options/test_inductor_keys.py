@@ -11,8 +11,9 @@ from torch._inductor import config, list_mode_options
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import fusepass
-from fusepass import errors, hand_off
+from fusepass import errors
 from fusepass.options import MODES, resolve
+from fusepass.torch_private.inductor import compile as inductor_compile
 
 OURS = {"joint_custom_pre_pass", "post_grad_custom_post_pass"}
 
@@ -32,7 +33,7 @@ class Patches:
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> Patches:
     patches = Patches()
-    monkeypatch.setattr(hand_off.torch_private, "compile_with_inductor", patches)
+    monkeypatch.setattr(inductor_compile, "compile_with_inductor", patches)
     return patches
 
 

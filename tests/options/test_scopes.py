@@ -13,8 +13,9 @@ from torch import Tensor
 
 import fusepass
 import fusepass.testing
-from fusepass import errors, said_once
+from fusepass import errors
 from fusepass.options import Options, resolve
+from fusepass.report import warn_once
 
 
 def branch(x: Tensor) -> Tensor:
@@ -222,7 +223,7 @@ class TestWarning:
     )
     def test_filters_say_how_often(self, compiled: object, action: Any, times: int) -> None:
         """Torch changes the filters in each compile, and Python forgets what it has shown."""
-        said_once.forget()
+        warn_once.forget()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter(action, errors.OptionsChanged)

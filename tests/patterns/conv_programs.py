@@ -15,9 +15,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.options import Options
-from fusepass.rewrite.after_autograd import rewrite_aten
 
 OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
 CHANNELS = 12

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 import fusepass
 import fusepass.backend
-from fusepass.graph.canonical import op_name
+from fusepass.graph.ops.op_names import op_name
 from fusepass.testing.compare import assert_same
 
 NAN, INF = float("nan"), float("inf")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 
 OPTIONS = {"codegen": "eager-decomposed", "candidate": "reference"}
 RULES = ("gated_gemm", "gemm_epilogue")

@@ -11,8 +11,8 @@ from torch import Tensor, fx
 from torch.nn.functional import scaled_dot_product_attention as attention
 
 import fusepass
-from fusepass import hand_off
-from fusepass.graph.canonical import argument
+from fusepass.graph.ops.op_names import argument
+from fusepass.torch_private.inductor import compile as inductor_compile
 
 L, S = 6, 9
 NAME = "constant_attention_mask"
@@ -166,7 +166,7 @@ def rewritten(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
         graphs.append(gm)
         return gm.forward
 
-    monkeypatch.setattr(hand_off.torch_private, "compile_with_inductor", keep)
+    monkeypatch.setattr(inductor_compile, "compile_with_inductor", keep)
     return graphs
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import rms, rms_error
-from fusepass.kernels import conv_region
+from fusepass.kernels.conv import implicit_gemm
+from fusepass.numerics import rms, rms_error
 from tests.patterns.conv_programs import norm
 
 RULES = ("conv_relu", "depthwise", "conv_product", "conv_region", "horizontal")
@@ -155,8 +155,10 @@ def held(seed: int) -> Counter[str]:
 def test_random_networks(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(x: torch.Tensor, weight: torch.Tensor, dilation: Any) -> str | None:
         """Only what its reference cannot compute: these networks are narrower than its kernel."""
-        return None if x.dtype is weight.dtype and x.dtype in conv_region.HALF else "another dtype"
+        return (
+            None if x.dtype is weight.dtype and x.dtype in implicit_gemm.HALF else "another dtype"
+        )
 
-    monkeypatch.setattr(conv_region, "refuses", refuses)
+    monkeypatch.setattr(implicit_gemm, "refuses", refuses)
     acted: Counter[str] = sum((held(seed) for seed in seeds), Counter())
     assert {"conv_relu", "depthwise", "conv_product", "conv_region"} & set(acted)

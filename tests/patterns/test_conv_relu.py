@@ -16,11 +16,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
-from fusepass import torch_private, tune
-from fusepass.graph.epilogue import evaluate, parse
+from fusepass import tune
+from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
+from fusepass.inductor.passes import rewrite_aten
 from fusepass.options import Options
 from fusepass.patterns import conv_relu
-from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune.timing import NotEnoughMemory
 from tests.patterns.conv_programs import (
     AROUND,
@@ -232,7 +233,7 @@ def test_a_wrapper_in_cpp(wrapper: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
     monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
     monkeypatch.setattr(conv_relu, "_lost", lambda problem: None)
-    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)  # nothing is tried
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)  # nothing is tried
 
     def program(x: Tensor, weight: Tensor) -> Tensor:
         return F.relu(F.conv2d(x, weight))
@@ -345,7 +346,7 @@ def test_a_library_whose_relu_is_another(
     monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
     monkeypatch.setattr(conv_relu, "make_inputs", inputs)
     monkeypatch.setattr(conv_relu.kernel, "library", library)
-    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)  # nothing is tried
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)  # nothing is tried
     conv_relu._asked.cache_clear()
     with FakeTensorMode():
         sizes = (2, 8, 6, 6), (8, 8, 3, 3)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fusepass
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from tests.patterns.gemm_programs import OPTIONS, applied
 
 BITS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fusepass import torch_private
-from fusepass.kernels import gemm_tiles
-from fusepass.kernels.gemm_tiles import tiles
+from fusepass.kernels.gemm import tiles as gemm_tiles
+from fusepass.kernels.gemm.tiles import tiles
 from fusepass.patterns import gemm_candidates
 from fusepass.patterns.gemm_candidates import candidates, usable
+from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune import INDUCTOR
-from tests.kernels.test_gemm_region import PLAIN, single
-from tests.kernels.test_gemm_tiles import HALF
+from tests.kernels.gemm.test_op import PLAIN, single
+from tests.kernels.gemm.test_tiles import HALF
 
 NAMED = {name: tile for name, tile in tiles(HALF, 227 << 10).items() if tile.few_rows}
 
@@ -47,7 +47,7 @@ def test_of_tf32_what_rounds_in_time(
     monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: hopper)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: hopper)
-    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)
     with FakeTensorMode():
         x, w = torch.empty(rows, 512, device="cuda"), torch.empty(1024, 512, device="cuda").t()
         if lies == "overlapping":

@@ -13,15 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass import torch_private
 from fusepass.errors import CandidateFailed
-from fusepass.graph.epilogue import parse
-from fusepass.kernels import gemm_tiles
-from fusepass.kernels.hopper_row import Row
+from fusepass.fusion.kernel_ir.epilogue import parse
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.kernels.gemm import tiles
+from fusepass.kernels.gemm.hopper.row_source import Row
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
-from fusepass.rewrite.after_autograd import rewrite_aten
-from fusepass.torch_private import nvrtc
+from fusepass.torch_private.cuda import nvrtc
+from fusepass.torch_private.inductor import kernel_call
 from tests.patterns.test_one_choice import Tuner, tuner
 
 __all__ = ["tuner"]
@@ -102,7 +102,7 @@ def test_up_to_128_rows_a_product_is_taken_alone(
     rewritten(lambda h: F.silu(h).sum(0), rows=rows)
     assert any("stream" in name for name in offered(asked)) == (rows == 96)
     assert any(region for region in asked.regions)
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: False)
+    monkeypatch.setattr(tiles, "is_hopper", lambda device: False)
     asked = tuner("inductor")
     rewritten(lambda h: h, rows=rows)
     assert not asked.regions
@@ -120,8 +120,8 @@ def test_few_rows_of_other_weights_keep_their_tiles(
     tuner: Callable[..., Tuner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As (K, N), on a device that is no Hopper."""
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: False)
-    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
+    monkeypatch.setattr(tiles, "is_hopper", lambda device: False)
+    monkeypatch.setattr(tiles, "on_hopper", lambda device: False)
     monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 163 << 10)
     asked = tuner("inductor")
     rewritten(rows=16, transposed=False)
@@ -160,7 +160,7 @@ def test_a_torch_without_gluon(
 ) -> None:
     """Launches of kernels in Gluon were tried with one version; these need no launcher of torch."""
     asked = tuner("inductor")
-    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: False)
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: False)
     rewritten()
     assert offered(asked) == {JOINT}
     assert not any("cooperative" in name for names in asked.regions for name in names)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fusepass.graph.epilogue import Epilogue
+from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.patterns import gemm_region
 from tests.patterns.gemm_programs import (
     ACTIVATIONS,

@@ -12,9 +12,9 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.errors import RewriteFault
-from fusepass.graph.gemm_region import is_gemm
+from fusepass.fusion.gemm.find import is_gemm
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.patterns import gemm_region
 from tests.patterns.gemm_programs import (
     ACTIVATIONS,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step, evaluate
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step, evaluate
 from tests.patterns.gemm_programs import agrees
 
 M, K, N = 72, 32, 24

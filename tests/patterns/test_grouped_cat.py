@@ -16,11 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.graph.cat_inputs import groups_of
+from fusepass.fusion.pointwise.cat_inputs import groups_of
 from fusepass.options import Options
 from fusepass.patterns import grouped_cat
 from fusepass.report.decision import Station
-from fusepass.rewrite.driver import rewrite
+from fusepass.rewrite.apply.graph_rule_driver import rewrite
 from fusepass.tune import INDUCTOR, Choice
 from tests.patterns.conv_programs import OPTIONS, applied
 from tests.perf.small_updates import launches

@@ -12,11 +12,12 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
+from fusepass.fusion import kernel_gate
+from fusepass.inductor import device_proof
+from fusepass.inductor.passes import rewrite_aten
 from fusepass.options import Options
 from fusepass.patterns import horizontal
 from fusepass.report.decision import Outcome
-from fusepass.rewrite import own_kernels, proof
-from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.rewrite.registry import default_rules
 from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, applied
 
@@ -233,8 +234,8 @@ def test_on_a_device(program: Callable[..., Any], mode: str, dtype: torch.dtype)
 def test_a_gpu_whose_results_are_only_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of what a copy returns, which is all that such a graph returns."""
     monkeypatch.setattr(horizontal, "prepare", lambda *given: None)
-    monkeypatch.setattr(own_kernels, "refused", lambda *given: None)
-    monkeypatch.setattr(proof, "failing", lambda *given: None)
+    monkeypatch.setattr(kernel_gate, "refused", lambda *given: None)
+    monkeypatch.setattr(device_proof, "failing", lambda *given: None)
     graph = fx.Graph()
     with FakeTensorMode():
         value = torch.empty(64, device="cuda")

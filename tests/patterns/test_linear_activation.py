@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 
 # What these rules leave alone is for the rules of GEMM regions.
 OFF = {"gated_gemm": False, "gemm_epilogue": False}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import fusepass
 from fusepass import tune
 from fusepass.patterns import linear_activation as pattern
-from fusepass.rewrite import find
+from fusepass.rewrite.apply import search
 
 K, N = 16, 32
 
@@ -22,7 +22,7 @@ K, N = 16, 32
 @pytest.fixture(autouse=True)
 def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules are for CUDA; what they tell the tuner is the same for tensors on the CPU."""
-    monkeypatch.setattr(find, "_for_devices", lambda graph, rules, options: rules)
+    monkeypatch.setattr(search, "_for_devices", lambda graph, rules, options: rules)
 
 
 @pytest.fixture

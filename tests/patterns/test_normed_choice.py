@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.kernels import normed_gemms as kernel
-from fusepass.kernels.gemm_tiles import tiles
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.kernels.gemm import normed_gemms as kernel
+from fusepass.kernels.gemm.tiles import tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_region, normed_gemms
 from fusepass.patterns.normed_candidates import APART
 from fusepass.patterns.sibling_candidates import timed_tiles
-from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.tune import INDUCTOR, Choice
 from tests.patterns.test_normed_gemms import (
     NO_SIBLINGS,
@@ -37,7 +37,7 @@ from tests.patterns.test_normed_gemms import (
 @pytest.fixture
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """As if a device were there; what the tuner is asked."""
-    from fusepass.rewrite import after_autograd
+    from fusepass.inductor import passes
 
     asked: list[Any] = []
 
@@ -46,7 +46,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         name = candidates[-1].name
         return Choice(name, {name: 1.0}, "measured", "by the test")
 
-    monkeypatch.setattr(after_autograd, "_on_cuda", lambda node: True)
+    monkeypatch.setattr(passes, "_on_cuda", lambda node: True)
     monkeypatch.setattr(normed_gemms.own_kernels, "refused", lambda *_: None)
     monkeypatch.setattr(normed_gemms, "choose", chosen)
     monkeypatch.setattr(normed_gemms, "memory_of_device", lambda _: 1 << 30)

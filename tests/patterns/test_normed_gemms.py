@@ -15,16 +15,16 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass.error_rule import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.errors import CandidateFailed
-from fusepass.kernels import gemm_tiles
-from fusepass.kernels.gemm_tiles import ring_of
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.kernels.gemm import tiles
+from fusepass.kernels.gemm.tiles import ring_of
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.options import Options
 from fusepass.patterns import normed_gemms as rule
 from fusepass.report.decision import Outcome
-from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.tune import Choice
-from tests.kernels.test_gemm_region import EPILOGUES
+from tests.kernels.gemm.test_op import EPILOGUES
 
 PLAIN, SWIGLU = EPILOGUES["plain"], EPILOGUES["swiglu"]
 K, N = 48, 24
@@ -187,7 +187,7 @@ def test_the_kernel_in_cuda_is_a_candidate(
 
     monkeypatch.setattr(rule, "choose", chosen)
     monkeypatch.setattr(rule, "prepare", refused)
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(rule.nvrtc, "is_there", lambda: there)
 
     def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:

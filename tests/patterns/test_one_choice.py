@@ -16,11 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass import torch_private, tune
-from fusepass.kernels import gemm_tiles
+from fusepass import tune
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.kernels.gemm import tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
-from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.torch_private.inductor import kernel_call
 
 PINGPONG = "triton pingpong128x128x64w4s5"
 Activation = Callable[[Tensor], Tensor]
@@ -56,9 +57,9 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     """A Hopper device, with a tuner that gives one answer."""
     monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_region, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
-    monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
-    monkeypatch.setattr(torch_private, "kernel_calls_tested", lambda: True)
+    monkeypatch.setattr(tiles, "on_hopper", lambda device: True)
+    monkeypatch.setattr(tiles, "is_hopper", lambda device: True)
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: None)
 
     def answering(answer: str, **how: Any) -> Tuner:

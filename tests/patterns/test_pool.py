@@ -16,14 +16,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
-from fusepass import torch_private
-from fusepass.graph.canonical import op_name
-from fusepass.graph.epilogue import Epilogue, Output, Step
-from fusepass.kernels import pool as kernel
-from fusepass.kernels.pool_source import Shape
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step
+from fusepass.graph.ops.op_names import op_name
+from fusepass.inductor.passes import rewrite_aten
+from fusepass.kernels.pointwise import pool as kernel
+from fusepass.kernels.pointwise.pool_source import Shape
 from fusepass.options import Options
 from fusepass.patterns import pool
-from fusepass.rewrite.after_autograd import rewrite_aten
+from fusepass.torch_private.inductor import lowering
 from fusepass.tune import INDUCTOR, Choice, PoolProblem, decide, timing
 from tests.patterns.conv_programs import OPTIONS, applied
 
@@ -215,7 +215,7 @@ def test_candidates(largest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = replace(PROBLEM, shape=shape, before=LEAKY.text(), behind=LEAKY.text())
     theirs, *ours = pool.candidates(problem, every=False)
     inputs = timing.make_inputs(problem)
-    with torch_private.real_tensors():
+    with lowering.real_tensors():
         (got,) = decide._call(theirs, inputs, "default")()
     image = F.leaky_relu(inputs[0].float(), 0.5)
     want = F.leaky_relu(F.max_pool2d(image, 2) if largest else F.avg_pool2d(image, 2), 0.5)

@@ -12,9 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
+from fusepass.inductor.passes import rewrite_aten
 from fusepass.options import Options
 from fusepass.patterns import sibling_gemms
-from fusepass.rewrite.after_autograd import rewrite_aten
 from fusepass.tune import Choice
 from tests.patterns.gemm_programs import OPTIONS, agrees, applied
 

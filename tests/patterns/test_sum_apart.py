@@ -12,10 +12,11 @@ from torch._inductor import config
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import rms_error
+from fusepass.fusion import kernel_gate
+from fusepass.inductor import passes
+from fusepass.numerics import rms_error
 from fusepass.options import Options
 from fusepass.patterns import gemm_region, sum_apart
-from fusepass.rewrite import after_autograd, own_kernels
 from fusepass.tune import Candidate, Choice, Problem
 
 ROWS, WIDTH = 136, 32
@@ -47,8 +48,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Choice(best, {}, "forced", "in a test")
 
     monkeypatch.setattr(gemm_region, "choose", choose)
-    monkeypatch.setattr(after_autograd, "_on_cuda", lambda node: True)
-    monkeypatch.setattr(own_kernels, "refused", lambda *given: None)
+    monkeypatch.setattr(passes, "_on_cuda", lambda node: True)
+    monkeypatch.setattr(kernel_gate, "refused", lambda *given: None)
     monkeypatch.setattr(gemm_region.kernel, "refuses", lambda *given: None)
     return found
 

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fusepass.options import Options
 from fusepass.patterns import whole_reductions
 from fusepass.report.decision import Station
-from fusepass.rewrite.driver import rewrite
+from fusepass.rewrite.apply.graph_rule_driver import rewrite
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

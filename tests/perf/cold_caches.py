@@ -23,12 +23,12 @@ from gemm_regions import DEVICE, epilogue_of, noise
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.graph.epilogue import Epilogue, Operand, Output, Step
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import shared_memory, tiles
-from fusepass.kernels.gemm_unfused import unfused
-from fusepass.tune.recording import record
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.baseline import unfused
+from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tiles import shared_memory, tiles
+from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
 from tests.perf.recorded import keeper, options
 

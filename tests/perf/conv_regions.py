@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.error_rule import rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.pooling import cold
 from tests.perf.recorded import keeper, options
 

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from fusepass.bench.hardware import heading
-from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.kernels import depthwise, depthwise_source
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
+from fusepass.kernels.conv import depthwise, depthwise_source
 from fusepass.patterns.depthwise import TIMED
 from fusepass.tune.timing import time_on_device
 

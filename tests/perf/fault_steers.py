@@ -27,7 +27,7 @@ from torch import Tensor
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.convolutions import rounds
 from tests.perf.small_updates import wall
 

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fusepass.bench.hardware import heading
-from fusepass.error_rule import rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.pooling import cold
 
 ROWS, DIM, HIDDEN = 8192, 768, 3072

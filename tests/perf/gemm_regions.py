@@ -41,15 +41,15 @@ from torch.nn import functional as F
 
 from fusepass.bench.hardware import heading
 from fusepass.bench.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
-from fusepass.graph.epilogue import Epilogue, Output
-from fusepass.graph.gemm_region import is_gemm, region_at
-from fusepass.kernels import gemm_region as kernel
-from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import shared_memory, tiles
-from fusepass.kernels.gemm_unfused import unfused
+from fusepass.fusion.gemm.find import is_gemm, region_at
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
+from fusepass.kernels.gemm import op as kernel
+from fusepass.kernels.gemm.baseline import unfused
+from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tiles import shared_memory, tiles
 from fusepass.tune import INDUCTOR, Entry, RegionProblem
 from fusepass.tune.decide import winner
-from fusepass.tune.region_problem import digest
+from fusepass.tune.problems.gemm import digest
 from fusepass.tune.table import Table, parse
 from fusepass.tune.timing import Samples, time_on_device
 

@@ -25,7 +25,7 @@ import torch
 import fusepass
 from fusepass.bench.program import Program
 from fusepass.bench.suites import linear
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
 from tests.perf.recorded import keeper, options
 

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import rms, rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms, rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
 from tests.perf.recorded import keeper, options

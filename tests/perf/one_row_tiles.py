@@ -29,11 +29,11 @@ from few_rows_mlp import on_device
 from torch import Tensor
 
 from fusepass.bench.hardware import heading
-from fusepass.graph.epilogue import Epilogue, parse
-from fusepass.graph.norm import Norm
-from fusepass.kernels import gemm_region, normed_gemms, sibling_gemms
-from fusepass.kernels.gemm_likely import likely
-from fusepass.kernels.gemm_tiles import Tile, ring_of, tiles
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
+from fusepass.fusion.kernel_ir.norm import Norm
+from fusepass.kernels.gemm import normed_gemms, op, sibling_gemms
+from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tiles import Tile, ring_of, tiles
 
 L2, ROUNDS = 220_000_000, 13  # bytes, more than it holds
 PLAIN = parse(
@@ -100,7 +100,7 @@ class Layer:
             return normed_gemms.launch(x, weights, given, text, tile)
         if self.kind == "siblings":
             return sibling_gemms.launch(x, weights, [], " ".join([text] * len(weights)), tile)
-        return gemm_region.launch(x, weights, [], text, tile)
+        return op.launch(x, weights, [], text, tile)
 
     def every_tile(self) -> list[Tile]:
         """Those that are tried."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.recorded import keeper, options
 
 ROUNDS = 25

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 import fusepass
 from fusepass.bench.hardware import heading
 from fusepass.bench.suites import linear
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
 
 SEED, COUNT, AUTOTUNED, SECONDS = 6, 40, 8, 0.1

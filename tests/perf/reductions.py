@@ -38,9 +38,9 @@ from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional as F
 
-from fusepass.error_rule import rms, rms_error
-from fusepass.recipe_search import RECIPES
-from fusepass.tune.recording import record
+from fusepass.inductor.settings_search import RECIPES
+from fusepass.numerics import rms, rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.recorded import keeper, options
 
 ROUNDS = 25

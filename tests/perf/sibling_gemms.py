@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 import fusepass
 from fusepass.bench.suites import models
-from fusepass.error_rule import rms, rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms, rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
 from tests.perf.recorded import keeper, options

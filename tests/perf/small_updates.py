@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fusepass.bench.hardware import heading
 from fusepass.bench.suites.elementwise import updates
-from fusepass.tune.recording import record
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.convolutions import rounds
 
 ROUNDS = 25

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.error_rule import rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms_error
+from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
 from tests.perf.recorded import keeper, options
 

@@ -29,8 +29,8 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.error_rule import rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms_error
+from fusepass.tune.cuda_graph_call import record
 from tests.perf.convolutions import rounds
 
 ROWS, DIM, HIDDEN = 8192, 2048, 8192

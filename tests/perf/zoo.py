@@ -34,8 +34,8 @@ import fusepass
 from fusepass.bench.hardware import heading
 from fusepass.bench.program import Program
 from fusepass.bench.suites import models, select
-from fusepass.error_rule import rms_error
-from fusepass.tune.recording import record
+from fusepass.numerics import rms_error
+from fusepass.tune.cuda_graph_call import record
 
 ROUNDS, CALLS = 41, 4
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import fusepass
 from fusepass.errors import NotAProgram
 from fusepass.report import log
+from fusepass.torch_private.inductor import compile as torch_inductor
 
 EAGER = {"codegen": "eager"}
 
@@ -89,9 +90,7 @@ class TestWhat:
             seen.append(patches)
             return gm.forward
 
-        from fusepass import hand_off
-
-        monkeypatch.setattr(hand_off.torch_private, "compile_with_inductor", inductor)
+        monkeypatch.setattr(torch_inductor, "compile_with_inductor", inductor)
         with fusepass.options(codegen="inductor"):
             report = fusepass.explain(compiled, torch.ones(4))
         assert "max-autotune-no-cudagraphs" in handed(report)

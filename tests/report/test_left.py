@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import fusepass
-from fusepass.waits import residence
+from fusepass.report.host_syncs import residence
 
 
 @pytest.fixture(autouse=True)

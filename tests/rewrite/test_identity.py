@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from fusepass.default_rules import default_rules, graph_rules
+from fusepass.inductor import passes
 from fusepass.options import resolve
-from fusepass.rewrite import after_autograd, graph_rule, source_hash
-from fusepass.rewrite.default_rules import default_rules, graph_rules
+from fusepass.rewrite import graph_rule, source_hash
 
 IN_THE_KEY = [
     "fusepass.patterns.branch_to_where",
@@ -21,16 +22,16 @@ IN_THE_KEY = [
     "fusepass.patterns.constant_attention_mask",
     "fusepass.patterns.host_tensor",
     "fusepass.patterns.joined_reductions",
-    "fusepass.graph.history",
-    "fusepass.graph.mask_facts",
-    "fusepass.graph.same_value",
+    "fusepass.graph.dataflow.write_history",
+    "fusepass.graph.dataflow.mask_facts",
+    "fusepass.graph.dataflow.value_numbering",
     "fusepass.patterns.branch_drop",
     "fusepass.patterns.short_circuit",
-    "fusepass.graph.gating",
-    "fusepass.graph.constants",
+    "fusepass.graph.safety.gradient_gates",
+    "fusepass.graph.dataflow.constant_folding",
     "fusepass.patterns.linear_activation",
 ]
-NOT_IN_THE_KEY = ["fusepass.report.report", "fusepass.errors", "fusepass.capture.hooks"]
+NOT_IN_THE_KEY = ["fusepass.report.report", "fusepass.errors", "fusepass.capture.dynamo_hooks"]
 
 
 @pytest.fixture
@@ -54,11 +55,11 @@ def edit(monkeypatch: pytest.MonkeyPatch) -> Any:
 def forget() -> None:
     graph_rule._source.cache_clear()
     source_hash._module_source.cache_clear()
-    after_autograd._hash_of_built_in.cache_clear()
+    passes._hash_of_built_in.cache_clear()
 
 
 def identity(**options: Any) -> str | None:
-    return after_autograd.pass_identity(resolve(given=options), default_rules())
+    return passes.pass_identity(resolve(given=options), default_rules())
 
 
 def test_same_again() -> None:
@@ -74,30 +75,30 @@ def test_changed_source_changes_it(name: str, edit: Callable[[str], None]) -> No
 
 def test_changed_engine_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity()
-    monkeypatch.setattr(after_autograd, "_engine_source", lambda: b"more")
+    monkeypatch.setattr(passes, "_engine_source", lambda: b"more")
     assert identity() not in (before, None)
 
 
 def test_a_changed_file_in_any_folder_changes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    homes = {"PACKAGE": after_autograd.PACKAGE}
-    for package in (after_autograd.patterns, after_autograd.kernels):
+    homes = {"PACKAGE": passes.PACKAGE}
+    for package in (passes.patterns, passes.kernels):
         homes[package.__name__] = Path(str(package.__file__)).parent
     for name, home in homes.items():
         copy = tmp_path / name
         shutil.copytree(home, copy, ignore=shutil.ignore_patterns("__pycache__"))
         if name == "PACKAGE":
-            monkeypatch.setattr(after_autograd, "PACKAGE", copy)
+            monkeypatch.setattr(passes, "PACKAGE", copy)
         else:
             monkeypatch.setattr(sys.modules[name], "__file__", str(copy / "__init__.py"))
-    seen = {after_autograd._engine_source.__wrapped__()}
+    seen = {passes._engine_source.__wrapped__()}
     folders = {path.parent for path in tmp_path.rglob("*.py")}
     assert len(folders) > len(homes)
     for folder in sorted(folders):
         with max(folder.glob("*.py")).open("a") as file:
             file.write("# more\n")
-        found = after_autograd._engine_source.__wrapped__()
+        found = passes._engine_source.__wrapped__()
         assert found not in seen, folder
         seen.add(found)
 
@@ -127,7 +128,7 @@ def test_options_change_it(options: dict[str, Any]) -> None:
 
 def test_version_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity()
-    monkeypatch.setattr(after_autograd, "VERSION", "0.0.0")
+    monkeypatch.setattr(passes, "VERSION", "0.0.0")
     assert identity() != before
 
 

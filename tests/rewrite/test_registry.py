@@ -13,8 +13,8 @@ from torch import Tensor
 
 import fusepass
 from fusepass import errors
+from fusepass.default_rules import default_rules
 from fusepass.rewrite import registry
-from fusepass.rewrite.default_rules import default_rules
 from fusepass.rewrite.option_scope import resolve_checked
 
 X = torch.randn(3, 4)

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 import fusepass
+from fusepass.inductor import passes
 from fusepass.options import resolve
-from fusepass.rewrite import after_autograd
 from fusepass.rewrite.source_hash import Unhashable, rule_hash
 
 SOURCE = """
@@ -261,7 +261,7 @@ class TestCache:
 
     def test_identity_names_the_rule(self, caplog: pytest.LogCaptureFixture) -> None:
         config = Config()
-        assert after_autograd.pass_identity(resolve(), [rule(lambda x: x * config.factor)]) is None
+        assert passes.pass_identity(resolve(), [rule(lambda x: x * config.factor)]) is None
         assert "tried" in caplog.text
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass import torch_private
 from fusepass.errors import RewriteFault
-from fusepass.torch_private import size_nodes
+from fusepass.torch_private.fx import size_nodes
+from fusepass.torch_private.fx.size_nodes import size_as_node, symbol_nodes, unheld_symbols
+from fusepass.torch_private.fx.tracing import symbolic_fake, symbolic_fake_mode
 
 OPTIONS: dict[str, Any] = {"candidate": "reference"}
 
@@ -94,24 +95,24 @@ def test_a_size_that_is_nowhere_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_size_is_asked_behind_all_inputs() -> None:
-    mode = torch_private.symbolic_fake_mode()
+    mode = symbolic_fake_mode()
     graph = torch.fx.Graph()
     inputs = [graph.placeholder(name) for name in "abc"]
-    values = [torch_private.symbolic_fake(mode, torch.ones(2, 3), place) for place in range(3)]
+    values = [symbolic_fake(mode, torch.ones(2, 3), place) for place in range(3)]
     for node, value in zip(inputs, values, strict=True):
         node.meta["val"] = value
     output = graph.output(tuple(inputs))
     rows, columns = values[1].shape
-    assert torch_private.unheld_symbols([rows * columns + 1], graph) == set()
-    stranger = torch_private.symbolic_fake(mode, torch.ones(4), 3).shape[0]
-    assert torch_private.unheld_symbols([rows, stranger], graph) == {str(stranger)}
-    known = torch_private.symbol_nodes(graph)
+    assert unheld_symbols([rows * columns + 1], graph) == set()
+    stranger = symbolic_fake(mode, torch.ones(4), 3).shape[0]
+    assert unheld_symbols([rows, stranger], graph) == {str(stranger)}
+    known = symbol_nodes(graph)
     assert known == {}
     with graph.inserting_before(output):
-        made = torch_private.size_as_node(rows * 2, known, graph)
-        again = torch_private.size_as_node(rows * 2, known, graph)
+        made = size_as_node(rows * 2, known, graph)
+        again = size_as_node(rows * 2, known, graph)
         with pytest.raises(KeyError):
-            torch_private.size_as_node(stranger, known, graph)
+            size_as_node(stranger, known, graph)
     graph.lint()
     asked = [n for n in graph.nodes if n.target is torch.ops.aten.sym_size.int]
     assert [(n.args, n.prev) for n in asked] == [((inputs[1], 0), inputs[2])]

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 import fusepass.backend
-from fusepass.rewrite import on_device
+from fusepass.host_tensors import rewrite
 
 # Builds of torch without CUDA make fake tensors of it, but do not compute with them.
 THERE = "cuda:0" if torch.version.cuda else "meta"
@@ -74,7 +74,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
         return run
 
     monkeypatch.setattr(fusepass.backend, "hand_off", keep)
-    monkeypatch.setattr(on_device, "upload", lambda value, device: value.clone())
+    monkeypatch.setattr(rewrite, "upload", lambda value, device: value.clone())
     return graphs
 
 

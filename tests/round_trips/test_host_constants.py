@@ -16,8 +16,8 @@ from torch import Tensor, fx
 from torch._dynamo.utils import counters
 
 import fusepass
-from fusepass.graph.canonical import tensor_value
-from fusepass.graph.crossing import Crossing
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.host_tensors.device_copies import Crossing
 from fusepass.patterns import host_tensor
 from fusepass.testing.compare import assert_same
 

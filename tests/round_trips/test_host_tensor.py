@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 import fusepass
-from fusepass.graph.crossing import crossing_of
+from fusepass.host_tensors.device_copies import crossing_of
 from fusepass.testing.compare import assert_same
 
 from .harness import check_decisions

@@ -13,10 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import fusepass
-from fusepass import torch_private
-from fusepass.graph import host_constant
-from fusepass.graph.crossing import crossing_of
+from fusepass.host_tensors import host_constant
+from fusepass.host_tensors.device_copies import crossing_of
 from fusepass.testing.compare import assert_same
+from fusepass.torch_private.fx import graph_constants
 
 from .pretend import THERE, in_eager, pretended
 
@@ -120,7 +120,7 @@ def copied(x: Tensor) -> Any:
 def test_pinned_inputs_do_not_wait_on_request(
     pretended: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_private, "is_pinned_input", lambda node: node.op == "placeholder")
+    monkeypatch.setattr(graph_constants, "is_pinned_input", lambda node: node.op == "placeholder")
     x = torch.randn(3)
     compiled = torch.compile(copied, backend="fusepass", options={"non_blocking": True})
     assert_same(in_eager(copied, x), compiled(x), "result")
@@ -246,7 +246,7 @@ def test_large_constants_are_not_kept(pretended: Graphs, monkeypatch: pytest.Mon
 def test_all_constants_together_are_bounded(
     pretended: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusepass.rewrite.host_plan._TOTAL", host_constant.LIMIT + 100)
+    monkeypatch.setattr("fusepass.host_tensors.plan._TOTAL", host_constant.LIMIT + 100)
 
     def program(x: Tensor) -> Any:
         a, b, c = (torch.linspace(0, n, 20).to(THERE) for n in (1, 2, 3))

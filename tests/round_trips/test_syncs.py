@@ -10,11 +10,11 @@ import contextlib
 import pytest
 
 import fusepass
+from fusepass.report.host_syncs import residence
+from fusepass.report.host_syncs.api import listed
+from fusepass.report.host_syncs.kinds import READ, Kind
+from fusepass.report.host_syncs.result import Sync
 from fusepass.testing.transcript import recorded
-from fusepass.waits import residence
-from fusepass.waits.kinds import READ, Kind
-from fusepass.waits.listing import listed
-from fusepass.waits.result import Sync
 
 from .pending import PENDING, WRONG
 from .program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fusepass
-from fusepass.rewrite.default_rules import default_rules
+from fusepass.default_rules import default_rules
 from fusepass.testing import check_rule
 
 RULES = default_rules()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fusepass.errors import HostSyncs, UnknownSyncKind
+from fusepass.report.host_syncs import residence
 from fusepass.testing import assert_no_syncs
-from fusepass.waits import residence
 
 EAGER = {"codegen": "eager"}
 

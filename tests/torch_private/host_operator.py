@@ -11,8 +11,8 @@ import torch._inductor.lowering  # the rewrite has imported it when it asks
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
-from fusepass.graph.library_calls import stays_inside
-from fusepass.torch_private.host_call import HostCall, lower_to_host_call
+from fusepass.fusion.extern_calls import stays_inside
+from fusepass.torch_private.inductor.host_call import HostCall, lower_to_host_call
 
 CALLS: list[list[Tensor]] = []
 OWN: list[list[Tensor]] = []

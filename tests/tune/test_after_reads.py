@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from fusepass import torch_private
+from fusepass.torch_private.inductor import lowering
 from fusepass.tune import RegionProblem, decide, timing
-from fusepass.tune.problem import INDUCTOR, Candidate
-from tests.tune.test_normed_problem import ONE as NORMED
-from tests.tune.test_region_problem import ONE as REGION
+from fusepass.tune.problems.base import INDUCTOR, Candidate
+from tests.tune.problems.test_gemm import ONE as REGION
+from tests.tune.problems.test_normed_gemms import ONE as NORMED
 
 
 @pytest.mark.parametrize(("m", "wanted"), [(1, True), (128, True), (129, False)])
@@ -28,7 +28,7 @@ def test_few_rows_are_timed_behind_reads(
 
     monkeypatch.setattr(timing, "time_on_device", timed)
     monkeypatch.setattr(timing, "make_inputs", lambda problem: ())
-    monkeypatch.setattr(torch_private, "real_tensors", contextlib.nullcontext)
+    monkeypatch.setattr(lowering, "real_tensors", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     problem: RegionProblem = dataclasses.replace(REGION, m=m)

@@ -15,7 +15,7 @@ from fusepass import tune
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.tune import decide, table
-from fusepass.tune.problem import Candidate, Problem, rounded
+from fusepass.tune.problems.base import Candidate, Problem, rounded
 from fusepass.tune.timing import NotEnoughMemory, Samples
 
 DEVICE = "Imaginary GPU 9000"

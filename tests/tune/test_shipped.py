@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fusepass.bench.suites.linear import ACTIVATIONS, ROWS
-from fusepass.graph.epilogue import Epilogue
-from fusepass.kernels.gemm_tiles import tiles
+from fusepass.fusion.kernel_ir.epilogue import Epilogue
+from fusepass.kernels.gemm.tiles import tiles
 from fusepass.tune import table
-from fusepass.tune.region_problem import digest
+from fusepass.tune.problems.gemm import digest
 from tests.perf import gemm_regions
 
 TABLES = sorted(table._SHIPPED.glob("*.json"))

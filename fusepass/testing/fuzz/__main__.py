@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fusepass.output_file import problem_with
+from fusepass.report.output_path import problem_with
 from fusepass.testing.fuzz.campaign import Summary, campaign, quiet, run_chunk
 from fusepass.testing.fuzz.generate import seeded
 from fusepass.testing.fuzz.shrink import shortest

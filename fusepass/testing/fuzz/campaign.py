@@ -197,7 +197,7 @@ def _run(
 
 def run_chunk(indices: range, seed: int, codegen: str, device: str = "cpu") -> list[dict[str, Any]]:
     """Run some programs of a seed in this process; a record for each."""
-    from fusepass.torch_private.guards import guards_not_timed  # here, as in _record
+    from fusepass.torch_private.dynamo.guards import guards_not_timed  # here, as in _record
 
     with quiet(), guards_not_timed():
         return [_record(index, seed, codegen, device) for index in indices]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fusepass.error_rule import error_bound, half_ulp, is_float, rms, rms_error
+from fusepass.numerics import error_bound, half_ulp, is_float, rms, rms_error
 from fusepass.testing.compare import Difference, same_bits, tensors
 from fusepass.testing.observe import Precision
 

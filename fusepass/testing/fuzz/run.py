@@ -22,7 +22,7 @@ from fusepass.testing.compare import (
 from fusepass.testing.fuzz.exact import doubled, in_float64, moved, same_text, values_within
 from fusepass.testing.fuzz.program import Loaded
 from fusepass.testing.transcript import Said, recorded
-from fusepass.torch_private.tensor_kinds import wrapped
+from fusepass.torch_private.fx.tensor_kinds import wrapped
 
 CONTEXTS = ("inference", "training")
 Error = tuple[type[BaseException], str] | None

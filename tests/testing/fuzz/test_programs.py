@@ -78,7 +78,7 @@ def test_a_fault_of_ours_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ZeroDivisionError("ours")
 
     assert examine(Program(WRITES)).failure is None
-    monkeypatch.setattr("fusepass.capture.hooks.fork", fails)
+    monkeypatch.setattr("fusepass.capture.dynamo_hooks.fork", fails)
     found = examine(Program(WRITES)).failure
     assert found is not None
     assert (found.kind, found.dynamo) == ("capture fault", False)

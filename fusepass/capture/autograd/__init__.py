@@ -1,0 +1,1 @@
+"""Gradients that eager leaves out, and aliases: what a captured branch must not change."""

@@ -1,0 +1,202 @@
+"""Gradients that eager leaves out and a selection would send as zeros.
+
+A selection sends a zero gradient into the arm that was not taken, where eager sends none. Two
+things could show it. A *leaf* that eager leaves at ``grad=None`` would get a zero, and weight
+decay would move it. An *operation before the branch* whose result only one arm uses would see a
+zero gradient where eager never runs its backward, and zero times an infinite derivative is NaN
+(inside the arms themselves gating prevents that).
+
+Something *may* reach an output through some choice of arms, and it *must* reach it when every
+choice leads there. Where the two differ for a leaf, or for an operation that could make NaN of
+zero, the branches above stay. Asked once the graph is complete, because what reaches the output by
+another way is safe. Sets are kept as the bits of one integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from fusepass.capture.nodes.select_node import BRANCH, Branch, select, sites_around
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.safety.zero_gradient import zero_safe
+from fusepass.report.decision import Reason
+from fusepass.torch_private.fx.graphs import input_name
+
+# Calls that look at some operands only for their shape or dtype: no gradient goes there.
+_ONLY_FIRST = frozenset(
+    "expand_as type_as view_as reshape_as to new_zeros new_ones new_full".split()
+)
+
+
+@dataclass
+class _Reach:
+    """What may and what must reach each node, as bits; who has which bit.
+
+    Attributes:
+        may, must: by node, what is written into it later included.
+        differs: by select, what reaches one arm only, as it is when they meet.
+    """
+
+    may: dict[fx.Node, int] = field(default_factory=dict)
+    must: dict[fx.Node, int] = field(default_factory=dict)
+    differs: dict[fx.Node, int] = field(default_factory=dict)
+    owners: list[fx.Node] = field(default_factory=list)
+    inside: dict[int, int] = field(default_factory=dict)
+
+    def bit_of(self, node: fx.Node) -> int:
+        self.owners.append(node)
+        return 1 << (len(self.owners) - 1)
+
+    def named(self, bits: int) -> list[fx.Node]:
+        return [node for i, node in enumerate(self.owners) if bits >> i & 1]
+
+
+def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, tuple[Reason, str]]:
+    """Sites that decide whether something has a gradient at all, with the reason of each.
+
+    Args:
+        graph: the complete graph of a frame, selects still in it.
+        allow_zero_grad: a leaf may get a zero instead of None (NaN is never allowed).
+    """
+    selects = [n for n in graph.nodes if n.target is select and BRANCH in n.meta]
+    if not any(v.requires_grad for n in selects for v in n.meta["example_value"]):
+        return {}
+    reach = _reach(graph, selects)
+    output = next(n for n in graph.nodes if n.op == "output")
+    lost: dict[int, tuple[Reason, str]] = {}
+    for result in output.all_input_nodes:
+        doubtful = reach.named(reach.may[result] & ~reach.must[result])
+        leaves = [n for n in doubtful if _is_leaf(n)]
+        if leaves and not allow_zero_grad:
+            text = (
+                f"only one arm depends on {_names(leaves)}: its gradient would be zero, not None, "
+                "when that arm is not taken (allow_zero_grad permits it)"
+            )
+            lost |= _blamed(result, leaves, selects, reach, (Reason.NONE_GRAD, text))
+        operations = [n for n in doubtful if not _is_leaf(n)]
+        if operations:
+            text = (
+                f"only one arm uses {_names(operations)}, computed before the branch: its backward "
+                "would turn the zero gradient of the arm not taken into NaN where it is infinite"
+            )
+            lost |= _blamed(result, operations, selects, reach, (Reason.NAN_GRAD, text))
+    return lost
+
+
+def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
+    reach = _Reach()
+    chosen = set(selects)
+    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
+    sharing: dict[int, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.args and node.args[0] in chosen and node.op == "call_function":
+            reach.may[node], reach.must[node] = _of_choice(node, reach)
+        else:
+            own = reach.bit_of(node) if _is_leaf(node) or _could_make_nan(node) else 0
+            for site in sites_around(node, branches) if own else ():
+                reach.inside[site] = reach.inside.get(site, 0) | own
+            sources = _differentiable_sources(node)
+            reach.may[node] = own | _union(reach.may, sources)
+            reach.must[node] = own | _union(reach.must, sources)
+        if node in chosen:
+            for a, b in zip(node.args[1], node.args[2], strict=True):
+                differing = reach.may[a] ^ reach.may[b]
+                reach.differs[node] = reach.differs.get(node, 0) | differing
+        for key in memories([node]):
+            sharing.setdefault(key, []).append(node)
+        for written in written_nodes(node):  # a write changes what its target stands for
+            for other in sharing.get(memory_of(written) or 0, ()):
+                reach.may[other] |= reach.may[node]
+                reach.must[other] |= reach.must[node]
+    return reach
+
+
+def _of_choice(item: fx.Node, reach: _Reach) -> tuple[int, int]:
+    """For one result of a select: what reaches either arm, and what reaches both.
+
+    What stands in the arms themselves is behind their gates, and as good as in both.
+    """
+    if not carries_grad(item):
+        return 0, 0
+    source, position = item.args
+    taken, other = source.args[1][position], source.args[2][position]  # type: ignore[union-attr,index]
+    may = reach.may[taken] | reach.may[other]  # type: ignore[index]
+    must_taken, must_other = reach.must[taken], reach.must[other]  # type: ignore[index]
+    gated = reach.inside.get(source.meta[BRANCH].site, 0)  # type: ignore[union-attr]
+    return may, (must_taken & must_other) | ((must_taken | must_other) & gated)
+
+
+def _union(known: dict[fx.Node, int], sources: list[fx.Node]) -> int:
+    bits = 0
+    for source in sources:
+        bits |= known[source]
+    return bits
+
+
+def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
+    if not carries_grad(node) and not written_nodes(node):
+        return []
+    sources = list(node.all_input_nodes)
+    return sources[:1] if op_name(node) in _ONLY_FIRST else sources
+
+
+def _blamed(
+    result: fx.Node,
+    doubtful: list[fx.Node],
+    selects: list[fx.Node],
+    reach: _Reach,
+    why: tuple[Reason, str],
+) -> dict[int, tuple[Reason, str]]:
+    """The selects above ``result`` of which only one arm depends on something doubtful."""
+    bits = sum(1 << reach.owners.index(node) for node in doubtful)
+    writers: dict[int, list[fx.Node]] = {}
+    for node in result.graph.nodes:
+        for key in memories(written_nodes(node)):
+            writers.setdefault(key, []).append(node)
+    above: set[fx.Node] = set()
+    todo = [result]
+    while todo:
+        node = todo.pop()
+        if node not in above:
+            above.add(node)
+            todo.extend(node.all_input_nodes)
+            todo.extend(writer for key in memories([node]) for writer in writers.get(key, ()))
+    lost = {}
+    for node in selects:
+        site = node.meta[BRANCH].site
+        if node in above and reach.differs.get(node, 0) & bits & ~reach.inside.get(site, 0):
+            lost[site] = why
+    return lost
+
+
+def _is_leaf(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "get_attr") and carries_grad(node)
+
+
+def _could_make_nan(node: fx.Node) -> bool:
+    """Whether the backward of the call multiplies by a value."""
+    return (
+        node.op in ("call_function", "call_method")
+        and node.target is not select
+        and carries_grad(node)
+        and not zero_safe(node)
+    )
+
+
+def _names(nodes: list[fx.Node]) -> str:
+    return ", ".join(sorted({op_name(n) or input_name(n) for n in nodes})[:3])
+
+
+def carries_grad(node: fx.Node) -> bool:
+    """Whether a gradient can pass through what a node stands for."""
+    value = tensor_value(node)
+    if value is not None:
+        return bool(value.requires_grad)
+    parts = node.meta.get("example_value")
+    if isinstance(parts, (tuple, list)):  # chunk, split, select: a call with several results
+        return any(getattr(part, "requires_grad", False) for part in parts)
+    return False

@@ -1,0 +1,236 @@
+"""Operations in front of a branch whose gradient only one arm wants are made again inside it.
+
+    n = x.norm()                      n = x.norm()
+    if n > 1: x = x / n      ->       if n > 1: x = x / x.norm()
+
+When the arm is not taken, eager never runs the backward of the norm; a selection would send it a
+zero, and zero times an infinite derivative is NaN. Inside the arm gates keep the gradient off. The
+value is that of the first computation to the last bit: the same call on the same operands. What
+tests it goes on reading the first, which has no gradient any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.autograd.gradients import carries_grad
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, sites_around
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.cost import roofline
+from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
+from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.safety import gradient_gates
+from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.report.decision import Reason
+from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import quiet_fakes, size_hint
+
+
+@dataclass
+class _Graph:
+    """What is asked about a graph again and again."""
+
+    graph: fx.Graph
+    branches: dict[int, Branch]
+    order: dict[fx.Node, int]
+    written: frozenset[int]
+    passing: frozenset[fx.Node]
+
+
+def remake_in_arms(
+    graph: fx.Graph, lost: dict[int, tuple[Reason, str]], fake_mode: Any
+) -> frozenset[int]:
+    """Remake what these sites would be given back for.
+
+    Args:
+        graph: the complete graph of a frame, selects still in it.
+        lost: sites with the reason they would be given back for.
+        fake_mode: the mode the fake values of the graph belong to.
+
+    Returns:
+        The sites whose arms gained nodes: ask about their gradients again.
+
+    Raises:
+        Refusal: the graph was changed, and has to be given up.
+    """
+    selects = {n.meta[BRANCH].site: n for n in graph.nodes if BRANCH in n.meta}
+    wanted = [site for site, why in lost.items() if why[0] is Reason.NAN_GRAD]
+    changed = set()
+    for site in wanted:
+        node = selects.get(site)
+        if node is None or node.meta[BRANCH].treatment != "where" or fake_mode is None:
+            continue
+        for arm in (True, False):
+            held = _look(graph, selects)
+            found = _only_for(held, node, arm)
+            if found and _remake(held, node, arm, found, fake_mode):
+                changed.add(site)
+    return frozenset(changed)
+
+
+def _look(graph: fx.Graph, selects: dict[int, fx.Node]) -> _Graph:
+    return _Graph(
+        graph,
+        {site: node.meta[BRANCH] for site, node in selects.items()},
+        {node: i for i, node in enumerate(graph.nodes)},
+        frozenset(key for node in graph.nodes for key in memories(written_nodes(node))),
+        _passing(graph),
+    )
+
+
+def _passing(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The nodes through which gradients of the results pass; not what is only tested."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or written_nodes(node) or (node in found and carries_grad(node)):
+            found.update(node.all_input_nodes)
+    return frozenset(node for node in found if carries_grad(node))
+
+
+def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
+    """Calls in front of a branch that pass gradients on to one of its arms only, in order."""
+    site = branch.meta[BRANCH].site
+    around = set(sites_around(branch, held.branches)) if ARM in branch.meta else set()
+    found: set[fx.Node] = set()
+    for node in reversed(held.graph.nodes):
+        if held.order[node] >= held.order[branch] or not _can_be_remade(held, node):
+            continue
+        if arm_of(node, site, held.branches) is not None:
+            continue
+        if set(sites_around(node, held.branches)) - around:
+            continue  # in the arm of an earlier branch
+        users = [u for u in node.users if u in held.passing or u.op == "output"]
+        elsewhere = branch.args[2 if arm else 1]
+        if users and all(
+            u in found
+            or arm_of(u, site, held.branches) is arm
+            or (u is branch and node not in elsewhere)  # type: ignore[operator]
+            for u in users
+        ):
+            found.add(node)
+    return [node for node in held.graph.nodes if node in found]
+
+
+def _can_be_remade(held: _Graph, node: fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method") or not carries_grad(node):
+        return False
+    if node.target is select or op_name(node) is None or is_random(node):
+        return False
+    if is_state_change(node) or written_nodes(node) or follows_own_rules(node) is not None:
+        return False
+    if any("example_value" not in source.meta for source in node.all_input_nodes):
+        return False  # the body of a function with a backward of its own
+    touched = [node, *node.all_input_nodes]
+    return held.written.isdisjoint(memories(touched)) and not any(
+        source.target is select for source in node.all_input_nodes
+    )
+
+
+def _remake(held: _Graph, branch: fx.Node, arm: bool, found: list[fx.Node], fake_mode: Any) -> bool:
+    """Copy calls to the beginning of an arm, and let the arm use the copies."""
+    facts: Branch = branch.meta[BRANCH]
+    inside = [n for n in held.graph.nodes if arm_of(n, facts.site, held.branches) is arm]
+    start = inside[0] if inside else branch
+    if not _same_order(held, facts.site, arm, found, start) or not _worth_it(branch, found):
+        return False
+    made: dict[fx.Node, fx.Node] = {}
+    with held.graph.inserting_before(start):
+        for node in found:
+            made[node] = _copy(node, made, (facts.site, arm), fake_mode)
+    for user in inside:
+        if carries_grad(user):
+            user.args = fx.map_arg(user.args, lambda n: made.get(n, n))
+            user.kwargs = fx.map_arg(user.kwargs, lambda n: made.get(n, n))
+    _replace_results(branch, made, arm)
+    arms = {side: _arm_nodes(held, facts.site, side) for side in (True, False)}
+    arms[arm] = [*made.values(), *[n for n in arms[arm] if n not in made.values()]]
+    outputs = [n for n in (*branch.args[1], *branch.args[2]) if n in {*arms[True], *arms[False]}]  # type: ignore[misc]
+    if gradient_gates.restrides_outputs(arms, outputs, fake_mode):
+        text = "gating the operands of an arm for training would change its strides"
+        raise Refusal(Reason.STRIDE_MISMATCH, text)
+    branch.meta[BRANCH] = dataclasses.replace(facts, gated=True)
+    return True
+
+
+def _copy(
+    node: fx.Node, made: dict[fx.Node, fx.Node], arm: tuple[int, bool], fake_mode: Any
+) -> fx.Node:
+    copied = node.graph.node_copy(node, lambda n: made.get(n, n))
+    copied.meta = {**node.meta, ARM: arm}
+    args, kwargs = fx.map_arg((copied.args, copied.kwargs), lambda n: n.meta["example_value"])
+    with fake_mode, torch.enable_grad(), quiet_fakes():
+        copied.meta["example_value"] = (
+            node.target(*args, **kwargs)
+            if callable(node.target)
+            else getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        )
+    return copied
+
+
+def _replace_results(branch: fx.Node, made: dict[fx.Node, fx.Node], arm: bool) -> None:
+    """An arm may hand such a value on as it is."""
+    position = 1 if arm else 2
+    results = branch.args[position]
+    branch.update_arg(position, tuple(made.get(n, n) for n in results))  # type: ignore[union-attr,arg-type]
+
+
+def _arm_nodes(held: _Graph, site: int, arm: bool) -> list[fx.Node]:
+    return [n for n in held.graph.nodes if arm_of(n, site, held.branches) is arm]
+
+
+def _same_order(held: _Graph, site: int, arm: bool, found: list[fx.Node], start: fx.Node) -> bool:
+    """Whether the copies compute the same, and gradients add up in the same order.
+
+    Autograd runs the backward of what was computed last first. So between a call and its copy
+    nothing else may pass gradients on to the same operand.
+    """
+    begins = held.order[start]
+    first = held.order[found[0]]
+    if any(is_state_change(n) and first < i < begins for n, i in held.order.items()):
+        return False  # autocast or grad mode are not what they were
+    for node in found:
+        for operand in node.all_input_nodes:
+            value = tensor_value(operand)
+            if operand in found or value is None or not value.requires_grad:
+                continue
+            if not _dense(value):
+                return False  # a gate would lay it out anew, and sums run in another order
+            for user in operand.users:
+                between = held.order[node] < held.order[user] < begins
+                if not between or user in found or user not in held.passing:
+                    continue
+                if arm_of(user, site, held.branches) is not (not arm):  # else a zero is added
+                    return False
+    return True
+
+
+def _dense(value: torch.Tensor) -> bool:
+    """Whether a copy has the strides of the tensor itself."""
+    expected = 1
+    pairs = sorted(zip(value.stride(), value.shape, strict=True), key=lambda p: _known(p[0]))
+    for stride, size in pairs:
+        if known_equal(size, 1):
+            continue
+        if not known_equal(stride, expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def _known(stride: Any) -> int:
+    return size_hint(stride) or 0
+
+
+def _worth_it(branch: fx.Node, found: list[fx.Node]) -> bool:
+    """Whether computing them again costs less than the host round trip it saves."""
+    tested = tensor_value(branch.args[0])
+    if tested is None:
+        return False
+    again = roofline.microseconds(found, training=True)
+    return again <= roofline.host_round_trip(tested.device)

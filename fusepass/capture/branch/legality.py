@@ -1,0 +1,294 @@
+"""Whether two traced arms may become one graph, and by which treatment.
+
+The order of the checks is the order of the reasons in docs/reasons.md: what the arms do, then what
+they leave, then what it costs. Facts come from fake tensors, so nothing here depends on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.branch.cond_legality import check_cond
+from fusepass.capture.nodes.select_node import Branch
+from fusepass.capture.refusal import Refusal
+from fusepass.graph.cost import roofline
+from fusepass.graph.dataflow.effects import copies_between_devices, is_random, written_nodes
+from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.safety import saved_for_backward
+from fusepass.graph.safety.gradient_gates import restrides_outputs
+from fusepass.graph.safety.tensor_kinds import begins_transform
+from fusepass.graph.safety.totality import partial_reason
+from fusepass.graph.safety.zero_gradient import zero_safe
+from fusepass.options import Options
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.inductor.checkpoints import is_checkpointed
+
+Nodes = dict[bool, list[fx.Node]]
+Pairs = list[tuple[fx.Node, fx.Node]]
+
+
+# What these leave is no value that could be selected: a hook, a cut in autograd's graph.
+_MARKS_A_TENSOR = frozenset(
+    """backward detach_ register_hook register_post_accumulate_grad_hook requires_grad_ retain_grad
+    share_memory_""".split()
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A legal branch: its treatment, why, and the fake values of its outputs.
+
+    Attributes:
+        hides: positions of outputs that require grad in one arm only, where autograd is off.
+    """
+
+    treatment: str
+    reason: Reason
+    text: str
+    gated: bool
+    fakes: tuple[torch.Tensor, ...]
+    estimates: dict[str, float]
+    hides: tuple[int, ...] = ()
+
+    def decision(self, branch: Branch) -> Decision:
+        """The line of the report for this branch."""
+        return Decision(
+            Station.CAPTURE,
+            "branch",
+            Outcome.APPLIED,
+            self.reason,
+            self.text,
+            self.treatment,
+            branch.file,
+            branch.line,
+            self.estimates,
+        )
+
+
+def check_arms(arms: Nodes) -> Refusal | None:
+    """What the arms do: writes, then operations that can fail, then random draws.
+
+    Returns:
+        Why the arm that is not taken must not run, or None when both may.
+
+    Raises:
+        Refusal: an arm writes older memory (in a way that shadows could not take over).
+    """
+    for node in chain(*arms.values()):
+        name = op_name(node) or ""
+        if begins_transform(name):
+            text = "a transform of functions (torch.func) in an arm changes what its calls do"
+            raise Refusal(Reason.UNTRACEABLE, text)
+        if name in _MARKS_A_TENSOR:
+            text = f"{op_name(node)} in an arm changes a tensor beyond its contents"
+            raise Refusal(Reason.SIDE_EFFECT, text)
+    for nodes in arms.values():
+        made_here = {memory_of(n) for n in nodes} - {None}
+        for node in nodes:
+            for written in written_nodes(node):
+                if memory_of(written) not in made_here or _shares_older(written, set(nodes)):
+                    raise Refusal(
+                        Reason.SIDE_EFFECT,
+                        f"{op_name(node)} writes memory that existed before the arm",
+                    )
+    for nodes in arms.values():
+        for node in nodes:
+            why = None if is_random(node) else partial_reason(node)
+            if why is not None:
+                return Refusal(Reason.PARTIAL_OP, why)
+    for nodes in arms.values():
+        for node in nodes:
+            if is_random(node):
+                return Refusal(Reason.RANDOM_OP, f"{op_name(node)} draws random numbers in an arm")
+    return None
+
+
+def check_outputs(
+    translator: Any,
+    options: Options,
+    predicate: fx.Node,
+    pairs: Pairs,
+    arms: Nodes,
+    untaken: Refusal | None,
+    *,
+    read: int,
+) -> Verdict:
+    """What the arms leave, and which treatment pays.
+
+    Args:
+        translator: Dynamo's translator.
+        options: the options in force.
+        predicate: node of the 0-d bool tested.
+        pairs: nodes the arms left, as (taken, other).
+        arms: nodes of each arm.
+        untaken: why the arm that is not taken must not run, or None.
+        read: how many pairs the program reads; the others are written back into older memory.
+
+    Raises:
+        Refusal: dtype, device, shape, stride, gradient or cost do not allow one graph.
+    """
+    tested = tensor_value(predicate)
+    if untaken is not None and not pairs:
+        raise untaken
+    fakes: list[torch.Tensor] = []
+    hides = []
+    for taken, other in pairs:
+        a, b = tensor_value(taken), tensor_value(other)
+        if a is None or b is None or tested is None:
+            raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
+        _check_pair(a, b, tested)
+        fakes.append(_selected(translator, tested, a, b))
+        if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
+            hides.append(len(fakes) - 1)
+    if tested is None:
+        raise Refusal(Reason.PREDICATE, "the tensor tested has no known shape")
+    trained = any(fake.requires_grad for fake in fakes)
+    treatment, reason, text, estimates = _choose(options, arms, pairs, tested, untaken, trained)
+    if treatment == "cond":
+        why, writes = Refusal(reason, text), len(pairs) > read
+        inside = is_checkpointed(translator)
+        check_cond(options, tested, why, arms, fakes, writes=writes, checkpointed=inside)
+    gated = (
+        treatment == "where"
+        and trained
+        and not all(zero_safe(node) for nodes in arms.values() for node in nodes)
+    )
+    if gated and restrides_outputs(arms, [n for pair in pairs for n in pair], translator.fake_mode):
+        raise Refusal(
+            Reason.STRIDE_MISMATCH,
+            "gating the operands of an arm for training would change its strides",
+        )
+    return Verdict(treatment, reason, text, gated, tuple(fakes), estimates, tuple(hides))
+
+
+def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
+    if a.dtype != b.dtype:
+        raise Refusal(Reason.DTYPE_MISMATCH, f"the arms leave {a.dtype} and {b.dtype}")
+    if a.device != b.device:
+        raise Refusal(
+            Reason.DEVICE_MISMATCH, f"the arms leave tensors on {a.device} and {b.device}"
+        )
+    if tested.device != a.device:
+        raise Refusal(
+            Reason.DEVICE_MISMATCH, f"the predicate is on {tested.device}, the arms on {a.device}"
+        )
+    if not _all_equal(a.shape, b.shape):
+        raise Refusal(
+            Reason.SHAPE_MISMATCH, f"the arms leave shapes {_shown(a.shape)} and {_shown(b.shape)}"
+        )
+    if not _all_equal(a.stride(), b.stride()):
+        raise Refusal(
+            Reason.STRIDE_MISMATCH,
+            f"the arms leave strides {_shown(a.stride())} and {_shown(b.stride())}",
+        )
+    if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
+        raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
+
+
+def _shown(sizes: Iterable[Any]) -> str:
+    """Sizes as they are in this call, those that only the data know as a question mark."""
+    known = [size_hint(size) for size in sizes]
+    parts = ["?" if size is None else str(size) for size in known]
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _selected(
+    translator: Any, tested: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    with translator.fake_mode:
+        result = torch.where(tested, a, b)
+    if not _all_equal(result.stride(), a.stride()):
+        raise Refusal(
+            Reason.STRIDE_MISMATCH,
+            f"a selected tensor would have strides {_shown(result.stride())}, "
+            f"the arms leave {_shown(a.stride())}",
+        )
+    return result
+
+
+def _hides_grad(options: Options, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor) -> bool:
+    """``requires_grad`` is visible: both arms must agree, and selecting must not change it.
+
+    Without autograd nothing computed requires grad, and a parameter handed on does; whether that is
+    visible is known when the graph is complete. What is written back stays what it is.
+    """
+    agreed = a.requires_grad == b.requires_grad or options.allow_zero_grad
+    if agreed and result.requires_grad == (a.requires_grad or b.requires_grad):
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    text = "a result requires grad in an arm, and not where it is selected, or the other way round"
+    if not agreed:
+        text = (
+            "a result requires grad in one arm only: selected, it would always "
+            "(allow_zero_grad permits it)"
+        )
+    raise Refusal(Reason.NONE_GRAD, text)
+
+
+def _choose(
+    options: Options,
+    arms: Nodes,
+    pairs: Pairs,
+    tested: torch.Tensor,
+    untaken: Refusal | None,
+    trained: bool,
+) -> tuple[str, Reason, str, dict[str, float]]:
+    if untaken is not None:
+        if options.treatment == "where":
+            raise untaken
+        text = f"only the arm taken may run: {untaken.text}"
+        return "cond", untaken.code, text, {}
+    if options.treatment == "where":
+        return "where", Reason.FORCED, "options ask for where", {}
+    if options.treatment == "cond":
+        return "cond", Reason.FORCED, "options ask for cond", {}
+    for node in (n for nodes in arms.values() for n in nodes):
+        if copies_between_devices(node):
+            raise Refusal(Reason.COST, f"{op_name(node)} in an arm copies between devices")
+    estimates = roofline.estimates(arms, pairs, tested.device, training=trained)
+    excess = saved_for_backward.memory_excess(arms, options) if trained else None
+    if excess is None and estimates["where"] <= estimates["cond"]:
+        return (
+            "where",
+            Reason.PURE_TOTAL,
+            "both arms are pure and total and cost less than a host round trip",
+            estimates,
+        )
+    text = excess or (
+        f"running both arms would cost about {estimates['where']:.0f} µs, "
+        f"waiting for the host and running one {estimates['cond']:.0f} µs"
+    )
+    return "cond", Reason.COST, text, estimates
+
+
+def _all_equal(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and all(
+        known_equal(x, y) for x, y in zip(left, right, strict=True)
+    )
+
+
+def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:
+    """Whether a node's memory also belongs to something recorded before the arm."""
+    key = memory_of(node)
+    seen, todo = set(), [node]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current not in inside:
+            if memory_of(current) == key:
+                return True
+            continue
+        todo.extend(current.all_input_nodes)
+    return False

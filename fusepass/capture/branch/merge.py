@@ -1,0 +1,335 @@
+"""What the two arms leave behind, joined slot by slot.
+
+Tensors that differ become outputs of the branch; equal constants and untouched values go through;
+containers built in the arms are joined item by item. Anything else is refused.
+
+An object (a dataclass, a model's output, an instance of any class that is built by ``__init__``
+alone) has been made twice, once in each arm. The one of the arm traced last goes on, as Dynamo
+keeps it: a class and attributes still to be set, which now are the joined ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.scalars.arm_scalars import is_choice
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo import containers as torch_containers
+from fusepass.torch_private.dynamo.containers import Container, container_items, kind_of
+from fusepass.torch_private.dynamo.stack import (
+    constant_of,
+    is_any_tensor,
+    is_plain_tensor,
+    number_node,
+    realized,
+    same_symbol,
+    with_node,
+)
+from fusepass.torch_private.fx.tensor_kinds import own_rules_of, why_not_plain
+
+
+@dataclass(frozen=True)
+class PendingContainer:
+    """A container to be made once the outputs inside it exist.
+
+    Attributes:
+        like: the one the other arm left.
+        items: joined items, by position or key.
+        attributes: joined attributes, by name.
+    """
+
+    like: Container
+    items: Any
+    attributes: dict[str, Any]
+
+
+@dataclass
+class Outputs:
+    """The pairs of tensors to select between, collected while merging.
+
+    Attributes:
+        pairs: ``(value the taken arm left, value the other arm left)`` as proxies.
+        numbers: the same where one or both are Python numbers.
+        containers: containers joined so far, by the one the taken arm left.
+        settled: the older tensor that a node of an arm is (the result of an in-place call).
+        effects: Dynamo's pending side effects, where objects of the arms have their attributes.
+    """
+
+    pairs: list[tuple[fx.Proxy, fx.Proxy]] = field(default_factory=list)
+    numbers: list[tuple[Any, Any]] = field(default_factory=list)
+    containers: dict[int, tuple[int, PendingContainer]] = field(default_factory=dict)
+    settled: Callable[[fx.Node], fx.Node] = lambda node: node
+    effects: Any = None
+
+    def add(self, taken: Any, other: Any) -> Pending:
+        """Slot for this pair; a pair already there is reused, so aliases stay one tensor."""
+        return self.add_proxies(taken.as_proxy(), other.as_proxy())
+
+    def add_proxies(self, taken: fx.Proxy, other: fx.Proxy) -> Pending:
+        """The same for proxies."""
+        for position, (a, b) in enumerate(self.pairs):
+            if a.node is taken.node and b.node is other.node:
+                return Pending(position)
+        self.pairs.append((taken, other))
+        return Pending(len(self.pairs) - 1)
+
+    def add_number(self, taken: Any, other: Any) -> PendingNumber:
+        """Slot for values of which one or both are Python numbers."""
+        self.numbers.append((taken, other))
+        return PendingNumber(len(self.numbers) - 1)
+
+    def common(self, taken: Any, other: Any) -> Any:
+        """The one tensor that two tracked values are, or None when they are two."""
+        nodes = [value.as_proxy().node for value in (taken, other)]
+        older = [self.settled(node) for node in nodes]
+        if older[0] is not older[1]:
+            return None
+        for value, node in zip((taken, other), nodes, strict=True):
+            if node is older[0]:
+                return value
+        return with_node(taken, older[0])
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Stands for an output of the branch until its node exists."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class PendingNumber:
+    """Stands for a number that differs between the arms."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """What pending slots are replaced by.
+
+    Attributes:
+        tensors: the outputs of the branch, in order.
+        numbers: the numbers that differ, in order.
+        effects: Dynamo's pending side effects.
+        made: containers rebuilt so far: one pending container gives one object.
+    """
+
+    tensors: list[Any]
+    numbers: list[Any]
+    effects: Any = None
+    made: dict[int, Any] = field(default_factory=dict)
+
+
+def merge_locals(
+    taken: dict[str, Any],
+    other: dict[str, Any],
+    live: frozenset[str] | set[str],
+    before: dict[str, Any],
+    outputs: Outputs,
+) -> dict[str, Any]:
+    """Join two sets of locals; names nobody reads any more and that differ are dropped.
+
+    Raises:
+        Refusal: a live name is bound in one arm only, or its values cannot be joined.
+    """
+    merged: dict[str, Any] = {}
+    for name in [*taken, *(n for n in other if n not in taken)]:
+        a, b = taken.get(name), other.get(name)
+        if a is b:
+            merged[name] = a
+        elif name in live:
+            if a is None or b is None:
+                raise Refusal(
+                    Reason.UNBOUND, f"{name!r} is bound in one arm only and read afterwards"
+                )
+            merged[name] = merge(a, b, repr(name), outputs)
+        elif name in before and before[name] is a:
+            merged[name] = a
+    return merged
+
+
+def merge(taken: Any, other: Any, what: str, outputs: Outputs) -> Any:
+    """Join two tracked values into one, a :class:`Pending` or a :class:`PendingContainer`.
+
+    Raises:
+        Refusal: the values differ in a way only Python could express.
+    """
+    if taken is other:
+        return taken
+    taken, other = realized(taken), realized(other)
+    if taken is other:
+        return taken
+    if is_any_tensor(taken) and is_any_tensor(other):
+        same = outputs.common(taken, other)
+        if same is not None and own_rules_of(taken) == own_rules_of(other):
+            return same
+        why = why_not_plain(taken) or why_not_plain(other)
+        if why is None:
+            return outputs.add(taken, other)
+        raise Refusal(Reason.PYTHON_VALUE, f"{what} {why} in an arm")
+    constant, value = constant_of(taken)
+    other_constant, other_value = constant_of(other)
+    if constant and other_constant:
+        if _same_constant(value, other_value):
+            return taken
+        if _is_number(value) and _is_number(other_value):
+            return outputs.add_number(value, other_value)
+        raise Refusal(
+            Reason.PYTHON_VALUE, f"{what} is {value!r} in one arm and {other_value!r} in the other"
+        )
+    if same_symbol(taken, other):
+        return taken
+    left = _number_or_tensor(taken, constant, value)
+    right = _number_or_tensor(other, other_constant, other_value)
+    if left is not None and right is not None:
+        return outputs.add_number(left, right)
+    joined = merge_containers(taken, other, what, outputs, merge)
+    if joined is not None:
+        return joined
+    if type(taken) is type(other) and _same_source(taken, other):
+        return taken
+    one, two = _describe(taken), _describe(other)
+    if one == two:
+        text = f"{what} is another {one} in each arm, and one of them is older than the arms"
+        if container_items(taken) is None:
+            text = f"{what} is another {one} in each arm"
+        raise Refusal(Reason.PYTHON_VALUE, text)
+    raise Refusal(Reason.PYTHON_VALUE, f"{what} is {one} in one arm and {two} in the other")
+
+
+def settle(value: Any, results: Results) -> Any:
+    """Replace what :func:`merge` left pending by what now exists."""
+    if isinstance(value, Pending):
+        return results.tensors[value.position]
+    if isinstance(value, PendingNumber):
+        return results.numbers[value.position]
+    if isinstance(value, PendingContainer):
+        made = results.made
+        if id(value) not in made:
+            made[id(value)] = settle_container(value, results, settle)
+        return made[id(value)]
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _number_or_tensor(tracked: Any, constant: bool, value: Any) -> Any:
+    """A Python number itself, the proxy of a tensor or of another such number, or None."""
+    if constant:
+        return value if _is_number(value) else None
+    node = number_node(tracked)
+    if is_plain_tensor(tracked) or (node is not None and is_choice(node)):
+        return tracked.as_proxy()
+    return None
+
+
+def _same_constant(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (
+            a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
+        )
+    if isinstance(a, (tuple, frozenset, slice)):
+        return repr(a) == repr(b)
+    return bool(a == b)
+
+
+def _same_source(a: Any, b: Any) -> bool:
+    source = getattr(a, "source", None)
+    if source is not None:
+        return bool(source == getattr(b, "source", None))
+    return type(a).__name__ == "NullVariable"
+
+
+def _describe(value: Any) -> str:
+    if is_any_tensor(value):
+        return "a tensor"
+    constant, python = constant_of(value)
+    held = container_items(value)
+    if held is not None:
+        return str(getattr(held[0], "__self__", held[0]).__name__)
+    return repr(python) if constant else kind_of(value)
+
+
+def merge_containers(
+    taken: Any, other: Any, what: str, outputs: Outputs, merge: Callable[..., Any]
+) -> PendingContainer | None:
+    """Join two containers of one class, or None when they are not such a pair.
+
+    Args:
+        taken: what the arm taken left.
+        other: what the other arm left.
+        what: what a person calls it.
+        outputs: the pairs of tensors to select between; gains those inside.
+        merge: joins two tracked values.
+
+    Raises:
+        Refusal: the containers differ in their keys, length or attributes, or in which other names
+            they go by.
+    """
+    left = torch_containers.container_of(taken, outputs.effects)
+    right = torch_containers.container_of(other, outputs.effects)
+    if left is None or right is None or (left.kind, left.of) != (right.kind, right.of):
+        return None
+    for key, (partner, joined) in outputs.containers.items():
+        if left.kind != "tuple" and (key == id(taken)) != (partner == id(other)):
+            raise Refusal(Reason.PYTHON_VALUE, f"{what} is one object with another in one arm only")
+        if key == id(taken) and partner == id(other):
+            return joined
+    _check_structure(left, right, what)
+    keyed = isinstance(left.items, dict)
+    joined = PendingContainer(right, {} if keyed else [], {})
+    outputs.containers[id(taken)] = (id(other), joined)
+    if keyed:
+        for key, value in right.items.items():
+            joined.items[key] = merge(left.items[key], value, f"{what}[…]", outputs)
+    elif left.items is not None:
+        for n, (x, y) in enumerate(zip(left.items, right.items, strict=True)):
+            joined.items.append(merge(x, y, f"{what}[{n}]", outputs))
+    for name, value in left.attributes.items():
+        place = f"attribute {name!r} of {what}"
+        joined.attributes[name] = merge(value, right.attributes[name], place, outputs)
+    return joined
+
+
+def _check_structure(left: Container, right: Container, what: str) -> None:
+    name = left.of.__name__
+    if left.items is not None and len(left.items) != len(right.items):
+        raise Refusal(
+            Reason.PYTHON_VALUE,
+            f"{what} is a {name} of {len(left.items)} items in one arm and {len(right.items)} in "
+            "the other",
+        )
+    if isinstance(left.items, dict) and list(left.items) != list(right.items):
+        text = f"{what} is a {name} with different keys in the two arms"
+        raise Refusal(Reason.PYTHON_VALUE, text)
+    if list(left.ways.items()) != list(right.ways.items()):
+        text = f"{what} is a {name} with different attributes in the two arms"
+        raise Refusal(Reason.PYTHON_VALUE, text)
+
+
+def settle_container(
+    pending: PendingContainer, results: Results, settle: Callable[[Any, Results], Any]
+) -> Any:
+    """The container, with what :func:`merge_containers` left pending inside it settled."""
+    like = pending.like
+    if like.kind == "object":
+        results.made[id(pending)] = like.value  # it may hold itself
+    if isinstance(pending.items, dict):
+        items: Any = {key: settle(value, results) for key, value in pending.items.items()}
+    else:
+        items = [settle(value, results) for value in pending.items]
+    if like.kind != "object":
+        return torch_containers.rebuilt(like, items)
+    attributes = {name: settle(value, results) for name, value in pending.attributes.items()}
+    return torch_containers.fill_object(like, results.effects, items, attributes)

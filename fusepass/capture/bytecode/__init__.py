@@ -1,0 +1,1 @@
+"""Facts about code objects: control flow, liveness, exception handlers, with-blocks."""

@@ -1,0 +1,307 @@
+"""Where capture sits in Dynamo: at conditional jumps, complete graphs and logged graph breaks.
+
+A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the
+frame again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does
+that by itself when the ordinary break is raised; inside an outer arm the refusal goes to the
+outermost branch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
+from fusepass.capture.autograd import identity_queries
+from fusepass.capture.branch import raise_arm
+from fusepass.capture.branch.fork import fork
+from fusepass.capture.bytecode import own_handlers, try_blocks
+from fusepass.capture.bytecode.control_flow import region_of
+from fusepass.capture.effects import print_hooks, print_operands
+from fusepass.capture.frame_state import (
+    Frame,
+    any_frame_of,
+    frame_of,
+    is_frozen,
+    is_ours,
+    recognise,
+)
+from fusepass.capture.graph_checks import settle_graph
+from fusepass.capture.masks import mask_hooks
+from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
+from fusepass.capture.restarts import keep_tests, take_back
+from fusepass.capture.scalars import deferred_items, item_hooks, object_identity
+from fusepass.capture.source_position import location, position
+from fusepass.errors import UnsupportedVersion
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
+from fusepass.torch_private.dynamo.errors.error_text import place_of
+from fusepass.torch_private.dynamo.hooks import Handlers, install_hooks
+from fusepass.torch_private.dynamo.stack import (
+    break_reason,
+    is_generator_frame,
+    node_of,
+    plain_asserts,
+    restart_errors,
+    tensor_on_top,
+    unsupported_errors,
+)
+from fusepass.torch_private.versions import capture_supported, version_text
+
+_INNER = "a branch in an arm is kept"
+_MAX_NESTED = 32  # a jump met again this often inside its own arms is a loop, not a branch
+_MAX_REPEATS = 96  # of one jump inside its own arms, however they are nested
+_install_lock = threading.Lock()
+_uninstall: Callable[[], None] | None = None
+
+
+def install(backend: Callable[..., Any]) -> None:
+    """Put capture in front of Dynamo, once per process.
+
+    It acts on frames that are compiled for fusepass and passes every other on untouched. On a torch
+    in which it cannot be put there, it stays off, with a warning.
+
+    Args:
+        backend: the one that frames are compiled for which are ours.
+    """
+    recognise(backend)
+    global _uninstall  # noqa: PLW0603  # one patch per process, guarded by the lock
+    with _install_lock:
+        if _uninstall is not None:
+            return
+        try:
+            _uninstall = install_hooks(_handlers())
+        except Exception as error:  # noqa: BLE001 - the rest of fusepass works without
+            problem = UnsupportedVersion(*version_text(), in_short(error))
+            warnings.warn(problem, stacklevel=2)
+            with contextlib.suppress(Exception):  # a report, at least
+                _uninstall = install_hooks(_handlers(), capture=False)
+
+
+def _handlers() -> Handlers:
+    return Handlers(
+        on_item=item_hooks.on_item,
+        on_truth=item_hooks.on_truth,
+        on_jump=_on_jump,
+        on_identity=_on_identity,
+        on_graph=settle_graph,
+        on_break=_on_break,
+        on_raise=_on_raise,
+        on_import=_on_import,
+        on_error=error_recovery.on_error,
+        on_fault=error_recovery.on_fault,
+        on_observed=error_recovery.on_observed,
+        on_failing_call=error_recovery.on_failing_call,
+        on_frame=own_handlers.on_frame,
+        on_not=item_hooks.on_not,
+        on_skip=_on_skip,
+        on_size=mask_hooks.on_size,
+        on_call=hidden_tests.on_call,
+        on_asked=identity_queries.on_asked,
+        on_speech=print_hooks.on_speech,
+        on_speaker=print_operands.on_speaker,
+        on_list=item_hooks.on_list,
+        on_recorded=_on_recorded,
+        numbers=item_hooks.NUMBERS,
+        identity=object_identity.IDENTITY,
+        is_frozen=is_frozen,
+        is_ours=is_ours,
+    )
+
+
+def _on_recorded(translator: Any, node: fx.Node) -> None:
+    fake_dtypes.on_recorded(translator, node)
+    try_blocks.on_recorded(translator, node)
+
+
+def uninstall() -> None:
+    """Take capture out again (for tests)."""
+    global _uninstall  # noqa: PLW0603  # as above
+    with _install_lock:
+        if _uninstall is not None:
+            _uninstall()
+            _uninstall = None
+
+
+@functools.cache
+def _supported() -> bool:
+    if capture_supported():
+        return True
+    warnings.warn(UnsupportedVersion(*version_text()), stacklevel=2)
+    return False
+
+
+def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -> None:
+    frame = frame_of(translator.output)
+    if frame is None:
+        return original(translator, jump)
+    tested = tensor_on_top(translator)
+    if tested is None and not item_hooks.tests_a_number(translator, frame):
+        return original(translator, jump)
+    where = location(translator, jump)
+    early = _refused_at_once(translator, frame)
+    if early is not None:
+        return _break(translator, jump, original, frame, where, early, None)
+    key = (translator.f_code, translator.instruction_pointer - 1)
+    speculation = translator.speculate()
+    if speculation.failed(translator):
+        for site in frame.tests_before(key):
+            frame.sites.remove(site)
+        return _left_to_dynamo(translator, jump, original, frame)
+    place = position(translator, jump)
+    read = () if tested is not None else item_hooks.items_tested(translator, frame)
+    frame.active.append(key)
+    try:
+        _bound_work(frame, key)
+        number = item_hooks.put_predicate(translator) if tested is None else None
+        region = region_of(translator.f_code, translator.instructions)
+        site = fork(translator, jump, region, frame, where, number)
+    except restart_errors():
+        raise
+    except Refusal as refusal:
+        return _break(translator, jump, original, frame, where, refusal, speculation, read)
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
+        why = refusal_after(error, "an arm", where)
+        return _break(translator, jump, original, frame, where, why, speculation, read)
+    finally:
+        frame.active.pop()
+    site.speculation, site.position, site.jump = speculation, place, key
+    site.items = (*site.items, *read)
+    frame.sites.append(site)
+    return None
+
+
+def _bound_work(frame: Frame, key: tuple[Any, int]) -> None:
+    """A branch met inside its own arm is one of a loop: deep for each round, or wide.
+
+    With ``if a: (if b: return …) …`` in a loop, two ways lead from each round to the next, and what
+    follows is traced for both.
+
+    Raises:
+        Refusal: too often.
+    """
+    nested = frame.active.count(key) - 1
+    frame.repeats[key] += bool(nested)
+    if nested >= _MAX_NESTED or frame.repeats[key] > _MAX_REPEATS:
+        text = "the branch is met again and again inside its own arm: a loop on a tensor"
+        raise Refusal(Reason.LOOP, text)
+
+
+def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
+    """``a is b`` where an arm may have handed ``a`` on unchanged: a selection cannot tell."""
+    frame = frame_of(translator.output)
+    if frame is None or not frame.sites:
+        return
+    nodes = [node_of(value) for value in compared()]
+    made = {node.args[0] for node in nodes if node is not None and node.args}
+    if not made:  # nearly always: this is asked at every call
+        return
+    text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
+    sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
+    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+
+
+def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
+    if not _supported():
+        return Refusal(
+            Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version"
+        )
+    if frame.options.treatment == "keep" or not frame.options.rule_on("branch"):
+        return Refusal(Reason.FORCED, "options ask to keep branches as graph breaks")
+    if is_generator_frame(translator):
+        return Refusal(Reason.GENERATOR, "the branch is in a generator")
+    if frame.in_message:
+        return Refusal(Reason.RAISES, "the message of an exception depends on a branch")
+    return None
+
+
+def _break(
+    translator: Any,
+    jump: Any,
+    original: Callable[[Any, Any], None],
+    frame: Frame,
+    where: tuple[str, int],
+    refusal: Refusal,
+    speculation: Any,
+    read: tuple[fx.Node, ...] = (),
+) -> None:
+    """Take the ordinary graph break, now or after a restart, and put the reason on record."""
+    decision = Decision(
+        Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
+    )
+    log.kept(frame.compiler, decision, position(translator, jump))
+    key = (translator.f_code, translator.instruction_pointer - 1)
+    keep_tests(frame, decision, frame.tests_before(key))
+    if frame.arms:
+        raise Refusal(refusal.code, _inside(decision))
+    if read:
+        deferred_items.give_back_tested(translator.output, frame, read, decision)
+    if speculation is not None and translator.should_compile_partial_graph():
+        speculation.reason = break_reason(refusal.text, translator)
+        speculation.fail_and_restart_analysis(translator.error_on_graph_break)
+    _left_to_dynamo(translator, jump, original, frame)
+
+
+def _inside(inner: Decision) -> str:
+    """The reason of a branch around one that is kept."""
+    if inner.reason.startswith(_INNER):
+        return inner.reason
+    return f"{_INNER}, {Path(inner.file).name}:{inner.line}: {inner.reason}"
+
+
+def _left_to_dynamo(
+    translator: Any, jump: Any, original: Callable[[Any, Any], None], frame: Frame
+) -> None:
+    """Jump as Dynamo does; where it may not break the graph, its error says why we did not help."""
+    why = log.log_of(frame.compiler).kept.get(position(translator, jump))
+    try:
+        with plain_asserts():
+            original(translator, jump)
+    except unsupported_errors() as error:
+        if why is not None and frame.arms:
+            raise ArmStops(why.reason_code, _inside(why)) from error
+        if why is not None:
+            place = f"{why.file}:{why.line}"
+            error.add_note(f"fusepass: branch at {place} kept ({why.reason_code}): {why.reason}.")
+        raise
+
+
+def _on_break(translator: Any, reason: str, error: Any) -> None:
+    frame = any_frame_of(translator.output)
+    if frame is not None:
+        if error is not None and not frame.plain:
+            deferred_items.keep_asked(translator, frame, error)
+            mask_hooks.keep_asked(translator, frame, error)
+        own = location(translator, translator.current_instruction)
+        place = place_of(error, translator.f_code) or own
+        log.graph_break(frame.compiler, reason, *place)
+        outer = [(one.filename, one.lineno) for one in getattr(error, "real_stack", None) or ()]
+        graph_breaks.decide(translator, frame, reason, [*outer[:-1], place])
+
+
+def _on_raise(translator: Any, instruction: Any) -> None:
+    raise_arm.on_raise(translator, frame_of(translator.output), instruction)
+
+
+def _on_import(translator: Any, name: str) -> None:
+    """A module is loaded once, and may do anything then: not for an arm that is not taken."""
+    frame = frame_of(translator.output)
+    if frame is not None and (frame.arms or frame.in_message):
+        raise Refusal(Reason.SIDE_EFFECT, f"an arm imports {name}, which is not loaded yet")
+
+
+def _on_skip(translator: Any, error: Exception) -> None:
+    """Dynamo gives a frame up at a graph break in a loop, which may be due to a size not known."""
+    frame = frame_of(translator.output)
+    if frame is not None:
+        why = Reason.LOOP, "a graph break in a loop follows"
+        if getattr(error, "gb_type", None) == try_blocks.WHAT:
+            why = Reason.PARTIAL_OP, "an operation whose error is handled follows"
+        mask_hooks.give_all_back(translator, frame, *why)

@@ -1,0 +1,1 @@
+"""What is applied around a compiled graph: exceptions, printed text, log records, warnings."""

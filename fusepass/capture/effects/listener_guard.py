@@ -1,0 +1,171 @@
+"""Whether the lines of a frame would still be heard as they were when it was traced.
+
+That decides whether they may wait: a filter may have turned a warning into an exception since, and
+``sys.stdout`` or a handler may have become code of the program, which looks around. A guard of the
+frame asks before each call; where an answer is another one, the frame is traced anew.
+
+Who hears a line when it is written: code of the program could look around then.
+
+Dynamo makes changes of attributes, lists and dicts after the graph, and so after the lines. Streams
+and handlers of the standard library do not look at them.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fusepass.torch_private.dynamo.guards import guard_on
+
+Question = Callable[[], Any]
+
+
+class Hearing:
+    """Questions about who hears the lines of one frame, all of them answered by no so far.
+
+    Asking takes some microseconds, too long for every call. What the answers depend on, as a rule,
+    is compared first: classes of streams, filters of warnings, handlers of loggers.
+    """
+
+    text = "what it prints, logs and warns of is heard as when it was compiled"
+
+    def __init__(self) -> None:
+        self._questions: dict[Any, Question] = {}
+        self._loggers: list[logging.Logger] = []
+        self._look()
+
+    def add(self, question: Question) -> None:
+        """Remember a question that was answered by no."""
+        self._questions.setdefault(_key(question), question)
+        self._loggers += [one for one in _loggers(question) if one not in self._loggers]
+        self._look()
+
+    def holds(self) -> bool:
+        """Whether all answers are still no."""
+        if (
+            type(sys.stdout) is self._out
+            and type(sys.stderr) is self._err
+            and warnings.filters == self._filters
+            and warnings.showwarning is self._shows
+            and (not self._loggers or [one.handlers for one in self._loggers] == self._handlers)
+        ):
+            return True
+        if any(question() for question in self._questions.values()):
+            return False
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        self._out, self._err = type(sys.stdout), type(sys.stderr)
+        self._filters, self._shows = list(warnings.filters), warnings.showwarning
+        self._handlers = [list(one.handlers) for one in self._loggers]
+
+
+def _key(question: Question) -> Any:
+    if isinstance(question, functools.partial):
+        return question.func, question.args
+    return question
+
+
+def _loggers(question: Question) -> Iterator[logging.Logger]:
+    """The loggers whose handlers a question looks at."""
+    for asked in question.args if isinstance(question, functools.partial) else ():
+        current = asked
+        while isinstance(current, logging.Logger):
+            yield current
+            current = current.parent
+
+
+def ask(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
+    """Have a frame ask questions before each call.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture, for the frame being traced.
+        questions: each gives something true for yes. Where the answer is yes already, the frame is
+            good for either.
+    """
+    for question in questions:
+        if question():
+            continue
+        if frame.hearing is None:
+            frame.hearing = Hearing()
+            guard_on(translator, "fusepass_hearing", frame.hearing)
+        frame.hearing.add(question)
+
+
+_STANDARD = ("logging", "logging.handlers")
+# Packages whose text streams only pass on what is written.
+_STREAMS = frozenset("_io io codecs doctest idlelib IPython ipykernel _pytest fusepass".split())
+
+
+def of_stream(name: str) -> str | None:
+    """What is not a plain text stream under ``sys.<name>``, or None."""
+    stream = getattr(sys, name, None)
+    if _is_plain(stream):
+        return None
+    return f"sys.{name}, of class {type(stream).__name__},"
+
+
+def _is_plain(stream: Any) -> bool:
+    package = type(stream).__module__.partition(".")[0]
+    return stream is None or (isinstance(stream, io.TextIOBase) and package in _STREAMS)
+
+
+def of_logger(logger: logging.Logger) -> str | None:
+    """What hears a record of a logger and is not of the standard library, or None."""
+    for part in _heard_by(logger):
+        plain = _is_plain(getattr(part, "stream", None))
+        if type(part).__module__ not in _STANDARD or not plain:
+            return f"a {type(part).__name__} of logging"
+    return None
+
+
+def _heard_by(logger: logging.Logger) -> Iterator[Any]:
+    current: logging.Logger | None = logger
+    yield from logger.filters
+    while current is not None:
+        for handler in current.handlers:
+            yield handler
+            yield from handler.filters
+            if handler.formatter is not None:
+                yield handler.formatter
+        current = current.parent if current.propagate else None
+    if logging.getLogRecordFactory() is not logging.LogRecord:
+        yield logging.getLogRecordFactory()
+
+
+def of_warnings() -> str | None:
+    """What shows warnings in place of the standard library, or None."""
+    original = getattr(warnings, "_showwarning_orig", None)
+    if warnings.showwarning is original:
+        return of_stream("stderr")
+    return "warnings.showwarning"
+
+
+def would_raise(category: type[Warning], text: Any, module: str, line: int) -> bool:
+    """Whether the filters in force turn a warning into an exception, or might.
+
+    Args:
+        category: of the warning.
+        text: its text; None or another value where that is not known.
+        module: name of the module it is about.
+        line: the line it is about.
+    """
+    for action, message, kind, where, number in warnings.filters:
+        matches = issubclass(category, kind) and number in (0, line)
+        if not matches or (where is not None and not where.match(module)):
+            continue
+        if message is None:
+            return action == "error"
+        if not isinstance(text, str):
+            if action == "error":
+                return True
+        elif message.match(text):
+            return action == "error"
+    return str(warnings.defaultaction) == "error"  # type: ignore[attr-defined]

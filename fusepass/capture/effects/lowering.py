@@ -1,0 +1,304 @@
+"""Sinks and lines leave the graph, which hands out what the code around it needs to act for them.
+
+    sink(bad₁, …); …; sink(bad₂, …)   ->   c₁ = where(bad₁, 1, 0); …; c₂ = where(c₁ ≠ 0, c₁, …)
+
+The first sink in program order wins. Partial operations behind a sink get safe operands, contents
+of memory that is written behind it are handed out as they were at the site, and so is what messages
+read and cannot be computed again (raise_operands.py). Numbers that lines show are stacked on the
+device, so that one copy brings all of them to the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.effects.output_slots import NEAR, Message, Place
+from fusepass.capture.effects.print_legality import lines_first
+from fusepass.capture.effects.raise_legality import input_owners, left_out
+from fusepass.capture.effects.raise_operands import Plan, is_input, nodes_of, operands_of, plans
+from fusepass.capture.effects.raise_runtime import Exit
+from fusepass.capture.effects.runtime import Emission, Events
+from fusepass.capture.effects.safe_operands import IDENTITY, Guard, guard_for
+from fusepass.capture.nodes.print_node import LINE, Line, is_line
+from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink
+from fusepass.capture.nodes.select_node import ARM
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.materialized_copy import lasting_copy
+from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.safety.failures import may_fail
+from fusepass.torch_private.fx.graphs import fake_mode_of
+
+
+def take_events_out(gm: fx.GraphModule) -> Events | None:
+    """Rewrite ``gm`` in place; what it returns raises and writes what sinks and lines stood for.
+
+    Returns:
+        None when the graph has neither.
+    """
+    found = plans(gm.graph)
+    return _Lowering(gm, found).run() if found else None
+
+
+class _Lowering:
+    """The rewrite of one graph.
+
+    Attributes:
+        plans: one per sink and line, in program order.
+        early: lines in front of everything that may fail, of what is given.
+        writes: for each memory, the positions in the graph at which it is written.
+        results: the outputs, to which further ones are added.
+    """
+
+    def __init__(self, gm: fx.GraphModule, found: list[Plan]) -> None:
+        self.gm, self.graph, self.plans = gm, gm.graph, found
+        self.fake_mode = fake_mode_of(gm)
+        self.nodes = list(gm.graph.nodes)
+        self.order = {node: position for position, node in enumerate(self.nodes)}
+        self.inputs = [node for node in self.nodes if node.op == "placeholder"]
+        self.output = self.nodes[-1]
+        self.results: list[Any] = list(self.output.args[0])
+        self.writes: dict[int, list[int]] = {}
+        for position, node in enumerate(self.nodes):
+            for key in memories(written_nodes(node)):
+                self.writes.setdefault(key, []).append(position)
+        self.owners = input_owners(self.graph)
+        self.saved: dict[tuple[fx.Node, int], fx.Node] = {}
+        self.packs: dict[tuple[torch.device, torch.dtype], dict[fx.Node, int]] = {}
+        self.early = lines_first(gm.graph)
+
+    def run(self) -> Events:
+        count = len(self.results)
+        leaving = self._leaving()
+        codes = self._codes()
+        events = tuple(map(self._event, self.plans))  # messages read the operands as they were
+        self._guard_partial_calls(codes)
+        last = {code.meta["example_value"].device: code for code in codes}
+        places = tuple(self._handed_out(code) for code in last.values())
+        packs = self._packs()
+        self.output.args = (tuple(self.results),)
+        for node in reversed(leaving):
+            if not node.users:  # a line may have had a number of an exception's handed out
+                self.graph.erase_node(node)
+        self.graph.lint()
+        self.gm.recompile()
+        return Events(count, places, tuple(settled(event, packs) for event in events))
+
+    def _leaving(self) -> list[fx.Node]:
+        """Sinks, lines, and what is only there for a message and not needed by anything else."""
+        leaving: dict[fx.Node, None] = {}
+        for node in reversed(self.nodes):
+            event = is_sink(node) or is_line(node)
+            if event or (left_out(node) and all(user in leaving for user in node.users)):
+                leaving[node] = None
+        return list(leaving)[::-1]
+
+    def _call(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        like: fx.Node | None = None,
+        **kwargs: Any,
+    ) -> fx.Node:
+        """Record a call with its fake value, in the arm that ``like`` stands in."""
+        node = self.graph.call_function(target, args, kwargs)
+        values: Any = fx.map_arg(args, lambda n: n.meta["example_value"])
+        with self.fake_mode, torch.no_grad():
+            node.meta["example_value"] = target(*values, **kwargs)
+        for key in ("stack_trace", ARM):
+            if like is not None and key in like.meta:
+                node.meta[key] = like.meta[key]
+        return node
+
+    def _codes(self) -> list[fx.Node]:
+        """At each sink, on the device of its test: the number of the first one due so far."""
+        codes: list[fx.Node] = []
+        last: dict[torch.device, fx.Node] = {}
+        sinks = [plan.event for plan in self.plans if is_sink(plan.event)]
+        for number, sink in enumerate(sinks, 1):
+            bad: Any = sink.args[0]
+            device = bad.meta["example_value"].device
+            with self.graph.inserting_before(sink):
+                code = self._call(torch.where, (bad, number, 0))
+                if device in last:
+                    due = self._call(torch.ne, (last[device], 0))
+                    code = self._call(torch.where, (due, last[device], code))
+            last[device] = code
+            codes.append(code)
+        return codes
+
+    def _guard_partial_calls(self, codes: list[fx.Node]) -> None:
+        code: fx.Node | None = None
+        due: dict[fx.Node, fx.Node] = {}
+        following = iter(codes)
+        for node in self.nodes:
+            if is_sink(node):
+                code = next(following)
+            elif (
+                code is not None
+                and not is_line(node)
+                and not left_out(node)
+                and may_fail(node) is not None
+            ):
+                guard = guard_for(node)
+                if guard is None:
+                    raise AssertionError(f"{node} follows a raise and cannot be made safe")
+                if code not in due:
+                    with self.graph.inserting_after(code):
+                        due[code] = self._call(torch.ne, (code, 0))
+                self._guard(node, guard, due[code])
+
+    def _guard(self, node: fx.Node, guard: Guard, due: fx.Node) -> None:
+        made: dict[fx.Node, fx.Node] = {}
+        with self.graph.inserting_before(node):
+            for operand in guard.operands(node):
+                value = operand.meta["example_value"]
+                fill: Any = guard.fill
+                if fill == IDENTITY:
+                    like = {"dtype": value.dtype, "device": value.device}
+                    fill = self._call(torch.eye, (value.shape[-1],), node, **like)
+                made[operand] = self._call(torch.where, (due, fill, operand), node)
+                if value.requires_grad:
+                    made[operand].meta["example_value"].requires_grad_()
+
+        def swapped(argument: Any) -> Any:
+            return fx.map_arg(argument, lambda n: made.get(n, n))
+
+        if len(node.args) > guard.position:
+            at = guard.position
+            node.args = (*node.args[:at], swapped(node.args[at]), *node.args[at + 1 :])
+        else:
+            node.kwargs = {**node.kwargs, guard.name: swapped(node.kwargs[guard.name])}
+
+    def _event(self, plan: Plan) -> Exit | Emission:
+        message, direct = self._message(plan)
+        if is_line(plan.event):
+            tests: Any = plan.event.args[0]
+            when = tuple((self._as_at(test, plan.event, pack=True), on) for test, on in tests)
+            return Emission(plan.event.meta[LINE], message, when, direct, plan.event in self.early)
+        undo: list[tuple[Place, Place]] = []
+        for key, roots in self.owners.items():
+            if self._next_write([key], plan.event) is not None:
+                undo += [(self._given(root), self._as_at(root, plan.event)) for root in roots]
+        return Exit(plan.event.meta[SINK], message, tuple(undo))
+
+    def _message(self, plan: Plan) -> tuple[Message, dict[int, Place]]:
+        """What computes the operands of an event, and where those are that are at hand."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        sources: dict[fx.Node, Place] = {}
+        operands = operands_of(plan.event)
+        needed = [*nodes_of(plan.event), *(n for node in plan.again for n in node.all_input_nodes)]
+        for node in dict.fromkeys(needed):
+            if node not in plan.again:
+                copies[node] = graph.placeholder(node.name)
+                kept = node in plan.kept
+                pack = is_line(plan.event)
+                place = self._as_at(node, plan.event, pack) if kept else self._given(node)
+                sources[node] = place
+        for node in plan.again:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta = {}
+        graph.output(fx.map_arg(operands, copies.__getitem__))
+        held: Sink | Line = plan.event.meta[LINE if is_line(plan.event) else SINK]
+        direct = {i: sources[node] for i, node in enumerate(operands) if node in sources}
+        places = tuple(sources.values())
+        return Message(graph, places, held.grad_enabled, held.autocast), direct
+
+    def _given(self, node: fx.Node) -> Place:
+        """Where an input of the graph, or something it holds, is."""
+        if node.op == "placeholder":
+            return Place("input", self.inputs.index(node))
+        value: Any = self.gm
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        return Place("held", value=value)
+
+    def _as_at(self, node: fx.Node, event: fx.Node, pack: bool = False) -> Place:
+        """Where a value is as it was at an event: handed out, copied if it is written later.
+
+        With ``pack`` it may be handed out among others.
+        """
+        hand_out = self._packed if pack else self._handed_out
+        written = self._next_write(memories([node]), event)
+        if written is None:
+            return self._given(node) if is_input(node) else hand_out(node)
+        if (node, written) not in self.saved:
+            with self.graph.inserting_before(event):
+                self.saved[node, written] = lasting_copy(
+                    self._detached(node), lambda _, target, *given: self._call(target, given)
+                )
+        return hand_out(self.saved[node, written])
+
+    def _next_write(self, keys: list[int], event: fx.Node) -> int | None:
+        """Position of the first write after an event to any of some memories."""
+        position = self.order[event]
+        following: list[int] = []
+        for key in keys:
+            later = self.writes.get(key, [])
+            following += later[bisect_right(later, position) :][:1]
+        return min(following, default=None)
+
+    def _detached(self, node: fx.Node) -> fx.Node:
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return node
+        return self._call(torch.detach, (node,))
+
+    def _handed_out(self, node: fx.Node) -> Place:
+        """Make a node an output of the graph, if it is none yet."""
+        if node not in self.results:
+            with self.graph.inserting_before(self.output):
+                node = self._detached(node)
+            self.results.append(node)
+        return Place("output", self.results.index(node))
+
+    def _packed(self, node: fx.Node) -> Place:
+        """Hand out a number together with others of its dtype on its device."""
+        value = node.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or value.dim() or value.device.type in NEAR:
+            return self._handed_out(node)
+        pack = self.packs.setdefault((value.device, value.dtype), {})
+        return Place(
+            "pack",
+            list(self.packs).index((value.device, value.dtype)),
+            pack.setdefault(node, len(pack)),
+        )
+
+    def _packs(self) -> list[tuple[Place, bool]]:
+        """Where the packs are, each with whether it holds several numbers."""
+        places = []
+        for pack in self.packs.values():
+            if len(pack) > 1:
+                with self.graph.inserting_before(self.output):
+                    parts = [self._detached(node) for node in pack]
+                    self.results.append(self._call(torch.stack, (parts,)))
+                places.append((Place("output", len(self.results) - 1), True))
+            else:
+                places += [(self._handed_out(node), False) for node in pack]
+        return places
+
+
+def settled(event: Exit | Emission, packs: list[tuple[Place, bool]]) -> Exit | Emission:
+    """The event, with the places of numbers in packs settled."""
+    if isinstance(event, Exit):
+        return event
+
+    def place(held: Place) -> Place:
+        if held.kind != "pack":
+            return held
+        pack, several = packs[held.position]
+        return dataclasses.replace(pack, index=held.index) if several else pack
+
+    sources = tuple(map(place, event.message.sources))
+    return dataclasses.replace(
+        event,
+        message=dataclasses.replace(event.message, sources=sources),
+        when=tuple((place(flag), on) for flag, on in event.when),
+        direct={i: place(held) for i, held in event.direct.items()},
+    )

@@ -1,0 +1,295 @@
+"""What capture knows about the frame being compiled: options, branches, depth in arms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from torch import fx
+
+from fusepass.capture.effects.listener_guard import Hearing
+from fusepass.capture.grad_tracking import Ungraded
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
+from fusepass.errors import FusepassError
+from fusepass.options import Options
+from fusepass.report.decision import Decision
+from fusepass.rewrite.option_scope import resolve_checked
+from fusepass.torch_private.dynamo.compile_state import (
+    compile_wrapper_arguments,
+    compiler_chain,
+    transparent,
+)
+from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame, was_emptied
+
+
+@dataclass
+class Site:
+    """One branch of the program that was met while tracing and captured.
+
+    Attributes:
+        branch: what the rules will read.
+        speculation: Dynamo's checkpoint, through which the capture can still be taken back.
+        position: where in the source it is, the same in resumed functions.
+        select: the select node, once it exists (None when the arms leave nothing that differs).
+        predicate: node of the tensor tested.
+        pairs: nodes the arms left, as (taken, other).
+        items: numbers its condition was made of, which go back with it.
+        inside: sites of the branches it stands in.
+        leaves_numbers: whether a Python number differs between the arms.
+        jump: code object and instruction index.
+        leads_to: of a test made together with the next, the jump that follows both.
+    """
+
+    branch: Branch
+    speculation: Any
+    decision: Decision
+    position: tuple[Any, ...] = ()
+    select: Any = None
+    predicate: Any = None
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    items: tuple[Any, ...] = ()
+    inside: frozenset[int] = frozenset()
+    leaves_numbers: bool = False
+    jump: Any = None
+    leads_to: Any = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something is asked for in the program.
+
+    Attributes:
+        instruction: code object and instruction index, the same when the frame starts again.
+        position: where in the source, the same in resumed functions.
+        file, line: for the report.
+    """
+
+    instruction: tuple[Any, int]
+    position: tuple[Any, ...]
+    file: str
+    line: int
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass
+class Frame:
+    """State of capture for one attempt to trace one frame (Dynamo makes a new one per restart).
+
+    Attributes:
+        compiler: the callback torch.compile made; reports are kept under it.
+        options: the options in force.
+        asked: the mode and the options that torch.compile was given.
+        sites: captured branches in program order.
+        arms: the arms being traced, outermost first, as (site id, arm).
+        active: jumps being forked, as (code, instruction index), to recognise loops.
+        repeats: how often each jump was forked inside its own arms.
+        items: numbers that are not read, by graph node, and where the program reads them
+            (:class:`~fusepass.capture.scalars.deferred_items.Item`).
+        stands_for: branches made while lowering a site, to the site.
+        ungraded: what did not require grad before the arms being traced.
+        predicates: the tracked tensor each branch tests, by site id.
+        selections: masks let select while tracing, and where, by graph node.
+        empties: sinks for where a mask selects nothing, by site, and the place of the selection.
+        settled: whether the graph is complete, and nothing more is traced.
+        in_message: whether what is traced is only a message: of an exception, or of a line.
+        due: while the message of an exception is traced, the tracked 0-d bool that says it is due.
+        lines: calls that write a line, recorded in this graph: place, and sites they are inside.
+        hearing: what the frame asks before each call about who hears these lines, if any.
+        speakers: where print and the like were loaded, by translator and height of the stack.
+        round_trips: what was decided about host round trips other than branches, by position.
+        callers: frames that run in eager around this one; None until somebody asks.
+        next_id: the last number given to a site.
+        plain: whether Dynamo traces the frame as it would without capture.
+        code: of the function.
+        traced: the complete graph, where torch may compile it again later.
+    """
+
+    compiler: Any
+    options: Options
+    asked: tuple[str | None, Mapping[str, Any]] = (None, _NOTHING)
+    sites: list[Site] = field(default_factory=list)
+    arms: list[tuple[int, bool]] = field(default_factory=list)
+    active: list[tuple[Any, int]] = field(default_factory=list)
+    repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
+    ungraded: Ungraded = field(default_factory=Ungraded)
+    items: dict[Any, Any] = field(default_factory=dict)
+    stands_for: dict[int, int] = field(default_factory=dict)
+    predicates: dict[int, Any] = field(default_factory=dict)
+    selections: dict[Any, Place] = field(default_factory=dict)
+    empties: dict[int, Place] = field(default_factory=dict)
+    settled: bool = False
+    in_message: bool = False
+    due: Any = None
+    lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
+    hearing: Hearing | None = None
+    speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
+    round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
+    callers: list[Any] | None = None
+    next_id: int = 0
+    plain: bool = False
+    code: Any = None
+    traced: Any = None
+
+    @property
+    def captures(self) -> bool:
+        """Whether the graph holds anything that it would not hold without capture."""
+        return bool(self.sites or self.items or self.selections or self.lines or self.round_trips)
+
+    def new_id(self) -> int:
+        """Number for the next site of this graph."""
+        self.next_id += 1
+        return self.next_id
+
+    def tests_before(self, jump: Any, until: Site | None = None) -> list[Site]:
+        """The sites whose tests were made together with that of a jump, which was met last.
+
+        Args:
+            jump: code object and instruction index.
+            until: the site of the jump, if there is one already.
+        """
+        known = self.sites if until is None else self.sites[: self.sites.index(until)]
+        jumps, found = {jump}, []
+        for site in reversed(known):
+            if site.leads_to not in jumps:
+                break
+            jumps.add(site.jump)
+            found.append(site)
+        return found
+
+    def leave_arms(
+        self, nodes: Iterable[fx.Node], site: int, outer: tuple[int, bool] | None
+    ) -> None:
+        """Put what stands in the arms of a site that left no select where the site itself stands.
+
+        Args:
+            nodes: those that may stand there.
+            site: its number.
+            outer: the arm it stands in, or None.
+        """
+        for node in nodes:
+            tag = node.meta.get(ARM)
+            if tag is not None and tag[0] == site:
+                node.meta[ARM] = outer
+                if outer is None:
+                    del node.meta[ARM]
+        for inner in self.sites:
+            if inner.branch.outer is not None and inner.branch.outer[0] == site:
+                inner.branch = replace(inner.branch, outer=outer)
+                if inner.select is not None:
+                    inner.select.meta[BRANCH] = inner.branch
+
+    def new_branch(self, site: int) -> int:
+        """Number for one more branch that stands for a captured site."""
+        made = self.new_id()
+        self.stands_for[made] = self.stands_for.get(site, site)
+        return made
+
+
+_PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
+_OURS: list[Any] = []  # the backend that frames are compiled for, once it is known
+_FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
+
+
+def frame_of(output_graph: Any) -> Frame | None:
+    """The frame's state, or None when capture has no part in it.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    frame = any_frame_of(output_graph)
+    return None if frame is None or frame.plain else frame
+
+
+def any_frame_of(output_graph: Any) -> Frame | None:
+    """The frame's state, or None when it is not being compiled for fusepass.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    held = output_graph.__dict__
+    if _FRAME not in held:
+        frame = held[_FRAME] = new_frame(output_graph.compiler_fn)
+        if frame is not None and was_emptied(output_graph):
+            frame.plain = True  # it ended before capture was asked anything
+        elif frame is not None:
+            frame.code = output_graph.root_tx.f_code
+            frame.plain = _is_plain(output_graph)
+    return held[_FRAME]  # type: ignore[no-any-return]
+
+
+def frame_of_failed(translator: Any) -> Frame | None:
+    """The state of a frame whose trace has failed, or None when capture had no part in it.
+
+    The error may have come before anything asked for the state, and has emptied the output graph.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    return None if _is_plain(translator) else frame_of(translator.output)
+
+
+def _is_plain(attempt: Any) -> bool:
+    return bool(kept_between_restarts(attempt, _PLAIN, list))
+
+
+def is_frozen(output_graph: Any) -> bool:
+    """Whether the weights of a frame are to be constants of its graph.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    frame = any_frame_of(output_graph)
+    return frame is not None and frame.options.frozen
+
+
+def is_ours(output_graph: Any) -> bool:
+    """Whether a frame is compiled for fusepass, whatever its options."""
+    return _leads_here(list(compiler_chain(output_graph.compiler_fn)))
+
+
+def restart_plain(translator: Any, reason: str) -> NoReturn:
+    """Start a frame again without capture."""
+    kept_between_restarts(translator, _PLAIN, list).append(reason)
+    restart_frame(f"fusepass: {reason}", translator)
+
+
+def recognise(backend: Any) -> None:
+    """Say which backend is ours: capture acts on the frames that are compiled for it."""
+    _OURS[:] = [backend]
+
+
+def _is_ours(link: Any) -> bool:
+    return any(link is backend for backend in _OURS)
+
+
+def _leads_here(chain: list[Any]) -> bool:
+    return any(_is_ours(link) for link in chain)
+
+
+def new_frame(compiler: Any) -> Frame | None:
+    """State for a frame that a callback of Dynamo's compiles; None if it is not for fusepass.
+
+    Raises:
+        FusepassError: the options given to torch.compile are not valid.
+    """
+    chain = list(compiler_chain(compiler))
+    if not _leads_here(chain):
+        return None
+    mode: str | None = None
+    given: dict[str, Any] = {}
+    owner = compiler
+    for link in chain:
+        link_mode, link_options, _ = compile_wrapper_arguments(link)
+        mode = link_mode or mode
+        given = link_options or given
+        if not _is_ours(link):
+            owner = link
+    try:
+        return Frame(owner, resolve_checked(mode, given), (mode, given))
+    except FusepassError as error:
+        raise transparent(error) from None

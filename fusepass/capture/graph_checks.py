@@ -1,0 +1,142 @@
+"""What is asked once a graph is complete: what follows a branch may forbid it.
+
+Sites that cannot stay are given back to Dynamo, which starts the frame again without them.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture.autograd import gradients, identity_outputs, lost_aliases
+from fusepass.capture.autograd.rematerialize import remake_in_arms
+from fusepass.capture.branch.predicate_copy import copy_tested
+from fusepass.capture.bytecode import try_blocks
+from fusepass.capture.effects import print_hooks, print_legality, raise_legality
+from fusepass.capture.effects.lowering import take_events_out
+from fusepass.capture.effects.runtime import Events
+from fusepass.capture.error_recovery import give_back_violating
+from fusepass.capture.frame_state import Frame, any_frame_of
+from fusepass.capture.masks import empty_selection
+from fusepass.capture.masks.mask_hooks import settle_masks
+from fusepass.capture.mutation.aliased_inputs import settle_sharing
+from fusepass.capture.recompiled_graphs import Traced, compiled_again
+from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import take_back
+from fusepass.capture.scalars.arm_scalars import lower_numbers
+from fusepass.capture.scalars.deferred_items import reading, settle_items
+from fusepass.capture.unsupported_inputs import leave_unseen
+from fusepass.errors import BranchRuleError, CaptureFault
+from fusepass.report import log
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
+from fusepass.torch_private.fx.graphs import fake_mode_of, has_specializations
+
+
+def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[[], Any]) -> Any:
+    """Check a complete graph, compile it, and put around it what it cannot hold.
+
+    Args:
+        output_graph: Dynamo's, of the frame.
+        gm: the graph.
+        compile_graph: goes on as without capture.
+    """
+    frame = any_frame_of(output_graph)
+    if frame is None:
+        return compile_graph()
+    if frame.traced is not None and frame.traced.gm is gm:
+        return compiled_again(frame, frame.traced, compile_graph)
+    as_written = settle_sharing(gm, frame, output_graph)
+    late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
+    give_back_violating(output_graph, frame)
+    try:
+        with log.compiling(frame) as record:
+            record.as_written = as_written
+            record.reads_back = events is not None and events.reads_back
+            compiled = compile_graph()
+    except BranchRuleError as error:  # our error costs speed, never the program
+        _give_all_back(output_graph, frame, error)
+        raise
+    give_back_violating(output_graph, frame)  # rules, and Inductor, may have asked for more
+    around = functools.partial(_around, events, frozenset(late))
+    compiled = around(compiled)
+    if has_specializations(output_graph):
+        frame.traced = Traced(gm, around, compiled, record)
+    return compiled
+
+
+def _settled(
+    output_graph: Any, frame: Frame, gm: fx.GraphModule
+) -> tuple[list[int], Events | None]:
+    """What of a complete graph is read behind it, and what happens around it.
+
+    What cannot stay as it is goes back: the frame starts again.
+    """
+    leave_unseen(output_graph, frame, gm)
+    late = settle_items(gm, frame, output_graph)
+    late += settle_masks(gm, frame, output_graph)
+    copy_tested(gm.graph, fake_mode_of(gm))
+    take_back(
+        output_graph,
+        frame,
+        lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch),
+    )
+    take_back(output_graph, frame, _undecided_gradients(frame, gm))
+    take_back(output_graph, frame, identity_outputs.hidden_grad_escapes(gm.graph))
+    lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
+    take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    unsafe = raise_legality.unsafe_sinks(gm, output_graph)
+    empty_selection.give_back(output_graph, frame, unsafe)
+    take_back(output_graph, frame, unsafe)
+    print_legality.leave_unsafe(output_graph, frame, gm)
+    try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
+    return late, _take_events_out(output_graph, frame, gm)
+
+
+def _around(
+    events: Events | None, late: frozenset[int], compiled: Callable[..., Any]
+) -> Callable[..., Any]:
+    compiled = compiled if events is None else events.around(compiled)
+    return reading(compiled, late) if late else compiled
+
+
+def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Reason, str]]:
+    """Sites that decide whether something has a gradient, after what can be done about it."""
+    allowed, fake_mode = frame.options.allow_zero_grad, fake_mode_of(gm)
+    undecided = gradients.undecided_gradients(gm.graph, allowed)
+    try:
+        while undecided and remake_in_arms(gm.graph, undecided, fake_mode):
+            undecided = gradients.undecided_gradients(gm.graph, allowed)
+    except Refusal as refusal:
+        return dict.fromkeys(undecided, (refusal.code, refusal.text))
+    except Exception as error:  # noqa: BLE001 - these sites go back, and the graph with them
+        first = next(s.branch for s in frame.sites if s.branch.site in undecided)
+        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+    return undecided
+
+
+def _take_events_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Events | None:
+    """Sinks and lines become code around the graph, while there still is a way back."""
+    try:
+        return take_events_out(gm)
+    except Exception as error:  # our error costs speed, never the program
+        print_hooks.leave_all(output_graph, frame, error)
+        _give_all_back(output_graph, frame, error, "sink")
+        raise
+
+
+def _give_all_back(
+    output_graph: Any, frame: Frame, error: Exception, treatment: str | None = None
+) -> None:
+    """Keep the branches of a frame, those of one treatment or all, with a warning."""
+    sites = [s for s in frame.sites if treatment in (None, s.branch.treatment)]
+    why = (Reason.INTERNAL, error_in_short(error))
+    for branch in (site.branch for site in sites[:1]):
+        warnings.warn(CaptureFault(f"{branch.file}:{branch.line}", repr(error)), stacklevel=2)
+    if not sites and treatment == "sink":
+        empty_selection.give_back(output_graph, frame, dict.fromkeys(frame.empties, why))
+    take_back(output_graph, frame, {site.branch.site: why for site in sites})

@@ -1,0 +1,1 @@
+"""Boolean masks that select, and their lowering to tensors of known size."""

@@ -1,0 +1,228 @@
+"""What a boolean mask selects, computed for all elements: a tensor of known size instead.
+
+``x[mask]`` has a size that only the data know. What is computed from it element by element, or row
+by row, can be computed for all elements as well, as long as in the end only those under the mask
+count: in a sum, in a store through the same mask. The dimensions of the mask are one dimension of
+what it selects; here they are flattened into one, so that every call keeps its dimensions.
+
+Gradients: elements outside the mask get none, so that NaN cannot come from what eager does not
+compute. ``where(mask, x, x.detach())`` is ``x`` and passes gradients on inside the mask only.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.masks.masked_store import add_call, mask_of
+from fusepass.graph.dataflow.value_numbering import same_value
+from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.report.decision import Reason
+from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
+
+SPREADS = ("std", "var")
+WARNED = "fusepass_warned"  # meta key of a variance: eager's warning of too few elements is written
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What a mask held when it selected.
+
+    Attributes:
+        mask: the node it was asked of.
+        moment: when.
+        flat: its elements then, a bool tensor of one dimension.
+    """
+
+    mask: fx.Node
+    moment: int
+    flat: fx.Node
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """A selected tensor computed for all elements.
+
+    Attributes:
+        node: the computation; the elements selected from lie along dimension ``front``.
+        selection: which of them count.
+        front: the dimensions in front of it.
+        exact: whether the elements that count are those of eager to the last bit.
+    """
+
+    node: fx.Node
+    selection: Selection
+    front: int
+    exact: bool = True
+
+    @property
+    def value(self) -> torch.Tensor:
+        """Its fake tensor."""
+        return self.node.meta["example_value"]  # type: ignore[no-any-return]
+
+    @property
+    def after(self) -> int:
+        """The dimensions behind the one that the elements lie along."""
+        return self.value.dim() - self.front - 1
+
+
+class Kept(Exception):
+    """A call on what a mask selected that cannot be computed for all elements."""
+
+    def __init__(self, code: Reason, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+@dataclass
+class Lowering:
+    """The selections among some nodes, and what was computed for them so far.
+
+    Attributes:
+        fake_mode: the mode fake values are computed under.
+        history: of the graph, as it was before anything was made.
+        exact: whether stores must leave the very bits of eager.
+        whole: selected tensors of the program.
+        parts: tuples of selected tensors, of which the node is the tuple.
+        seen: every node that was computed for all elements, and the selection it is of.
+        made: the calls made in front of a node.
+        replaced: what a node becomes: the last of the calls made for it, or nothing.
+    """
+
+    fake_mode: Any
+    history: History
+    exact: bool
+    whole: dict[fx.Node, Whole] = field(default_factory=dict)
+    parts: dict[fx.Node, tuple[fx.Node, list[Whole]]] = field(default_factory=dict)
+    seen: dict[fx.Node, Selection] = field(default_factory=dict)
+    made: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
+    replaced: dict[fx.Node, fx.Node | None] = field(default_factory=dict)
+
+    def add(self, like: fx.Node, target: Any, /, *args: Any, **kwargs: Any) -> fx.Node:
+        """Record a call in front of a node, in its place."""
+        with like.graph.inserting_before(like):
+            return add_call(
+                self.made.setdefault(like, []), like, self.fake_mode, target, args, kwargs
+            )
+
+    def take_back(self, node: fx.Node) -> None:
+        """Erase what was recorded in front of a node."""
+        for made in reversed(self.made.pop(node, [])):
+            made.graph.erase_node(made)
+
+
+def check_warned(node: fx.Node) -> None:
+    """Hold a variance, or standard deviation, against what capture did for its warning.
+
+    Raises:
+        Kept: nobody would write it.
+    """
+    if WARNED not in node.meta:
+        text = "eager warns where a mask selects too few for a variance, and that cannot wait"
+        raise Kept(Reason.SIDE_EFFECT, text)
+
+
+def gathered(low: Lowering, node: fx.Node) -> Whole | None:
+    """``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for another call.
+
+    Raises:
+        Kept: it selects in a way that has no such form.
+    """
+    name = op_name(node)
+    source: Any
+    if name in ("getitem", "__getitem__"):
+        source, index = node.args
+    elif name == "masked_select":
+        source, index = argument(node, 0, "input"), argument(node, 1, "mask")
+    else:
+        return None
+    value = tensor_value(source)
+    if value is None or has_unbacked_size(value):
+        return None
+    found = mask_of(value, index)
+    if found is None:
+        return None
+    mask, _, after = found
+    dims = _fake(mask).dim()
+    if dims == 0 or value.dtype.is_complex or (name == "masked_select" and after):
+        raise Kept(Reason.SIZE, f"what {name} selects has a size that only the data know")
+    if _fake(mask).device != value.device:
+        raise Kept(Reason.DEVICE_MISMATCH, "the mask is on another device")
+    selection = selected_by(low, node, mask)
+    front = value.dim() - dims - after
+    trained = _fake(node).requires_grad
+    if not trained and _written_later(low, source, node):
+        source = low.add(node, "clone", source)
+    if dims > 1:
+        source = low.add(node, "flatten", source, front, front + dims - 1)
+    if trained:
+        source = gated(low, node, source, selection, after)
+    return Whole(source, selection, front)
+
+
+def selected_by(low: Lowering, node: fx.Node, mask: fx.Node) -> Selection:
+    """What a mask holds when a node reads it."""
+    flat = mask
+    if torch.is_grad_enabled() or _written_later(low, mask, node):
+        flat = low.add(node, "clone", mask)  # a backward reads it again
+    if _fake(mask).dim() > 1:
+        flat = low.add(node, "flatten", flat)
+    return Selection(mask, low.history.moments[node], flat)
+
+
+def _written_later(low: Lowering, node: fx.Node, reader: fx.Node) -> bool:
+    return low.history.is_written(node, low.history.moments[reader], sys.maxsize)
+
+
+def same_selection(low: Lowering, a: Selection, b: Selection) -> bool:
+    """Whether two masks held the same when they selected."""
+    return a is b or same_value(a.mask, b.mask, low.history, (a.moment, b.moment))
+
+
+def mask_for(low: Lowering, node: fx.Node, selection: Selection, after: int) -> fx.Node:
+    """The mask in front of ``node``, to broadcast against a tensor with so many dimensions more."""
+    mask = selection.flat
+    for _ in range(after):
+        mask = low.add(node, "unsqueeze", mask, -1)
+    return mask
+
+
+def gated(
+    low: Lowering, node: fx.Node, source: fx.Node, selection: Selection, after: int
+) -> fx.Node:
+    """The same value, whose gradient is that of the elements selected."""
+    held = low.add(node, "detach", source)
+    return low.add(node, torch.where, mask_for(low, node, selection, after), source, held)
+
+
+def filled(low: Lowering, node: fx.Node, whole: Whole, number: Any) -> fx.Node:
+    """What was selected, with a number for all other elements."""
+    mask = mask_for(low, node, whole.selection, whole.after)
+    return low.add(node, torch.where, mask, whole.node, number)
+
+
+def count_of(low: Lowering, node: fx.Node, selection: Selection) -> fx.Node:
+    """How many elements are selected: int64, no dimensions."""
+    return low.add(node, "sum", selection.flat)
+
+
+def total_size(low: Lowering, node: fx.Node, whole: Whole, dims: list[int]) -> fx.Node:
+    """How many elements a reduction of what was selected takes: int64, no dimensions."""
+    count = count_of(low, node, whole.selection)
+    for dim in dims:
+        size: Any = whole.value.shape[dim]
+        if dim != whole.front and not known_equal(size, 1):
+            if not isinstance(size, int):
+                size = low.add(node, torch.ops.aten.sym_size.int, whole.node, dim)
+            count = low.add(node, operator.mul, count, size)
+    return count
+
+
+def _fake(node: fx.Node) -> torch.Tensor:
+    return node.meta["example_value"]  # type: ignore[no-any-return]

@@ -1,0 +1,257 @@
+"""Boolean masks that select: let in while a frame is traced, and taken out of its graph again.
+
+``x[mask]`` has a size that only the data know, for which Dynamo breaks the graph. Here it is traced
+with a symbol for the size. Once the graph is complete, what was selected is computed for all
+elements (capture/masks/lowering.py). A selection for which that cannot be done is given back: the
+frame starts again and meets the ordinary graph break there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import fx
+
+from fusepass.capture.bytecode.own_handlers import is_in_subclass
+from fusepass.capture.frame_state import Frame, Place, frame_of
+from fusepass.capture.masks.count_lowering import count_on_device, mask_behind, places_of
+from fusepass.capture.masks.lowering import lower_selections
+from fusepass.capture.masks.masked_store import (
+    counts_masks,
+    is_masked_store,
+    lower_store,
+    mask_of,
+    why_kept,
+)
+from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
+from fusepass.capture.masks.selection_count import selection_of
+from fusepass.capture.masks.size_origins import Origins
+from fusepass.capture.scalars.scalar import READ_LATE
+from fusepass.capture.source_position import position, users_location
+from fusepass.graph.dataflow.ambient_modes import modes_of_graph
+from fusepass.graph.dataflow.value_numbering import same_value
+from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
+from fusepass.torch_private.dynamo.unbacked_sizes import (
+    asked_by_operation,
+    asked_symbols,
+    count_as,
+    forget_sizes,
+    sizes_bound,
+)
+from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
+from fusepass.torch_private.versions import capture_supported
+
+_GIVEN_BACK = "fusepass_masks_given_back"  # places whose selections stay
+_PLACES = ("argwhere", "nonzero", "where")
+_RESUMED = "torch_dynamo_resume_in_"
+_PLACE = "fusepass_selects"  # meta key of a selection: its Place
+
+
+def on_size(translator: Any, node: fx.Node) -> bool:
+    """Whether a call may give a tensor of a size that only the data know."""
+    frame = frame_of(translator.output)
+    if frame is None or frame.settled or frame.in_message or not _selects(node):
+        return False
+    if not capture_supported() or is_in_subclass(translator):
+        return False
+    instruction = translator.f_code, translator.instruction_pointer
+    if instruction in _given_back(translator.output):
+        return False
+    where = translator.current_instruction
+    place = Place(instruction, position(translator, where), *users_location(translator))
+    own = follows_own_rules(node)
+    if own is not None or not frame.options.rule_on("masked"):
+        why = Reason.RULE_OFF, "switched off in options"
+        if own is not None:
+            why = Reason.UNTRACEABLE, own
+        decision = _decision(Outcome.REJECTED, *why, "keep", place)
+        log.kept(frame.compiler, decision, place.position)
+        return False
+    resumed = translator.output.root_tx.f_code.co_name.startswith(_RESUMED)
+    if resumed and place.position in log.log_of(frame.compiler).kept:
+        return False  # met, and given back, before the graph break
+    _count_once(frame, node)
+    frame.selections[node] = place
+    node.meta[_PLACE] = place
+    return True
+
+
+def _count_once(frame: Frame, node: fx.Node) -> None:
+    """Have a selection be of the size of an earlier one, if their masks are equal.
+
+    ``F.mse_loss(x[x > 0], y[x > 0])`` compares the sizes while it is traced.
+    """
+    mask = mask_behind(node) or places_of(node)
+    if mask is None or not frame.selections:
+        return
+    history = History(node.graph, node)
+    now = history.moments[node]
+    for earlier in frame.selections:
+        other = mask_behind(earlier) or places_of(earlier)
+        if other is None or other is mask or earlier not in history.moments:
+            continue
+        moments = history.moments[earlier], now
+        if same_value(other, mask, history, moments):
+            count_as(tensor_value(mask), tensor_value(other))
+            return
+
+
+def _selects(node: fx.Node) -> bool:
+    """Whether a call selects by one mask of a shape that fits; else its error is eager's."""
+    name = op_name(node)
+    if name in ("getitem", "__getitem__"):
+        value = tensor_value(node.args[0])
+        fits = value is not None and mask_of(value, node.args[1]) is not None
+        return fits or split_index(node) is not None
+    if name == "masked_select":
+        value = tensor_value(argument(node, 0, "input"))
+        return value is not None and mask_of(value, argument(node, 1, "mask")) is not None
+    return name in _PLACES
+
+
+def _given_back(frame: Any) -> set[Any]:
+    return kept_between_restarts(frame, _GIVEN_BACK, set)  # type: ignore[no-any-return]
+
+
+def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
+    """Take the sizes that only the data know out of a complete graph, or start the frame again.
+
+    Returns:
+        The positions of outputs that were such sizes, and are tensors to be read behind the graph.
+    """
+    frame.settled = True
+    late: list[int] = []
+    fake_mode = fake_mode_of(gm)
+    if fake_mode is None or not frame.options.rule_on("masked"):
+        return late
+    nodes = list(gm.graph.nodes)
+    select_by_masks(nodes, (_PLACE,))
+    split_mixed_indices(nodes, fake_mode)
+    _settle_selections(nodes, frame, output_graph, fake_mode, late)
+    with modes_of_graph() as follow:
+        for node in nodes:
+            follow(node)
+            if is_masked_store(node):
+                _settle_store(node, frame, fake_mode)
+            elif counts_masks(node):
+                _record_store(node, frame, "it is no store through one mask: y[mask] = v is one")
+    return late
+
+
+def _settle_selections(
+    nodes: list[fx.Node], frame: Frame, output_graph: Any, fake_mode: Any, late: list[int]
+) -> None:
+    sizes = [sizes_bound(node.meta) for node in nodes]
+    if not any(sizes):
+        return
+    graph = nodes[0].graph
+    counted = _counted(graph)
+    needed = count_on_device(graph, fake_mode, late)
+    nodes[:] = graph.nodes
+    result = lower_selections(nodes, fake_mode)
+    result.kept |= {
+        root: (needed[root].code, needed[root].text) for root in result.kept if root in needed
+    }
+    lost = {root: why for root, why in result.kept.items() if _PLACE in root.meta}
+    if lost:
+        give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})
+    for root in result.lowered:
+        place = root.meta.get(_PLACE) or _place_of(root)
+        text = "what the mask selects is computed for all elements: nothing waits for its size"
+        if place in frame.empties.values():
+            text += "; whether it selects anything is asked once, after the graph"
+        code, treatment = Reason.ON_DEVICE, "device"
+        if root in counted:
+            text = "how many the mask selects is needed behind the graph only, and read there"
+            code, treatment = Reason.AFTER_GRAPH, "late"
+        frame.round_trips[place.position] = _decision(Outcome.APPLIED, code, text, treatment, place)
+    gone = frozenset().union(*sizes) - _bound(graph)
+    forget_sizes(output_graph.root_tx, gone)
+
+
+def _counted(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Selections, a size of which leaves the graph, or a number made of it."""
+    nodes = list(graph.nodes)
+    origins = Origins(nodes)
+    leaving = [n for n in nodes[-1].all_input_nodes if tensor_value(n) is None]
+    made = [n for n in nodes[-1].all_input_nodes if READ_LATE in n.meta]
+    leaving += [source for n in made for source in n.all_input_nodes]
+    return frozenset().union(*map(origins.of, leaving))
+
+
+def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
+    """Make a store through a mask one that counts nothing, or say why not."""
+    why = why_kept(node, exact=False)
+    _record_store(node, frame, why)
+    if why is None:
+        lower_store(node, fake_mode)
+
+
+def _record_store(node: fx.Node, frame: Frame, why: str | None) -> None:
+    place = _place_of(node)
+    text = "stored where the mask holds, element by element: nothing is counted"
+    decision = _decision(Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place)
+    if why is not None:
+        decision = _decision(Outcome.REJECTED, Reason.SIZE, why, "keep", place)
+    frame.round_trips[place.position] = decision
+
+
+def _bound(graph: fx.Graph) -> frozenset[Any]:
+    return frozenset().union(*(sizes_bound(node.meta) for node in graph.nodes))
+
+
+def _place_of(node: fx.Node) -> Place:
+    """Of a selection that Dynamo let in by itself, as it does with ``fullgraph=True``."""
+    file, line = source_of(node)
+    return Place((None, 0), (file, line, node.name), file, line)
+
+
+def _decision(outcome: Outcome, code: Reason, text: str, treatment: str, place: Place) -> Decision:
+    where = place.file, place.line
+    return Decision(Station.CAPTURE, "masked", outcome, code, text, treatment, *where)
+
+
+def give_all_back(translator: Any, frame: Frame, code: Reason, text: str) -> None:
+    """Start the frame again without the selections let in, if there are any.
+
+    Args:
+        translator: of the frame; its output graph may have been emptied.
+        frame: capture's state for it.
+        code: why.
+        text: for the report.
+    """
+    if frame.selections:
+        give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
+
+
+def keep_asked(translator: Any, frame: Frame, error: BaseException) -> None:
+    """Give back the selections whose counts are asked for while the program is traced.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        error: what Dynamo raised because of it, or because of something else.
+    """
+    symbols = asked_symbols(error) if frame.selections else ()
+    graph = translator.output.graph
+    asked = {selection_of(graph, symbol) for symbol in symbols} & frame.selections.keys()
+    text = "Python asks how many the mask selects"
+    if asked_by_operation(error):
+        text = "how many the mask selects is used as a size, an index or a count"
+    if asked:
+        why = Reason.SIZE, text
+        give_back(translator.output, frame, {frame.selections[node]: why for node in asked})
+
+
+def give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:
+    """Start the frame again without some selections, each with the reason."""
+    places = _given_back(output_graph)
+    for place, why in lost.items():
+        places.add(place.instruction)
+        log.kept(frame.compiler, _decision(Outcome.REJECTED, *why, "keep", place), place.position)
+    restart_frame("fusepass: a size that only the data know is needed")

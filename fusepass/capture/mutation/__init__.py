@@ -1,0 +1,1 @@
+"""Writes in arms, and inputs that share memory."""

@@ -1,0 +1,1 @@
+"""What capture puts into a graph."""

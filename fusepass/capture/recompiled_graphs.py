@@ -1,0 +1,49 @@
+"""A graph that torch compiles again, when its frame was traced long ago.
+
+``mark_dynamic(x, 0, specialize_on=[…])`` has one graph compiled for any size, and again for a size
+of the list when such an input first comes. The trace is over then: nothing can be given back, and
+what capture put around the graph goes around each of its compiled forms.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture.frame_state import Frame
+from fusepass.errors import BranchRuleError, CaptureFault
+from fusepass.report import log
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A complete graph, settled and compiled for inputs of any size.
+
+    Attributes:
+        gm: the graph.
+        around: puts around a compiled form what the graph cannot hold.
+        compiled: what runs it, for any size.
+        record: what was decided about it.
+    """
+
+    gm: fx.GraphModule
+    around: Callable[[Compiled], Compiled]
+    compiled: Compiled
+    record: log.GraphRecord
+
+
+def compiled_again(frame: Frame, traced: Traced, compile_graph: Callable[[], Compiled]) -> Compiled:
+    """The same graph, compiled for the sizes that torch knows now."""
+    try:
+        with log.compiling(frame, again=traced.record):
+            return traced.around(compile_graph())
+    except BranchRuleError as error:  # our error costs speed, never the program
+        where = f"{traced.record.file}:{traced.record.line}"
+        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        return traced.compiled

@@ -1,0 +1,41 @@
+"""A captured branch is given back: it could not stay after what the program does later."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.scalars.deferred_items import give_back_tested
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+
+
+def take_back(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
+    """Give the first of the sites in ``lost`` back to Dynamo, which starts the frame again.
+
+    Args:
+        attempt: the output graph of the frame or, after an error has emptied that, its translator.
+        frame: ours.
+        lost: sites, each with the reason.
+    """
+    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
+    for site in frame.sites:
+        branch = site.branch
+        if branch.site in lost:
+            where = (branch.file, branch.line)
+            decision = Decision(
+                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
+            )
+            log.kept(frame.compiler, decision, site.position)
+            keep_tests(frame, decision, frame.tests_before(site.jump, site))
+            if site.items:
+                give_back_tested(attempt, frame, site.items, decision)
+            site.speculation.fail_and_restart_analysis(False)
+
+
+def keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
+    """Tests made together with that of a branch that is kept are in front of a graph break, too."""
+    for site in sites:
+        file, line = site.branch.file, site.branch.line
+        log.kept(frame.compiler, dataclasses.replace(decision, file=file, line=line), site.position)

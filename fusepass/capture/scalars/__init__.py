@@ -1,0 +1,1 @@
+"""Python numbers read from tensors: recorded, tested, and replaced by 0-d tensors."""

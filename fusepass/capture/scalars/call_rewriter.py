@@ -1,0 +1,182 @@
+"""One call that uses a Python number, while a 0-d tensor takes the number's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.scalars.scalar import MIXED, Held, Unfit
+from fusepass.graph.dataflow.node_recorder import Recorder, is_same_kind
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.report.decision import Reason
+
+_PLAIN = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+SUPPORTED = (*_PLAIN, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_KINDS = {"bool": 0, "int": 1, "float": 2}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Use:
+    """One call that uses numbers.
+
+    Attributes:
+        node: the call.
+        name: of the operation, without the underscore of an in-place spelling.
+        in_place: whether it writes its first operand.
+        given: arguments by name.
+        held: numbers that are held, by node.
+        value: the fake tensor it gives; of its first operand, if it gives none.
+        recorder: of the graph.
+    """
+
+    node: fx.Node
+    name: str
+    in_place: bool
+    given: dict[str, Any]
+    held: dict[fx.Node, Held]
+    value: torch.Tensor
+    recorder: Recorder
+
+    def number(self, name: str) -> Held | None:
+        """The held number given for an argument, if one is."""
+        given = self.given.get(name)
+        return self.held.get(given) if isinstance(given, fx.Node) else None
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The fake tensor given for an argument.
+
+        Raises:
+            Unfit: something else is given.
+        """
+        value = tensor_value(self.given.get(name))
+        if value is None or value.dtype not in SUPPORTED:
+            raise self.unfit()
+        return value
+
+    def unfit(self) -> Unfit:
+        """That the call has no form that takes a tensor for the number."""
+        return Unfit(
+            Reason.PYTHON_VALUE, f"no form of {self.name} that takes a tensor for it is known"
+        )
+
+    def checked(self, name: str, dtype: torch.dtype, *, lenient: bool = False) -> fx.Node:
+        """A held number as a tensor of the dtype that eager converts it to, with a check.
+
+        Args:
+            name: of the argument.
+            dtype: that it is converted to.
+            lenient: on the CPU there is no check for float16 and bfloat16.
+
+        Raises:
+            Unfit: the check could fail.
+        """
+        number = self.number(name)
+        assert number is not None
+        self.settled(number, dtype)
+        unchecked = lenient and dtype in HALVES and self.value.device.type == "cpu"
+        if not unchecked and not number.range.fits(dtype):
+            text = f"{self.name} raises for a number that {name_of(dtype)} does not hold"
+            raise Unfit(Reason.OVERFLOW, text)
+        return number.on(self.value.device, dtype)
+
+    def settled(self, number: Held, dtype: torch.dtype) -> None:
+        """Refuse a number that may be an integer or a float, where it matters.
+
+        Raises:
+            Unfit: it does.
+        """
+        if number.mixed and not dtype.is_floating_point:
+            raise Unfit(Reason.PYTHON_VALUE, MIXED)
+
+    def put(self, **tensors: fx.Node) -> None:
+        """Give the call these tensors in place of the numbers of these arguments."""
+        places = {self.given[name]: tensor for name, tensor in tensors.items()}
+        args, kwargs = self.node.args, self.node.kwargs
+        swap: Callable[[fx.Node], fx.Node] = lambda n: places.get(n, n)  # noqa: E731
+        self.node.args = fx.map_arg(args, swap)
+        self.node.kwargs = fx.map_arg(kwargs, swap)
+        if not self.in_place and not is_same_kind(self.recorder.fake(self.node), self.value):
+            self.node.args, self.node.kwargs = args, kwargs
+            raise self.unfit()
+
+    def become(self, made: fx.Node) -> None:
+        """Have another node take the place of the call.
+
+        Raises:
+            Unfit: it is not of the same dtype, sizes and strides.
+        """
+        if not is_same_kind(made.meta["example_value"], self.value):
+            raise self.unfit()
+        made.meta = dict(self.node.meta)
+        self.node.replace_all_uses_with(made)
+        self.node.graph.erase_node(self.node)
+
+    def finish(self, made: fx.Node) -> None:
+        """The same for a call that may be in place, which hands on its first operand."""
+        if not self.in_place:
+            self.become(made)
+            return
+        made.meta = dict(self.node.meta)
+        self.node.replace_all_uses_with(made)
+        self.node.graph.erase_node(self.node)
+
+    def narrowed(self, made: fx.Node) -> None:
+        """The same for a result that may have been computed in a wider dtype."""
+        if self.in_place:
+            self.finish(self.record("copy_", self.given["input"], made))
+            return
+        if tensor_value(made).dtype != self.value.dtype:  # type: ignore[union-attr]
+            made = self.record("to", made, self.value.dtype)
+        self.become(made)
+
+    def others(self, besides: str) -> list[fx.Node]:
+        """The nodes given for the other arguments."""
+        return [v for k, v in self.given.items() if k != besides and isinstance(v, fx.Node)]
+
+    def record(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """One more call in front of it."""
+        return self.recorder.before(self.node, target, *args, **kwargs)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """``float16`` for ``torch.float16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def category(dtype: torch.dtype) -> int:
+    """0 for bool, 1 for integers, 2 for floating point."""
+    return 2 if dtype.is_floating_point else int(dtype is not torch.bool)
+
+
+def common_dtype(x: torch.Tensor, number: Held) -> torch.dtype:
+    """The dtype that a tensor and a Python number are promoted to."""
+    if _KINDS[number.kind] <= category(x.dtype):
+        return x.dtype
+    return torch.get_default_dtype() if number.kind == "float" else torch.int64
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which eager computes on numbers of a dtype."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def takes(dtype: torch.dtype, number: Any) -> bool:
+    """Whether a known number fits a dtype."""
+    if not isinstance(number, (int, float)):
+        return False
+    if dtype.is_floating_point:
+        return not abs(number) < float("inf") or abs(number) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype) if dtype is not torch.bool else None
+    return isinstance(number, int) and limits is not None and limits.min <= number <= limits.max
+
+
+def inside(tree: Any) -> list[fx.Node]:
+    """The nodes in an argument."""
+    found: list[fx.Node] = []
+    fx.map_arg(tree, found.append)
+    return found

@@ -1,0 +1,295 @@
+"""Numbers read from tensors that nobody on the host needs: replaced, or given back to Dynamo.
+
+While tracing, each ``tensor.item()`` is an unknown number. Once the graph is complete every use of
+it becomes tensor work (capture/scalars/lowering.py), or its call is given back: the frame starts
+again, and the call is the graph break that it is in Dynamo.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from fusepass.capture.effects.raise_operands import only_in_messages, shows
+from fusepass.capture.frame_state import Frame
+from fusepass.capture.scalars.lowering import Kept, Number, read_in_time, replace_numbers
+from fusepass.capture.scalars.scalar import READ_LATE, kind_of
+from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
+from fusepass.errors import CaptureFault
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.report import log
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
+from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
+from fusepass.torch_private.dynamo.unbacked_sizes import (
+    asked_by_operation,
+    asked_symbols,
+    gives_unknown_sizes,
+    unknown_sizes,
+)
+from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
+
+FROM_ITEM = "fusepass_from_item"  # meta key of a number read from a tensor, or computed from one
+_ON_DEVICE = (
+    "device",
+    Reason.ON_DEVICE,
+    "the number only takes part in tensor work: it stays on the device",
+)
+_AFTER = (
+    "late",
+    Reason.AFTER_GRAPH,
+    "the number is needed behind the graph only, and read there",
+)
+_GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
+
+
+@dataclass(frozen=True)
+class Item:
+    """Where a number is read.
+
+    Attributes:
+        place: code object and instruction index.
+        position: in the source, the same in resumed functions.
+        dtype: of the tensor.
+        file, line: in the user's program.
+    """
+
+    place: tuple[Any, int]
+    position: tuple[Any, ...]
+    dtype: torch.dtype
+    file: str
+    line: int
+
+
+def was_given_back(translator: Any, frame: Frame, item: Item) -> bool:
+    """Whether a number turned out to be needed, in this frame or in one this goes on from."""
+    places = kept_between_restarts(translator.output, _GIVEN_BACK, set)
+    settled = log.log_of(frame.compiler).settled
+    return item.place in places or (item.position, item.dtype) in settled
+
+
+def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoReturn:
+    """Start the frame again, these numbers read where the program reads them."""
+    places = kept_between_restarts(output_graph, _GIVEN_BACK, set)
+    places.update(frame.items[node].place for node in items)
+    restart_frame("fusepass: a number read from a tensor is needed")
+
+
+def give_back_tested(
+    output_graph: Any, frame: Frame, items: Iterable[fx.Node], branch: Decision
+) -> NoReturn:
+    """The same, because of a branch on these numbers that is kept; on record where it is elsewhere.
+
+    Args:
+        output_graph: Dynamo's, of the frame.
+        frame: of capture.
+        items: the numbers.
+        branch: what was decided about it.
+    """
+    for item in (frame.items[node] for node in items):
+        if (item.file, item.line) != (branch.file, branch.line):
+            text = f"a branch that is kept tests it (line {branch.line}): {branch.reason}"
+            record_kept(frame, item, branch.reason_code, text)
+    give_back(output_graph, frame, items)
+
+
+def keep(output_graph: Any, frame: Frame, kept: dict[fx.Node, Kept]) -> NoReturn:
+    """The same, with the reasons put on record, for what follows this frame, too."""
+    for node, why in kept.items():
+        item = frame.items[node]
+        log.log_of(frame.compiler).settled.add((item.position, item.dtype))
+        record_kept(frame, item, why.code, why.text + _place(why, item))
+    give_back(output_graph, frame, kept)
+
+
+def record_kept(frame: Frame, item: Item, code: Reason, text: str) -> None:
+    """Put on record that a number is read where the program reads it."""
+    decision = _decision(item, Outcome.REJECTED, code, text, "keep")
+    log.kept(frame.compiler, decision, item.position)
+
+
+def keep_asked(
+    translator: Any, frame: Frame, error: BaseException, others: Kept | None = None
+) -> None:
+    """Give back the numbers whose values are asked for while the program is traced.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        error: what Dynamo raised because of it, or because of something else.
+        others: why all numbers go back where the error does not say which; None if they do not.
+    """
+    live = [n for n in frame.items if not n._erased]
+    named = _asked(translator.output.graph, live, error) if live else []
+    if named:
+        whole = all(not frame.items[node].dtype.is_floating_point for node in named)
+        text, code = "Python needs its value there", Reason.PYTHON_VALUE
+        taker = _takes_a_number(translator.output.graph, named)
+        if taker is not None:
+            text = f"{taker} takes a Python number there: no form of it with a tensor is known"
+        elif whole and asked_by_operation(error):
+            text, code = "it is used as a size, an index or a count", Reason.SIZE
+        keep(translator, frame, dict.fromkeys(named, Kept(code, text)))
+    if others is not None and frame.items:
+        keep(translator, frame, dict.fromkeys(frame.items, others))
+
+
+def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
+    """Replace the numbers of a complete graph by tensors; give back those that are needed.
+
+    Returns:
+        The positions of outputs that were numbers, and are tensors to be read behind the graph.
+    """
+    if not frame.items:
+        return []
+    graph = gm.graph
+    fake_mode = fake_mode_of(gm)
+    read_in_time(graph, fake_mode)
+    for node in reversed(graph.nodes):
+        if FROM_ITEM in node.meta and not node.users:
+            graph.erase_node(node)
+    left = set(graph.nodes)
+    from_items = those_from_items(graph) - _dead_tensors(graph)
+    # A range check gives nothing, and is no part of a message that nothing shows.
+    from_items -= {node for node in from_items if not node.users and kind_of(node) is None}
+
+    def is_number(node: fx.Node) -> bool:  # of what is made below nobody knew
+        return node in from_items if node in left else comes_from_items(node)
+
+    def is_message(user: fx.Node) -> bool:
+        """Whether a use of a number is the message of an exception, or a line that is written."""
+        return only_in_messages(user, is_number) if is_number(user) else shows(user)
+
+    used = [n for n in frame.items if n in left and not only_in_messages(n, is_number)]
+    numbers = [Number(node, node.args[0]) for node in used]
+    late: list[int] = []
+    given_out = _given_out(graph)
+    try:
+        kept = replace_numbers(graph, numbers, fake_mode, is_message, late)
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
+        first = frame.items[used[0]]
+        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+        kept = dict.fromkeys(used, Kept(Reason.INTERNAL, error_in_short(error)))
+    if kept:
+        keep(output_graph, frame, kept)
+    for node in used:
+        item = frame.items[node]
+        treatment, code, text = _AFTER if node in given_out else _ON_DEVICE
+        frame.round_trips[item.position] = _decision(item, Outcome.APPLIED, code, text, treatment)
+    return late
+
+
+def _dead_tensors(graph: fx.Graph) -> set[fx.Node]:
+    """Tensors that nothing is made of: a number in them is no number of a message for it."""
+    dead: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if tensor_value(node) is not None and not shows(node) and dead.issuperset(node.users):
+            dead.add(node)
+    return dead
+
+
+def _asked(graph: fx.Graph, live: list[fx.Node], error: BaseException) -> list[fx.Node]:
+    """The numbers that an error is about, or that the call took which failed."""
+    symbols = asked_symbols(error)
+    asked = [n for node in live for n in _reached(node) if _symbols(n) & symbols]
+    last = next(iter(reversed(graph.nodes)), None)
+    if last is None:
+        return made_of(asked)
+    fails = "example_value" not in last.meta and op_name(last) != "setitem"
+    if fails or gives_unknown_sizes(error):
+        asked += [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
+    return made_of(asked)
+
+
+_SCALARS = "alpha atol beta eps p rtol value".split()  # arguments that are no size or position
+
+
+def _takes_a_number(graph: fx.Graph, named: list[fx.Node]) -> str | None:
+    """The operation that failed because of an argument of its own that is a number, no size."""
+    last = next(iter(reversed(graph.nodes)), None)
+    name = op_name(last) if last is not None else None
+    if last is None or name is None or "example_value" in last.meta:
+        return None
+    given = [n for n in last.all_input_nodes if FROM_ITEM in n.meta]
+    if not set(made_of(given)) & set(named):
+        return None
+    scalars = [last.kwargs[key] for key in _SCALARS if key in last.kwargs]
+    scalars += last.args[3:4] if name == "pad" else []  # as F.pad calls it: the value
+    floating = [isinstance(n.meta.get("example_value"), torch.SymFloat) for n in given]
+    return name if all(floating) or all(n in scalars for n in given) else None
+
+
+def _given_out(graph: fx.Graph) -> set[fx.Node]:
+    """The numbers read from tensors of which some number that leaves the graph is made."""
+    (output,) = graph.find_nodes(op="output")
+    leaving = list(output.all_input_nodes)
+    leaving += [source for n in leaving if READ_LATE in n.meta for source in n.all_input_nodes]
+    return set(made_of([n for n in leaving if FROM_ITEM in n.meta]))
+
+
+def reading(compiled: Callable[..., Any], positions: frozenset[int]) -> Callable[..., Any]:
+    """A compiled graph of which some outputs are read as numbers.
+
+    Args:
+        compiled: the graph.
+        positions: of these outputs, tensors of one element.
+    """
+
+    @functools.wraps(compiled)
+    def call(*args: Any) -> Any:
+        outputs = compiled(*args)
+        return [out.item() if i in positions else out for i, out in enumerate(outputs)]
+
+    return call
+
+
+def _symbols(node: fx.Node) -> frozenset[Any]:
+    return unknown_sizes(node.meta.get("example_value"))
+
+
+def _reached(node: fx.Node) -> list[fx.Node]:
+    """A number and all that are computed from it."""
+    found, todo = {node: None}, [node]
+    while todo:
+        for user in todo.pop().users:
+            if FROM_ITEM in user.meta and user not in found:
+                found[user] = None
+                todo.append(user)
+    return list(found)
+
+
+def made_of(numbers: list[fx.Node]) -> list[fx.Node]:
+    """The numbers read from tensors that others are computed from."""
+    found, todo, seen = [], list(numbers), set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "call_method" and node.target == "item":
+            found.append(node)
+        else:
+            todo += [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
+    return found
+
+
+def _decision(item: Item, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
+    return Decision(Station.CAPTURE, "item", outcome, code, text, treatment, item.file, item.line)
+
+
+def _place(why: Kept, item: Item) -> str:
+    """Where the use is, unless it is where the number is read."""
+    if why.user is None:
+        return ""
+    file, line = source_of(why.user)
+    if not line or (file, line) == (item.file, item.line):
+        return ""
+    shown = f"line {line}" if file == item.file else f"{os.path.basename(file)}:{line}"  # noqa: PTH119
+    return f" ({shown})"

@@ -1,0 +1,279 @@
+"""Python numbers that are really 0-d tensors: every use becomes one of the tensor.
+
+``s = x.norm().item(); y = x / s`` is ``y = x / x.norm().detach()`` if promotion, rounding and
+errors are those of a Python number. The number is exact, so it is kept as the tensor it was read
+from and cast straight to the dtype eager would use; arithmetic of numbers alone is done in float64
+and int64, like Python's (python_arithmetic.py). What the calls that take numbers do with tensors in
+their place is in number_uses.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.scalars import call_table, python_arithmetic
+from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
+from fusepass.capture.scalars.value_range import Range, read_from
+from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.node_recorder import Recorder
+from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.report.decision import Reason
+from fusepass.torch_private.fx.graphs import never_recompute
+
+READ_FOR = "fusepass_read_for"  # meta key of a tensor read later than the number it stands for
+_COPIES = ("clone", "cpu", "cuda", "detach", "to")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A Python number of a graph and the tensor it equals.
+
+    Attributes:
+        node: the number, a SymInt, SymFloat or SymBool while tracing.
+        source: a tensor of one element that holds it, where ``node`` stands.
+        range: bounds, if more is known than the tensor's dtype and operation tell.
+    """
+
+    node: fx.Node
+    source: fx.Node
+    range: Range | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Why a number cannot stay on the device.
+
+    Attributes:
+        code, text: the reason.
+        user: the node that needs the number; None if that is not one node.
+    """
+
+    code: Reason
+    text: str
+    user: fx.Node | None = None
+
+
+def replace_numbers(
+    graph: fx.Graph,
+    numbers: Iterable[Number],
+    fake_mode: Any,
+    ignored: Callable[[fx.Node], bool] = lambda _: False,
+    late: list[int] | None = None,
+) -> dict[fx.Node, Kept]:
+    """Replace every use of some numbers by tensor work, and erase those that are left without use.
+
+    Where that cannot be done for a use, it stays, and so does the number.
+
+    Args:
+        graph: the complete graph of a frame, still as Dynamo recorded it.
+        numbers: those to replace.
+        fake_mode: the mode the fake tensors of the graph compute under.
+        ignored: users that shall be left alone.
+        late: takes the positions of outputs that were such numbers and are now 0-d tensors, to be
+            read with ``item``. Without it the graph may not give a number out.
+
+    Returns:
+        The numbers that are still used by others than ``ignored``, with the first reason.
+    """
+    known = [number for number in numbers if number.node.users]
+    if not known:
+        return {}
+    return _Replacing(graph, known, fake_mode, ignored, late).run()
+
+
+@dataclass
+class _Replacing:
+    graph: fx.Graph
+    numbers: list[Number]
+    fake_mode: Any
+    ignored: Callable[[fx.Node], bool]
+    late: list[int] | None
+    held: dict[fx.Node, Held] = field(default_factory=dict)
+    kept: dict[fx.Node, Kept] = field(default_factory=dict)
+
+    def run(self) -> dict[fx.Node, Kept]:
+        nodes = list(self.graph.nodes)
+        history = History(self.graph, nodes[-1])
+        recorder = Recorder(self.graph, self.fake_mode)
+        seen = _seen_outside(self.graph)
+        for number in self.numbers:
+            self.held[number.node] = _read(number, history, recorder, seen)
+        for node in nodes:
+            used = [self.held[n] for n in node.all_input_nodes if n in self.held]
+            if not used or self.ignored(node):
+                continue
+            try:
+                if node.op == "output":
+                    self._give_out(node)
+                elif kind_of(node) is not None:
+                    if node.users:
+                        self.held[node] = python_arithmetic.held(node, self.held, recorder)
+                else:
+                    call_table.replace(node, self.held, recorder)
+            except Unfit as unfit:
+                why = Kept(unfit.code, unfit.text, node)
+                self._keep(used, _as_size(node) or why)
+        for node in reversed([n for n in nodes if n in self.held]):
+            if not node.users:
+                self.graph.erase_node(node)
+        return self.kept
+
+    def _give_out(self, output: fx.Node) -> None:
+        """Give numbers out as tensors, where somebody is going to read them."""
+        given: Any = output.args[0]
+        inside = [n for n in given if n in self.held] if isinstance(given, (tuple, list)) else []
+        if self.late is None or set(inside) != self.held.keys() & set(output.all_input_nodes):
+            raise Unfit(Reason.PYTHON_VALUE, "the program needs it behind the graph")
+        tensors = {node: self.held[node].out() for node in inside}
+        self.late += [i for i, node in enumerate(given) if node in tensors]
+        output.args = (type(given)(tensors.get(n, n) for n in given),)
+
+    def _keep(self, used: list[Held], why: Kept) -> None:
+        for root in {root: None for held in used for root in held.roots}:
+            self.kept.setdefault(root, why)
+
+
+def _as_size(number: fx.Node) -> Kept | None:
+    """Why a number made of others cannot stay, where a call takes it as a size in the end.
+
+    That no tensor can hold it is then beside the point.
+    """
+    todo, seen = [number], {number}
+    while todo:
+        one = todo.pop()
+        for user in one.users if kind_of(one) is not None else ():
+            unfit = call_table.as_size(user, one)
+            if unfit is not None:
+                return Kept(unfit.code, unfit.text, user)
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return None
+
+
+def _seen_outside(graph: fx.Graph) -> frozenset[int]:
+    """In training, memory that others can write between the graph and its backward."""
+    nodes = list(graph.nodes)
+    values = [value for value in map(tensor_value, nodes) if value is not None]
+    if not any(value.requires_grad for value in values):
+        return frozenset()
+    inputs = [node for node in nodes if node.op in ("placeholder", "get_attr")]
+    return frozenset(memories(inputs + list(nodes[-1].all_input_nodes)))
+
+
+def _read(number: Number, history: History, recorder: Recorder, seen: frozenset[int]) -> Held:
+    """A number as the tensor it was read from, at the moment it was read."""
+    node, source = number.node, number.source
+    moment = history.moments[node]
+    kind = kind_of(node)
+    assert kind is not None
+    known = number.range or read_from(source, lambda n: history.holds(n, moment))
+
+    last = _last_use(node, history) + 1
+
+    def home(device: torch.device) -> fx.Node | None:
+        found = _on_device(number, device, history)
+        if found is None:
+            return None
+        tensor, place = found
+        made = tensor
+        if node.prev is not tensor:  # else nothing can happen in between
+            made = recorder.before(place, "detach", tensor)
+        if tensor_value(tensor).dim():  # type: ignore[union-attr]
+            made = recorder.before(place, "reshape", made, ())
+        written = history.is_written(tensor, history.moments[place], last)
+        if not seen.isdisjoint(memories([tensor])):
+            # Inductor takes a copy away again, or makes it anew in the backward, from memory that
+            # others may have written by then.
+            made = recorder.before(place, torch.amax, made)
+            never_recompute(made)
+        elif written:
+            made = recorder.before(place, "clone", made)
+        return made
+
+    device = tensor_value(source).device  # type: ignore[union-attr]
+    return Held(node, kind, known, (node,), device, home, recorder)
+
+
+def read_now(number: Number, recorder: Recorder) -> Held:
+    """A number as the tensor it was read from holds it now, at the end of a graph.
+
+    Args:
+        number: the number; its tensor was made where it was read.
+        recorder: adds to the end of the graph.
+    """
+    node, source = number.node, number.source
+    kind, value = kind_of(node), tensor_value(source)
+    assert kind is not None
+    assert value is not None
+
+    def home(_: torch.device) -> fx.Node:
+        made = recorder.before(node, "detach", source)
+        made.meta[READ_FOR] = source
+        return recorder.before(node, "reshape", made, ()) if value.dim() else made
+
+    known = number.range or read_from(source, lambda _: False)
+    return Held(node, kind, known, (node,), value.device, home, recorder)
+
+
+def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:
+    """Copy what :func:`read_now` read where the number was read, if it was written in between.
+
+    Args:
+        graph: the complete graph of a frame, still as Dynamo recorded it.
+        fake_mode: the mode its fake tensors compute under.
+    """
+    nodes = list(graph.nodes)
+    late = [node for node in nodes if READ_FOR in node.meta]
+    if not late:
+        return
+    history, recorder = History(graph, nodes[-1]), Recorder(graph, fake_mode)
+    for node in late:
+        source: fx.Node = node.meta[READ_FOR]
+        start, end = history.moments[source], history.moments[node]
+        if node.args[0] is not source or history.is_written(source, start, end):
+            node.args = (recorder.after(source, "clone", source),)
+
+
+def _on_device(
+    number: Number, device: torch.device, history: History
+) -> tuple[fx.Node, fx.Node] | None:
+    """A tensor on a device that holds a number, and where it is read; None if there is none.
+
+    That is the tensor it was read from, or one that that is a copy of.
+    """
+    node, place = number.source, number.node
+    while True:
+        value = tensor_value(node)
+        if value is None or value.dtype != tensor_value(number.source).dtype:  # type: ignore[union-attr]
+            return None
+        if value.device == device:
+            return node, place
+        if node.op != "call_method" or node.target not in _COPIES:
+            return None
+        source: Any = node.args[0]
+        if memory_of(source) != memory_of(node):
+            if not history.holds(node, history.moments[place]):
+                return None
+            place = node
+        node = source
+
+
+def _last_use(node: fx.Node, history: History) -> int:
+    """The last moment at which a number, or one computed from it, is used."""
+    last, todo, seen = history.moments[node], [node], set()
+    while todo:
+        for user in todo.pop().users:
+            if user in seen:
+                continue
+            seen.add(user)
+            last = max(last, history.moments.get(user, 0))
+            if kind_of(user) is not None:
+                todo.append(user)
+    return last

@@ -1,0 +1,118 @@
+"""What the program asks for while it is traced can only be told of a number that is known.
+
+Whatever left the number unknown is given back: the branch between whose arms it differs, the mask
+that counts it, or the call that reads it. The frame starts again and breaks there, as Dynamo does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import fx
+
+from fusepass.capture.frame_state import Frame
+from fusepass.capture.masks import mask_hooks
+from fusepass.capture.masks.selection_count import selection_of
+from fusepass.capture.restarts import take_back
+from fusepass.capture.scalars import deferred_items
+from fusepass.capture.scalars.arm_scalars import NUMBER, is_choice
+from fusepass.capture.scalars.lowering import Kept
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.identity import break_graph
+from fusepass.torch_private.dynamo.stack import node_of, number_node
+from fusepass.torch_private.dynamo.unbacked_sizes import linear_size, unknown_sizes
+
+
+def is_unknown(frame: Frame, value: Any) -> bool:
+    """Whether a tracked value is a number that capture left unknown, or may be one."""
+    node = number_node(value)
+    if node is not None:
+        return bool(unknown_sizes(node.meta.get("example_value")))
+    return differs(frame, value)
+
+
+def left_unknown(frame: Frame, value: Any) -> bool:
+    """Whether a tracked value is a number made of one that capture left unknown."""
+    node = number_node(value) or node_of(value)
+    return node is not None and any(
+        n in frame.items or NUMBER in n.meta or _counted(n) in frame.selections
+        for n in _made_of(node)
+    )
+
+
+def differs(frame: Frame, value: Any) -> bool:
+    """Whether a tracked value is a number in one arm of a branch: of another value in the other."""
+    if not any(site.leaves_numbers for site in frame.sites):
+        return False
+    node = number_node(value) or node_of(value)
+    return node is not None and any(NUMBER in n.meta for n in _made_of(node))
+
+
+def kinds(value: Any) -> set[type]:
+    """The Python types that a value may be of which differs between arms, arithmetic left aside."""
+    node = number_node(value) or node_of(value)
+    found: set[type] = set()
+    todo = [] if node is None else _made_of(node)
+    while todo:
+        current = todo.pop()
+        if NUMBER not in current.meta:
+            continue
+        for side in current.args[1:]:
+            if not isinstance(side, fx.Node):
+                found.add(type(side))
+            elif NUMBER in side.meta:
+                todo.append(side)
+            else:
+                found.add(type(side.meta.get("example_value")))
+    return found
+
+
+def give_back(translator: Any, frame: Frame, values: list[Any], what: str) -> NoReturn:
+    """Start the frame again, these values known.
+
+    Args:
+        translator: Dynamo's.
+        frame: of capture.
+        values: tracked; unknown numbers among them.
+        what: the program does with them, for the report.
+    """
+    nodes = [number_node(v) or node_of(v) for v in values]
+    behind = dict.fromkeys(n for node in nodes if node is not None for n in _made_of(node))
+    text = f"a Python number differs between the arms, and {what}"
+    sites = [node.meta[NUMBER].site for node in behind if NUMBER in node.meta]
+    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.PYTHON_VALUE, text)))
+    places = [frame.selections[n] for n in map(_counted, behind) if n in frame.selections]
+    if places:
+        text = f"{what}: how many the mask selects"
+        mask_hooks.give_back(translator.output, frame, dict.fromkeys(places, (Reason.SIZE, text)))
+    read = [node for node in behind if node in frame.items]
+    if read:
+        kept = Kept(Reason.PYTHON_VALUE, what)
+        deferred_items.keep(translator.output, frame, dict.fromkeys(read, kept))
+    break_graph("Number that is not known", what)  # none of ours
+
+
+def _made_of(node: fx.Node) -> list[fx.Node]:
+    """A number and those it is computed from, up to what left them unknown."""
+    found: dict[fx.Node, None] = {}
+    todo = [node]
+    while todo:
+        current = todo.pop()
+        if current in found or not (_is_number(current) or is_choice(current)):
+            continue
+        found[current] = None
+        if NUMBER not in current.meta:
+            todo += current.all_input_nodes
+    return list(found)
+
+
+def _is_number(node: fx.Node) -> bool:
+    held = node.meta.get("example_value")
+    return isinstance(held, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _counted(node: fx.Node) -> fx.Node | None:
+    """The call that selects as many elements as a number says, if it is made of one such count."""
+    size = linear_size(node.meta.get("example_value"))
+    return None if size is None else selection_of(node.graph, size[0])

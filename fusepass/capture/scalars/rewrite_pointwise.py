@@ -1,0 +1,342 @@
+"""Pointwise calls on a tensor and a Python number, in either order.
+
+Functions of a tensor and a number that torch has for two tensors, too.
+
+Calls that scale by a Python number beside the tensors: ``alpha=``, ``value=``, a weight.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.capture.scalars.call_rewriter import (
+    HALVES,
+    Use,
+    category,
+    common_dtype,
+    computed_in,
+    name_of,
+)
+from fusepass.capture.scalars.scalar import Held, Unfit
+from fusepass.capture.scalars.value_range import is_int64, negated
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.report.decision import Reason
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_DIVISIONS = ("floor_divide", "remainder", "fmod")
+REVERSED = {
+    "__radd__": "add",
+    "__rsub__": "sub",
+    "__rmul__": "mul",
+    "__rtruediv__": "div",
+    "__rdiv__": "div",
+    "__rfloordiv__": "floor_divide",
+    "__rmod__": "remainder",
+    "__rpow__": "pow",
+    "__rand__": "bitwise_and",
+    "__ror__": "bitwise_or",
+    "__rxor__": "bitwise_xor",
+    "rsub": "sub",
+}
+FUNCTIONS: dict[str, Any] = {
+    name: getattr(torch, name)
+    for name in (
+        """
+        add sub mul div floor_divide remainder fmod eq ne lt le gt ge bitwise_and bitwise_or
+        bitwise_xor bitwise_left_shift bitwise_right_shift pow
+        """
+    ).split()
+}
+
+
+def pointwise(use: Use) -> None:
+    """Arithmetic, comparisons and bitwise operations of a tensor and a number, in either order."""
+    name = REVERSED.get(use.name, use.name)
+    other = "input" if use.number("input") is not None else "other"
+    number, x_name = use.number(other), "other" if other == "input" else "input"
+    if number is None or any(n in use.held for n in use.others(other)):
+        raise use.unfit()
+    x = use.tensor(x_name)
+    reverse = (other == "input") != (use.name in REVERSED)
+    common = common_dtype(x, number)
+    use.settled(number, x.dtype)
+    if name == "remainder" and reverse and x.requires_grad and torch.is_grad_enabled():
+        raise Unfit(Reason.PARTIAL_OP, "torch has no gradient for a remainder by a tensor")
+    _check_division(use, name, number, x, common, reverse=reverse)
+    if name == "div" and reverse and use.given.get("rounding_mode") is None:
+        _quotient(use, number, x_name)
+        return
+    dtype = common if name in _COMPARISONS else computed_in(common)
+    if name == "div" and use.given.get("rounding_mode") is None and not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    tensor = number.on(x.device, dtype)
+    on_cpu = x.device.type == "cpu"
+    wider = x.dtype != dtype and category(x.dtype) == 2  # float16 beside float32
+    if not wider or (on_cpu and x.dim()):
+        # On the CPU eager hands a number to its kernels as a 0-d tensor, too.
+        _put_operand(use, name, other, tensor, reverse=reverse)
+        return
+    given = use.given[x_name]
+    wide = use.record("reshape", given, 1) if on_cpu else use.record("to", given, dtype)
+    kwargs = {k: v for k, v in use.given.items() if k not in ("input", "other")}
+    if on_cpu and use.in_place:
+        use.record(f"{name}_", wide, tensor, **kwargs)
+        use.node.replace_all_uses_with(given)
+        use.node.graph.erase_node(use.node)
+        return
+    sides = (tensor, wide) if reverse and name not in ("add", "mul") else (wide, tensor)
+    made = use.record(FUNCTIONS[name], *sides, **kwargs)
+    if use.in_place:
+        use.finish(use.record("copy_", given, made))
+    elif on_cpu:
+        use.become(use.record("reshape", made, ()))
+    else:
+        use.become(use.record("to", made, use.value.dtype))
+
+
+def _put_operand(use: Use, name: str, other: str, tensor: fx.Node, *, reverse: bool) -> None:
+    if use.name in REVERSED:
+        if use.given.keys() != {"input", "other"}:
+            raise use.unfit()
+        x = use.given["input"]
+        sides = (x, tensor) if name in ("add", "mul") else (tensor, x)
+        use.become(use.record(FUNCTIONS[name], *sides))
+    elif reverse and name in ("add", "mul"):  # as ``x.__radd__`` has it
+        use.become(use.record(FUNCTIONS[name], use.given["other"], tensor))
+    else:
+        use.put(**{other: tensor})
+
+
+def _check_division(
+    use: Use, name: str, number: Held, x: torch.Tensor, common: torch.dtype, *, reverse: bool
+) -> None:
+    """Integers divided by a number that may be zero, or wraps to zero, raise."""
+    rounded = name in _DIVISIONS or (name == "div" and use.given.get("rounding_mode") is not None)
+    if common.is_floating_point:
+        return
+    if rounded and not reverse:
+        if not number.range.excludes_zero():
+            raise Unfit(Reason.PARTIAL_OP, "a division of integers by zero raises, and it may be")
+        if not number.range.fits(common):
+            raise Unfit(Reason.OVERFLOW, f"it may wrap to zero as {name_of(common)}, which raises")
+
+
+def _quotient(use: Use, number: Held, x_name: str) -> None:
+    """``number / x`` is ``x.reciprocal() * number`` in eager."""
+    inverse = use.record("reciprocal", use.given[x_name])
+    value = tensor_value(inverse)
+    assert value is not None
+    dtype = computed_in(value.dtype)
+    tensor = number.on(value.device, dtype)
+    if dtype == value.dtype or (value.device.type == "cpu" and value.dim()):
+        use.become(use.record(torch.mul, inverse, tensor))
+    elif value.device.type == "cpu":
+        product = use.record(torch.mul, use.record("reshape", inverse, 1), tensor)
+        use.become(use.record("reshape", product, ()))
+    else:
+        product = use.record(torch.mul, use.record("to", inverse, dtype), tensor)
+        use.become(use.record("to", product, value.dtype))
+
+
+def rounds(use: Use, number: Held, dtype: torch.dtype) -> bool:
+    """Whether a number may lose digits as a tensor of a dtype."""
+    device = use.value.device
+    number.on(device, dtype)
+    return torch.promote_types(number.dtype_on(device), dtype) != dtype
+
+
+def power(use: Use) -> None:
+    """``number ** x``, and ``x ** number`` with eager's own cases for some exponents."""
+    number = use.number("exponent")
+    if use.number("input") is not None:
+        held = use.number("input")
+        wide = computed_in(use.value.dtype)
+        if use.value.requires_grad and held is not None and rounds(use, held, wide):
+            raise Unfit(Reason.INEXACT, "the gradient has the logarithm of the base, a double")
+        use.given["other"] = use.given.pop("exponent")
+        pointwise(use)
+        return
+    if number is None:
+        raise use.unfit()
+    x, given = use.tensor("input"), use.given["input"]
+    common = common_dtype(x, number)
+    use.settled(number, common)
+    if not common.is_floating_point:
+        if number.range.least < 0:
+            raise Unfit(Reason.PARTIAL_OP, "an integer to a negative power raises, and it may be")
+        if common is torch.bool:
+            raise use.unfit()
+        use.narrowed(use.record(torch.pow, given, use.checked("exponent", common)))
+        return
+    if use.value.requires_grad:
+        raise Unfit(Reason.INEXACT, "the gradient of a power depends on its exponent otherwise")
+    if common in HALVES:
+        raise Unfit(Reason.INEXACT, f"a power of {name_of(common)} is rounded in between or not")
+    base = given if x.dtype == common else use.record("to", given, common)
+    exponent = number.on(x.device, common)
+    if x.device.type == "cpu":
+        exact = torch.promote_types(number.dtype_on(x.device), common) == common
+        if number.kind != "float":  # an odd one must stay odd
+            known = number.range.within(2 / torch.finfo(common).eps)
+            exact = common is torch.float64 or bool(known)
+        if not exact:
+            text = f"a Python exponent is a double to the CPU's kernel, a tensor {name_of(common)}"
+            raise Unfit(Reason.INEXACT, text)
+    use.narrowed(powers(use, base, exponent))
+
+
+def powers(use: Use, base: fx.Node, exponent: fx.Node) -> fx.Node:
+    """As eager's kernels have it: a square is a product, a power of a half is a square root."""
+    made = use.record(torch.pow, base, exponent)
+    square = use.record(torch.mul, base, base)
+    cases = {
+        2.0: square,
+        3.0: use.record(torch.mul, square, base),
+        -2.0: use.record("reciprocal", square),
+        0.5: use.record("sqrt", base),
+        -0.5: use.record("rsqrt", base),
+        -1.0: use.record("reciprocal", base),
+    }
+    for case, value in cases.items():
+        chosen = use.record(torch.eq, exponent, case)
+        made = use.record(torch.where, chosen, value, made)
+    return made
+
+
+def of_two(use: Use) -> None:
+    """``copysign``, ``xlogy`` and their like: eager itself makes a tensor of the number."""
+    name = "input" if use.number("input") is not None else "other"
+    number, x_name = use.number(name), "other" if name == "input" else "input"
+    if number is None or any(node in use.held for node in use.others(name)):
+        raise use.unfit()
+    x, dtype = use.tensor(x_name), use.value.dtype
+    use.settled(number, x.dtype)
+    if "xlog" in use.name and name == "other" and use.value.requires_grad and number.range.nan:
+        _logarithm(use, number.on(x.device, dtype))
+        return
+    use.put(**{name: number.on(x.device, dtype)})
+
+
+def _logarithm(use: Use, other: fx.Node) -> None:
+    """``xlogy`` and ``xlog1py`` in training: to a number that is NaN, zeros give no gradient.
+
+    To a tensor that holds it they give NaN.
+    """
+    given, one_more = use.given["input"], use.name.rstrip("_").endswith("xlog1py")
+    none = use.record(torch.eq, given, 0)
+    none = use.record(torch.logical_and, none, use.record(torch.isnan, other))
+    safe = use.record(torch.where, none, 0.0 if one_more else 1.0, other)
+    made = use.record(torch.special.xlog1py if one_more else torch.xlogy, given, safe)
+    use.narrowed(use.record(torch.where, none, math.nan, made))
+
+
+def isin(use: Use) -> None:
+    """``isin`` of a tensor's elements and one number: eager compares each with it."""
+    number, invert = use.number("test_element"), use.given.get("invert", False)
+    known = use.given.keys() <= {"elements", "test_element", "assume_unique", "invert"}
+    if number is None or not known or not isinstance(invert, bool):
+        raise use.unfit()
+    x = use.tensor("elements")
+    use.settled(number, x.dtype)
+    tensor = number.on(x.device, common_dtype(x, number))
+    call = torch.ne if invert else torch.eq
+    use.become(use.record(call, use.given["elements"], tensor))
+
+
+def float_power(use: Use) -> None:
+    """``float_power``: a power of doubles."""
+    held = [name for name in ("input", "exponent") if use.number(name) is not None]
+    (name,) = held if len(held) == 1 else (None,)
+    if name is None or any(node in use.held for node in use.others(name)):
+        raise use.unfit()
+    number, x_name = use.number(name), "exponent" if name == "input" else "input"
+    assert number is not None
+    x, given = use.tensor(x_name), use.given[x_name]
+    use.settled(number, torch.float64)
+    if use.value.requires_grad:
+        raise Unfit(Reason.INEXACT, "the gradient of a power depends on its exponent otherwise")
+    wide = given if x.dtype == torch.float64 else use.record("to", given, torch.float64)
+    tensor = number.on(x.device, torch.float64)
+    made = use.record(torch.pow, tensor, wide) if name == "input" else powers(use, wide, tensor)
+    use.narrowed(made)
+
+
+def lerp(use: Use) -> None:
+    """``torch.lerp`` with the number as its weight."""
+    number = _given(use, "weight")
+    dtype, (start, end) = _operands(use, ("input", "end"))
+    if use.value.requires_grad and rounds(use, number, dtype):
+        raise Unfit(Reason.INEXACT, "the gradient has one less the weight, a double")
+    use.narrowed(use.record(torch.lerp, start, end, use.checked("weight", dtype)))
+
+
+def scaled_product(use: Use) -> None:
+    """``addcmul`` and ``addcdiv`` with ``value=``: the first factor is scaled."""
+    _given(use, "value")
+    dtype, (x, first, second) = _operands(use, ("input", "tensor1", "tensor2"))
+    factor = use.checked("value", dtype)
+    call = torch.addcmul if use.name == "addcmul" else torch.addcdiv
+    use.narrowed(use.record(call, x, use.record(torch.mul, first, factor), second))
+
+
+def alpha(use: Use) -> None:
+    """``x.add(y, alpha=s)``, which is ``addcmul(x, y, s)``; other calls of ``add`` and ``sub``."""
+    if use.number("alpha") is None:
+        pointwise(use)
+        return
+    number = _given(use, "alpha")
+    if number.kind == "bool":
+        raise use.unfit()
+    if use.value.dtype in HALVES and use.value.device.type == "cpu":
+        raise Unfit(Reason.INEXACT, f"{use.name} rounds in between or not, by the tensor's size")
+    dtype, (x, y) = _operands(use, ("input", "other"))
+    opposite = negated(number.range)
+    wraps = number.kind == "int" and not is_int64(opposite)
+    if use.name == "sub" and (wraps or not opposite.fits(use.value.dtype)):
+        raise Unfit(Reason.OVERFLOW, "alpha= is negated, which may leave its dtype")
+    factor = use.checked("alpha", use.value.dtype)
+    if dtype != use.value.dtype:
+        factor = use.checked("alpha", dtype)
+    if not dtype.is_floating_point:
+        use.narrowed(use.record(FUNCTIONS[use.name], x, use.record(torch.mul, y, factor)))
+        return
+    if use.name == "sub":
+        # Of an integer zero the negative is zero.
+        floating = number.kind == "float"
+        factor = use.record(torch.neg, factor) if floating else use.record(torch.rsub, factor, 0)
+    use.narrowed(use.record(torch.addcmul, x, y, factor))
+
+
+def leaky_relu(use: Use) -> None:
+    """``leaky_relu`` with the number as its slope, which is ``prelu``."""
+    _given(use, "negative_slope")
+    if use.in_place or use.given.get("inplace"):
+        raise use.unfit()
+    dtype, (x,) = _operands(use, ("input",))
+    if not dtype.is_floating_point:
+        raise use.unfit()
+    slope = use.record("reshape", use.checked("negative_slope", dtype), 1)
+    use.narrowed(use.record(torch.prelu, x, slope))
+
+
+def _given(use: Use, name: str) -> Held:
+    """The number given for an argument; the others may not be such numbers."""
+    number = use.number(name)
+    if number is None or any(node in use.held for node in use.others(name)):
+        raise use.unfit()
+    return number
+
+
+def _operands(use: Use, names: tuple[str, ...]) -> tuple[torch.dtype, list[fx.Node]]:
+    """Tensors of one dtype, as they are in the dtype that eager computes in."""
+    values = [use.tensor(name) for name in names]
+    dtype = values[0].dtype
+    if any(value.dtype != dtype or value.device != values[0].device for value in values):
+        raise use.unfit()
+    wide = computed_in(dtype)
+    nodes = [use.given[name] for name in names]
+    return wide, nodes if wide == dtype else [use.record("to", node, wide) for node in nodes]

@@ -1,0 +1,87 @@
+"""Numbers that the program makes and does not use: made after all where that may raise.
+
+Dynamo takes them out of a complete graph, and so the exceptions that eager raises there: of
+``int(x.max())`` where that is NaN, of ``1 / len(x[mask])``. Asked before it does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import fx
+
+from fusepass.capture.effects.raise_operands import shows
+from fusepass.capture.frame_state import Frame, frame_of
+from fusepass.capture.masks import mask_hooks
+from fusepass.capture.masks.selection_count import range_of_count, selection_of
+from fusepass.capture.nodes.raise_node import only_for_message
+from fusepass.capture.scalars.deferred_items import FROM_ITEM, keep, made_of
+from fusepass.capture.scalars.lowering import Kept
+from fusepass.capture.scalars.raising_conversions import that_may_raise
+from fusepass.capture.scalars.scalar import kind_of
+from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
+from fusepass.errors import CaptureFault
+from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
+from fusepass.torch_private.dynamo.unbacked_sizes import unknown_sizes
+
+
+def keep_raising(output_graph: Any) -> None:
+    """Start the frame again if a number is not used of which Python may fail to make another."""
+    frame = frame_of(output_graph)
+    if frame is None or not (frame.items or frame.selections):
+        return
+    unused = _unused(output_graph.graph)
+    try:
+        found = that_may_raise(unused, is_read_back, range_of_count)
+    except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
+        places = [*frame.items.values(), *frame.selections.values()]
+        where = f"{places[0].file}:{places[0].line}"
+        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        why = Kept(Reason.INTERNAL, error_in_short(error))
+        reasons = dict.fromkeys(unused, why)
+    else:
+        text = "what is made of it may raise, though nothing uses that: "
+        reasons = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}
+    _give_back(output_graph, frame, reasons)
+
+
+def _give_back(output_graph: Any, frame: Frame, reasons: dict[fx.Node, Kept]) -> None:
+    """Have what some numbers are made of read where the program reads it."""
+    items: dict[fx.Node, Kept] = {}
+    counts: dict[Any, tuple[Reason, str]] = {}
+    for node, why in reasons.items():
+        for item in made_of([node]) if FROM_ITEM in node.meta else ():
+            if item in frame.items:
+                items.setdefault(item, why)
+        for symbol in unknown_sizes(node.meta.get("example_value")):
+            root = selection_of(node.graph, symbol)
+            if root in frame.selections:
+                counts.setdefault(frame.selections[root], (why.code, why.text))
+    if items:
+        keep(output_graph, frame, items)
+    if counts:
+        mask_hooks.give_back(output_graph, frame, counts)
+
+
+def _unused(graph: fx.Graph) -> list[fx.Node]:
+    """Numbers of which nothing is made that stays in the graph.
+
+    What only a message shows is made when that is due, and not where the program makes it. What was
+    traced for a message alone the program makes there, too.
+    """
+    found: dict[fx.Node, None] = {}
+    for node in reversed(graph.nodes):
+        if not _is_open(node) or only_for_message(node):
+            continue
+        if all(user in found or shows(user) for user in node.users):
+            found[node] = None
+    return [node for node in found if CANNOT_RAISE not in node.meta]
+
+
+def _is_open(node: fx.Node) -> bool:
+    """Whether a node is a number that is not known while the program is traced."""
+    value = node.meta.get("example_value")
+    number = node.op != "placeholder" and kind_of(value) is not None
+    return FROM_ITEM in node.meta or (number and bool(unknown_sizes(value)))

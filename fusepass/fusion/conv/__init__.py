@@ -1,0 +1,1 @@
+"""Convolutions with what is done to their channels."""

@@ -1,0 +1,227 @@
+"""A convolution with what is done to its channels, a residual and a ReLU: found in an ATen graph.
+
+Read backwards from the ReLU: a sum of a convolution, to whose result numbers were added and by
+which it was multiplied, one per channel (a bias, a batch norm that does not take statistics), and
+maybe of a tensor of the same shape, or of a second such convolution. So the whole is
+
+    relu(s * conv(x, w) + t + z),    s and t one number per channel
+
+and with the scale folded into the weights, ``conv(x, s * w) = s * conv(x, w)``, it is what cuDNN
+computes in one kernel. Casts between half and single precision in between are looked through: what
+is computed in one kernel is not rounded there. The whole has the dtype of its convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass.fusion.aten_to_epilogue import is_cast
+from fusepass.graph.ops.op_names import op_name, tensor_value
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_DIMS = 4
+_CHANGES = frozenset({"add", "sub", "mul", "div"})
+
+
+class NoChain(Exception):
+    """Why there is no chain that ends at a ReLU."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to each channel of a convolution's result.
+
+    Attributes:
+        op: ``add``, ``sub``, ``mul`` or ``div``.
+        by: a node with one number per channel, or a number.
+        turned: whether it is the left operand: ``by - value``.
+    """
+
+    op: str
+    by: fx.Node | float
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A convolution and the changes of its result's channels, in order."""
+
+    conv: fx.Node
+    changes: tuple[Change, ...]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the weights have to be scaled, and are not only given a bias."""
+        return any(one.op in ("mul", "div") or one.turned for one in self.changes)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """``relu(first + second + residual)``.
+
+    Attributes:
+        relu: the node that the chain ends at.
+        first: the convolution into whose kernel the rest goes: the last of two.
+        second: of a sum of two; None otherwise.
+        residual: a tensor of the same shape; None where there is none, or ``second`` is one.
+        nodes: all that the chain computes, and nothing else needs.
+    """
+
+    relu: fx.Node
+    first: Scaled
+    second: Scaled | None = None
+    residual: fx.Node | None = None
+    nodes: frozenset[fx.Node] = field(default=frozenset())
+
+
+def is_conv(node: Any) -> bool:
+    """Whether a node is a convolution over two dimensions of images, of a dtype we know."""
+    if not isinstance(node, fx.Node) or op_name(node) != "convolution":
+        return False
+    value, args = tensor_value(node), list[Any](node.args)
+    if len(args) != 9 or args[6] is not False:
+        return False
+    if any(len(one) != _DIMS - 2 for one in args[3:6]):  # one number for both sides
+        return False
+    return value is not None and value.dim() == _DIMS and value.dtype in DTYPES
+
+
+def is_relu(node: fx.Node) -> bool:
+    """Whether a chain could end at a node."""
+    value = tensor_value(node)
+    return op_name(node) == "relu" and value is not None and value.dim() == _DIMS
+
+
+def scaled_at(conv: fx.Node) -> tuple[Scaled, fx.Node]:
+    """A convolution with all changes of its channels that nothing else reads in between.
+
+    Returns:
+        Both, and the node that holds the result.
+    """
+    changes: list[Change] = []
+    node = conv
+    while len(node.users) == 1:
+        (user,) = node.users
+        change = _change(user)
+        if change is not None and change[0] is node:
+            changes.append(change[1])
+        elif not (is_cast(user) and tensor_value(user).dtype in DTYPES):  # type: ignore[union-attr]
+            break
+        node = user
+    return Scaled(conv, tuple(changes)), node
+
+
+def chain_at(relu: fx.Node) -> Chain:
+    """The chain that ends at a ReLU.
+
+    Raises:
+        NoChain: there is none, and why.
+    """
+    nodes: set[fx.Node] = {relu}
+    source = _through_casts(relu.args[0], nodes)
+    terms = [source]
+    if isinstance(source, fx.Node) and op_name(source) == "add" and not _per_channel(source):
+        left, right = source.args[:2]
+        if _is_full(left, relu) and _is_full(right, relu) and not source.kwargs:
+            _only_used_once(source)
+            nodes.add(source)
+            terms = [left, right]
+    found: list[tuple[Scaled, set[fx.Node]]] = []
+    rest: list[Any] = []
+    why = NoChain("no convolution in front of it")
+    for term in terms:
+        taken: set[fx.Node] = set()
+        try:
+            found.append((_scaled(term, taken), taken))
+        except NoChain as obstacle:
+            why = obstacle
+            rest.append(term)
+    if not found:
+        raise why
+    order = {node: place for place, node in enumerate(relu.graph.nodes)}
+    found.sort(key=lambda one: order[one[0].conv], reverse=True)
+    nodes.update(*(taken for _, taken in found))
+    if any(tensor_value(one.conv).dtype != tensor_value(relu).dtype for one, _ in found):  # type: ignore[union-attr]
+        raise NoChain("its convolution has another dtype")
+    (first, _), *others = found
+    if rest and tensor_value(rest[0]).dtype != tensor_value(relu).dtype:  # type: ignore[union-attr]
+        bare = _through_casts(rest[0], set())
+        if tensor_value(bare).dtype != tensor_value(relu).dtype:  # type: ignore[union-attr]
+            raise NoChain("what is added has another dtype")
+        rest = [bare]
+    second = others[0][0] if others else None
+    return Chain(relu, first, second, rest[0] if rest else None, frozenset(nodes))
+
+
+def _scaled(value: Any, nodes: set[fx.Node]) -> Scaled:
+    """A convolution with changes of its channels, read backwards from their result."""
+    changes: list[Change] = []
+    while True:
+        value = _through_casts(value, nodes)
+        if not isinstance(value, fx.Node):
+            raise NoChain("no convolution in front of it")
+        _only_used_once(value)
+        nodes.add(value)
+        if is_conv(value):
+            return Scaled(value, tuple(reversed(changes)))
+        change = _change(value)
+        if change is None:
+            raise NoChain(f"{op_name(value)} in front of it is no change of channels")
+        value, made = change
+        changes.append(made)
+
+
+def _change(node: fx.Node) -> tuple[Any, Change] | None:
+    name, value = op_name(node), tensor_value(node)
+    if name not in _CHANGES or value is None or node.kwargs or len(node.args) != 2:
+        return None
+    left, right = node.args
+    if _is_full(left, node) and _changes_channels(right, value):
+        if name == "div" and not isinstance(right, fx.Node) and right == 0:
+            return None
+        return left, Change(str(name), right)  # type: ignore[arg-type]
+    if _is_full(right, node) and _changes_channels(left, value) and name != "div":
+        turned = name == "sub"
+        return right, Change(str(name), left, turned)  # type: ignore[arg-type]
+    return None
+
+
+def _per_channel(node: fx.Node) -> bool:
+    return _change(node) is not None
+
+
+def _is_full(value: Any, like: fx.Node) -> bool:
+    given, wanted = tensor_value(value), tensor_value(like)
+    return given is not None and wanted is not None and given.shape == wanted.shape
+
+
+def _changes_channels(value: Any, like: Tensor) -> bool:
+    """Whether a value is a number, or a tensor with one for each channel of ``like``."""
+    if isinstance(value, (int, float)):
+        return not isinstance(value, bool)
+    tensor = tensor_value(value)
+    if tensor is None or tensor.dtype not in DTYPES:
+        return False
+    shape: Sequence[Any] = [1] * (_DIMS - tensor.dim()) + list(tensor.shape)
+    return list(shape) == [1, like.shape[1], 1, 1]
+
+
+def _through_casts(value: Any, nodes: set[fx.Node]) -> Any:
+    """What is cast from one floating dtype to another; to whole numbers or truth is no cast."""
+    while is_cast(value) and len(value.users) == 1:
+        inner, outer = tensor_value(value.args[0]), tensor_value(value)
+        if inner is None or outer is None or not {inner.dtype, outer.dtype} <= {*DTYPES}:
+            break
+        nodes.add(value)
+        value = value.args[0]
+    return value
+
+
+def _only_used_once(node: fx.Node) -> None:
+    if len(node.users) != 1:
+        raise NoChain(f"the result of {op_name(node)} is read elsewhere, too")

@@ -1,0 +1,1 @@
+"""Matrix products with the pointwise work around them."""

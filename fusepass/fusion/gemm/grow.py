@@ -1,0 +1,378 @@
+"""How a region of one or two products grows.
+
+It grows in the order of the graph: a call joins if it works element by element, has an epilogue's
+operation, and reads nothing but the region and what does not depend on it. Reshapes that keep the
+last dimension are looked through. So the region is the largest there is, and convex. What is
+computed element by element, and read by such computations only, is pulled in: the derivative of an
+activation, of half-precision values that the forward saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, NoRegion, calls_of, widened
+from fusepass.fusion.gemm.gemm import operands_of, scales_of
+from fusepass.fusion.gemm.norm_scale import row_scale
+from fusepass.fusion.gemm.outputs import MOST_REDUCED, finished
+from fusepass.fusion.gemm.reductions import reduction_of
+from fusepass.fusion.gemm.region import Growth, Part, Region, Value
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
+from fusepass.fusion.kernel_ir.epilogue import is_constant as is_number
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.torch_private.fx.graphs import known_equal
+
+_MOST_OPERANDS = 4
+_DEEPEST = 24  # calls in a row that are pulled in
+
+
+def grown(
+    gemms: Sequence[fx.Node],
+    halves: tuple[fx.Node, ...],
+    *,
+    alone: bool = False,
+    reductions: bool = False,
+    scales: bool = False,
+) -> Region:
+    """The largest region of some products.
+
+    Args:
+        gemms: one, or two of the same x.
+        halves: of one product, the nodes that hold its halves; empty where it is taken whole.
+        alone: take nothing but the products and their biases.
+        reductions: take reductions of its values as well.
+        scales: take the scale of a norm in front of them as well.
+
+    Raises:
+        NoRegion: there is none.
+    """
+    x = operands_of(gemms[0])[1]
+    columns = gemms[0].meta["val"].shape[-1]
+    width = columns // 2 if halves else columns
+    of_x = x.meta["val"]
+    rows = math.prod(gemms[0].meta["val"].shape[:-1])
+    growth = Growth(rows, width, of_x.device, of_x.dtype)
+    inside: list[fx.Node] = []
+    parts: list[Part] = []
+    products: list[tuple[fx.Node, fx.Node, Value, Part | None]] = []
+    scaled = row_scale(x) if scales and of_x.dim() == 2 else None
+    if scaled is not None:
+        x, growth.spared = scaled.source, scaled.spared
+        shape = (growth.m, 1) if len(scaled.column.meta["val"].shape) != 2 else None
+        growth.operands.append((Part(scaled.column), Operand("column", "float32"), shape))
+    for gemm in gemms:
+        bias, _, weight = operands_of(gemm)
+        for root, part in _roots(gemm, halves, width):
+            value: Value = ("product", len(parts))
+            parts.append(part(weight))
+            products.append((root, gemm, value, None if bias is None else part(bias)))
+    if scaled is not None:  # first of all, see Epilogue.unscaled
+        growth.steps += [("mul", (value, ("operand", 0))) for _, _, value, _ in products]
+    for number, (root, gemm, value, held) in enumerate(products):
+        shape = *gemm.meta["val"].shape[:-1], width
+        start: Value = value if scaled is None else ("step", number)
+        growth.known[root] = _biased(growth, start, held, shape, *scales_of(gemm))
+    inside += _between(gemms[0], halves) if halves else gemms
+    full = any(operand.kind == "full" for _, operand, _ in growth.operands)
+    free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
+    for node in () if alone else _after(gemms[0]):
+        if node in growth.known or node in inside:
+            continue
+        inputs = node.all_input_nodes
+        if reductions and _is_reduced(growth, node):
+            inside.append(node)
+        elif any(one in growth.tainted or one in growth.reduced for one in inputs):
+            growth.tainted.add(node)
+        elif _joins(growth, node):
+            inside.append(node)
+        elif any(one in growth.known for one in inputs):
+            growth.tainted.add(node)
+    if len(growth.steps) == free and not alone and not growth.reduced:
+        raise NoRegion("nothing element-wise follows")
+    region = finished(growth, x, tuple(parts), inside)
+    if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
+        raise NoRegion("only one of the products is used")
+    return region
+
+
+def _roots(
+    gemm: fx.Node, halves: tuple[fx.Node, ...], width: int
+) -> list[tuple[fx.Node, Callable[[fx.Node], Part]]]:
+    """The nodes that hold products, and which columns of the operands of ``gemm`` they are of."""
+    if not halves:
+        return [(gemm, Part)]
+    step = halves[0].meta["val"].stride(-1)
+    start = 1 if step == 2 else width
+    return [
+        (half, partial(Part, start=start * i, width=width, step=step))
+        for i, half in enumerate(halves)
+    ]
+
+
+def _products_read(epilogue: Epilogue) -> set[int]:
+    """The products that what is computed last depends on."""
+    first = epilogue.products + len(epilogue.operands)
+    seen: set[int] = set()
+    todo = [int(output.value[1:]) for output in epilogue.stored[:1] or epilogue.reduced]
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value >= first:
+            args = epilogue.steps[value - first].args
+            todo += [int(arg[1:]) for arg in args if isinstance(arg, str)]
+    return seen
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
+    following = node.next
+    while following.op != "output":
+        yield following
+        following = following.next
+
+
+def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
+    """The product of a pair that is packed, and what takes it apart: from the halves back to it."""
+    found: set[fx.Node] = {gemm}
+    for half in halves:
+        node: Any = half
+        while node not in found:
+            found.add(node)
+            node = node.args[0]
+    return list(found)
+
+
+def _biased(
+    growth: Growth,
+    value: Value,
+    bias: Part | None,
+    shape: tuple[Any, ...],
+    alpha: float,
+    beta: float,
+) -> Value:
+    """``alpha`` times a product and ``beta`` times its bias; one of 0 times counts as none."""
+
+    def step(op: str, *args: Any) -> Value:
+        growth.steps.append((op, args))
+        return "step", len(growth.steps) - 1
+
+    if alpha != 1:
+        value = step("mul", value, float(alpha))
+    if bias is None or beta == 0:
+        return value
+    whole = bias.node.meta["val"]
+    if bias.width is not None and (not whole.dim() or whole.shape[-1] != 2 * bias.width):
+        raise NoRegion("its bias is not one number per column")
+    fake = bias.value
+    kind = _kind(fake, shape)
+    if kind is None:
+        raise NoRegion("its bias is no row, column or matrix")
+    growth.operands.append((bias, Operand(kind[0], _dtype(fake)), kind[1]))
+    added: Value = "operand", len(growth.operands) - 1
+    return step("add", value, added if beta == 1 else step("mul", added, float(beta)))
+
+
+def _joins(growth: Growth, node: fx.Node) -> bool:
+    """Take a call into the region, if it fits."""
+    inputs = [one for one in node.all_input_nodes if tensor_value(one) is not None]
+    if node.op != "call_function" or not any(one in growth.known for one in inputs):
+        return False
+    if op_name(node) in VIEWS:
+        source: Any = node.args[0]
+        if source in growth.known and keeps_rows(node, source):
+            growth.known[node] = growth.known[source]
+            return True
+        return False
+    value = tensor_value(node)
+    if calls_of(node) is None or value is None or not _is_result(growth, value):
+        return False
+    mark = growth.mark()
+    try:
+        growth.known[node] = _emitted(growth, node)
+    except NoRegion:
+        growth.back_to(mark)
+        return False
+    return True
+
+
+def _is_reduced(growth: Growth, node: fx.Node) -> bool:
+    """Take a reduction into the region, if it is one of a value of it."""
+    found = reduction_of(node)
+    if found is None:
+        return False
+    source: Any = node.args[0]
+    whole = source.meta["val"]
+    if source not in growth.known or not _is_result(growth, whole):
+        return False
+    reduced = growth.known[source], found
+    kinds = {*growth.reduced.values(), reduced}
+    if len(kinds) > MOST_REDUCED or reduced[0][0] == "operand":
+        return False
+    growth.reduced[node] = reduced
+    return True
+
+
+def _emitted(growth: Growth, node: fx.Node) -> Value:
+    """Write a call down in the epilogue's operations.
+
+    Raises:
+        NoRegion: it has no place there.
+    """
+    shape = tuple(node.meta["val"].shape)
+
+    def emit(op: str, *args: Any) -> Value:
+        growth.steps.append((op, tuple(_argument(growth, arg, shape) for arg in args)))
+        return "step", len(growth.steps) - 1
+
+    made = calls_of(node)(emit, node)  # type: ignore[misc]
+    return _argument(growth, made, shape) if isinstance(made, fx.Node) else made  # type: ignore[no-any-return]
+
+
+def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
+    """What an operation is given: a value of the region, a number, or an operand."""
+    if not isinstance(one, fx.Node):
+        return one
+    if one in growth.known:
+        return growth.known[one]
+    if one in growth.pulled:
+        return growth.pulled[one]
+    constant = _constant(one)
+    if constant is not None:
+        return constant
+    if _only_for_elements(growth, one) or _half_of(growth, one) is not None:
+        mark = growth.mark()
+        try:
+            growth.pulled[one] = _pulled(growth, one, shape)
+        except NoRegion:
+            growth.back_to(mark)
+        else:
+            return growth.pulled[one]
+    fake = tensor_value(one)
+    wide = fake is not None and fake.dtype is torch.float32
+    if growth.depth and wide and growth.dtype is not torch.float32:
+        raise NoRegion("it is single precision")
+    for i, (known, *_) in enumerate(growth.operands):
+        if known == Part(one):
+            return "operand", i
+    if fake is not None and fake.device != growth.device:
+        raise NoRegion(f"{one} is not on the device of the product")  # a number on the CPU may be
+    kind = None if fake is None else _kind(fake, shape)
+    if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
+        raise NoRegion(f"{one} is neither a row, a column nor a matrix")
+    growth.operands.append((Part(one), Operand(kind[0], _dtype(fake)), kind[1]))
+    return "operand", len(growth.operands) - 1
+
+
+def _pulled(growth: Growth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
+    """The value of a node that is computed in the region though it does not depend on it.
+
+    Args:
+        growth: of the region.
+        node: what is read.
+        shape: of what is computed of it.
+
+    Raises:
+        NoRegion: it cannot be, or it is single precision beside products of half precision: what
+            the kernel's functions are exact to is meant for what was rounded.
+    """
+    if growth.depth >= _DEEPEST:
+        raise NoRegion("much is computed for it")
+    growth.depth += 1
+    try:
+        half = _half_of(growth, node)
+        if half is None and op_name(node) not in VIEWS:
+            return _emitted(growth, node)
+        source: Any = half or node.args[0]
+        value: Value = _argument(growth, source, shape if half else tuple(source.meta["val"].shape))
+        return value
+    finally:
+        growth.depth -= 1
+
+
+def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
+    """Whether a full operand is computed element by element, and only for such computations.
+
+    A derivative of what the forward saved is: computed in the region it needs not be stored first.
+    """
+    value = tensor_value(node)
+    if node.op != "call_function" or value is None or not _is_result(growth, value):
+        return False
+
+    def by_element(one: fx.Node) -> bool:
+        if op_name(one) in VIEWS:
+            return keeps_rows(one, one.args[0])  # type: ignore[arg-type]
+        return calls_of(one) is not None
+
+    return by_element(node) and all(map(by_element, node.users))
+
+
+def _half_of(growth: Growth, node: fx.Node) -> fx.Node | None:
+    """What a node is a copy of in single precision: the kernel reads halves as such anyway."""
+    source = widened(node)
+    if source is None or node.meta["val"].dtype is not torch.float32:
+        return None
+    return source if source.meta["val"].dtype is growth.dtype is not torch.float32 else None
+
+
+def _is_result(growth: Growth, value: Tensor) -> bool:
+    """Whether a value has one element for each of the product's, in its order."""
+    known = known_equal
+    rows = math.prod(value.shape[:-1])
+    return value.dim() >= 1 and known(value.shape[-1], growth.n) and known(rows, growth.m)
+
+
+def keeps_rows(view: fx.Node, source: fx.Node) -> bool:
+    """Whether a reshape leaves the last dimension as it is."""
+    a, b = tensor_value(view), tensor_value(source)
+    if a is None or b is None or not a.dim() or not b.dim():
+        return False
+    return known_equal(a.shape[-1], b.shape[-1]) and a.is_contiguous()
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """What a node is a reshape of, or itself."""
+    while node.op == "call_function" and op_name(node) in VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _constant(node: fx.Node) -> float | bool | None:
+    """The number that a tensor holds which the graph makes of one."""
+    if op_name(node) in ("full", "scalar_tensor"):
+        number = argument(node, 1 if op_name(node) == "full" else 0, "fill_value")
+        dtype = node.meta["val"].dtype
+        if not is_number(number) or dtype not in (*FLOATS, torch.bool):
+            return None  # an integer tensor cuts the fraction off
+        return bool(number) if dtype is torch.bool else float(number)
+    return None
+
+
+def _kind(fake: Tensor, shape: tuple[Any, ...]) -> tuple[str, tuple[Any, ...] | None] | None:
+    """What kind of operand a tensor is beside results of a shape, and the shape it is read in."""
+    known = known_equal
+    if fake.dtype not in (*FLOATS, torch.bool) or not fake.is_contiguous():
+        return None
+    sizes = tuple(fake.shape)
+    if all(known(size, 1) for size in sizes):
+        return "scalar", () if sizes else None
+    if known(sizes[-1], shape[-1]) and all(known(size, 1) for size in sizes[:-1]):
+        return "row", (sizes[-1],) if len(sizes) > 1 else None
+    if len(sizes) != len(shape) or not all(map(known, sizes[:-1], shape[:-1])):
+        return None
+    rows = math.prod(sizes[:-1])
+    if known(sizes[-1], 1):
+        return "column", (rows, 1) if len(sizes) != 2 else None
+    if known(sizes[-1], shape[-1]):
+        return "full", (rows, sizes[-1]) if len(sizes) != 2 else None
+    return None
+
+
+def _dtype(fake: Tensor) -> str:
+    return str(fake.dtype).removeprefix("torch.")

@@ -1,0 +1,181 @@
+"""Products of one operand in an ATen graph, as one launch could compute them.
+
+They are siblings: ``x @ w0``, ``x @ w1``, … Computing all of them where the first one stood needs
+their weights and biases there. These are inputs of the graph, or views and casts of such, which can
+be made earlier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, fx
+
+from fusepass.fusion.aten_to_epilogue import NoRegion
+from fusepass.fusion.gemm.find import region_at
+from fusepass.fusion.gemm.gemm import is_gemm, operands_of
+from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.inductor_fusion import any_feeds_generated_code
+from fusepass.graph.ops.op_names import op_name
+from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import size_hint
+
+_MADE_EARLIER = frozenset(
+    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
+    detach split split_with_sizes unbind getitem convert_element_type""".split()
+)
+_COPIES = frozenset({"convert_element_type"})
+_FARTHEST = 8  # calls that are made earlier for one product
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """Products of one x that can all be computed where the first one stands.
+
+    Attributes:
+        regions: each a product with its bias, in the order of the graph.
+        earlier: what they need that stands behind the first product, in the order of the graph.
+    """
+
+    regions: tuple[Region, ...]
+    earlier: tuple[fx.Node, ...]
+
+    @property
+    def x(self) -> Tensor:
+        """The fake operand of all."""
+        value: Tensor = self.regions[0].x.meta["val"]
+        return value
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The fake weights."""
+        return [one.weights[0].value for one in self.regions]
+
+
+def siblings_of(
+    first: fx.Node, most: int, most_bytes: int, takes: Callable[[Region], bool]
+) -> Siblings | None:
+    """The products that could be computed together with one that stands in front of them.
+
+    Args:
+        first: of :func:`fusepass.fusion.gemm.gemm.is_gemm`.
+        most: products.
+        most_bytes: of what is made earlier than it was, results and cast weights.
+        takes: whether a kernel computes a product by itself.
+
+    Returns:
+        At least two products; None where there are no others.
+    """
+    same = _spelled_alike(operands_of(first)[1])
+    behind = {node for one in same for node in one.users if first < node}
+    regions: list[Region] = []
+    earlier: set[fx.Node] = set()
+    held = 0
+    for node in (first, *sorted(node for node in behind if _is_product_of(node, same, first))):
+        region = _alone(node)
+        needed = None if region is None else _behind(first, _read(region))
+        if region is None or needed is None or not takes(region):
+            if node is first:
+                return None
+            continue
+        made = {one for one in needed - earlier if op_name(one) in _COPIES}
+        more = sum(map(_bytes, {node} | made if regions else made))
+        if held + more > most_bytes or (regions and not _lie_alike(region, regions[0])):
+            continue
+        regions.append(region)
+        earlier |= needed
+        held += more
+        if len(regions) == most:
+            break
+    return Siblings(tuple(regions), tuple(sorted(earlier))) if len(regions) > 1 else None
+
+
+def _spelled_alike(x: fx.Node) -> list[fx.Node]:
+    """The nodes that are x by the same views and casts of the same tensor: each layer has its own.
+
+    Autocast casts one tensor for each layer, and each layer makes a matrix of it.
+    """
+    steps: list[fx.Node] = []
+    source = x
+    while op_name(source) in _MADE_EARLIER and source.args:
+        inner = source.args[0]
+        if not isinstance(inner, fx.Node):
+            break
+        steps.append(source)
+        source = inner
+    found = [source]
+    for step in reversed(steps):
+        found = [user for one in found for user in one.users if _is_step(user, one, step)]
+    return found
+
+
+def _is_step(node: fx.Node, of: fx.Node, step: fx.Node) -> bool:
+    """Whether a call does with one node what another call does with another node."""
+    given = node.target, node.args[1:], node.kwargs
+    return given == (step.target, step.args[1:], step.kwargs) and node.args[:1] == (of,)
+
+
+def _is_product_of(node: fx.Node, same: Collection[fx.Node], first: fx.Node) -> bool:
+    """Whether a node multiplies one of some nodes by a matrix, into the same dtype."""
+    if not is_gemm(node) or operands_of(node)[1] not in same:
+        return False
+    value: Tensor = node.meta["val"]
+    return value.dim() == 2 and value.dtype is first.meta["val"].dtype
+
+
+def _alone(node: fx.Node) -> Region | None:
+    """A product with its bias where nothing that follows is better computed with it; else None."""
+    try:
+        longer = region_at(node, pairs=False)
+    except NoRegion:
+        pass
+    else:
+        if not any_feeds_generated_code(longer.outputs, longer.nodes):
+            return None
+    try:
+        region = region_at(node, pairs=False, alone=True)
+    except NoRegion:
+        return None
+    whole = all(part.width is None for part in (*region.weights, *region.operands))
+    as_they_lie = not any(shape is not None for shape in region.shapes)
+    nothing_else = region.nodes == (node,) and not region.pulled
+    return region if whole and as_they_lie and nothing_else else None
+
+
+def _read(region: Region) -> list[fx.Node]:
+    return [part.node for part in (*region.weights, *region.operands)]
+
+
+def _lie_alike(one: Region, other: Region) -> bool:
+    """Whether their weights have the same strides, with which one kernel reads all."""
+    both = (region.weights[0].value.stride() for region in (one, other))
+    return all(map(known_equal, *both))
+
+
+def _behind(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:
+    """What of some nodes, and of what they are made of, stands behind ``first``.
+
+    None if some of it cannot be made earlier.
+    """
+    found: set[fx.Node] = set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node < first or node in found:
+            continue
+        if node.op == "get_attr":
+            found.add(node)
+            continue
+        if op_name(node) not in _MADE_EARLIER or len(found) == _FARTHEST:
+            return None
+        found.add(node)
+        waiting += node.all_input_nodes
+    return found
+
+
+def _bytes(node: fx.Node) -> int:
+    value: Tensor = node.meta["val"]
+    sizes = (size_hint(size) or 0 for size in value.shape)
+    return math.prod(sizes) * value.dtype.itemsize

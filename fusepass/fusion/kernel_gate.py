@@ -1,0 +1,61 @@
+"""Where kernels of ours can run at all, whatever they compute; what a rule says of a choice."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from fusepass.errors import CandidateFailed
+from fusepass.options import Options
+from fusepass.report.decision import Reason
+from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
+from fusepass.tune import INDUCTOR, REFERENCE, Choice
+
+
+def refused(device: torch.device, options: Options, node: fx.Node) -> Reject | None:
+    """Why no kernel of ours can stand in a graph; None if one can, or the reference is forced.
+
+    Args:
+        device: of what it would compute.
+        options: in force.
+        node: named by the refusal.
+    """
+    if options.candidate == REFERENCE:
+        return None
+    if device.type != "cuda":
+        return Reject(Reason.COST, "no kernel of ours is faster there than Inductor's", node)
+    if not kernel_calls_possible():
+        return Reject(Reason.UNSUPPORTED_VERSION, "never tried with this version of torch", node)
+    if options.inductor_value("cpp_wrapper") or options.inductor_value("fx_wrapper"):
+        return Reject(Reason.UNSUPPORTED_VERSION, "our kernels need Inductor's Python code", node)
+    return None
+
+
+def verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
+    """What a rule says where it was asked which candidate computes a node."""
+    if choice.candidate == INDUCTOR:
+        code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
+        return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
+    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
+    return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
+
+
+def compiled(rule: str, prepare: Callable[[], None], node: fx.Node) -> Reject | None:
+    """Whether a kernel can be compiled, which a table does not know; None if it can.
+
+    Args:
+        rule: named by the warning if it cannot.
+        prepare: compiles it.
+        node: named by the refusal.
+    """
+    try:
+        prepare()
+    except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
+        problem = f"{type(error).__name__}: {error}"
+        warnings.warn(CandidateFailed(rule, problem), stacklevel=2)
+        return Reject(Reason.INTERNAL, f"its kernel cannot be made: {problem}", node)
+    return None

@@ -1,0 +1,1 @@
+"""What a fused kernel computes, as plain values: epilogues, pointwise programs, norms."""

@@ -1,0 +1,1 @@
+"""Pointwise work that is computed together: pooling, concatenation, horizontal fusion."""

@@ -1,0 +1,343 @@
+"""Which element-wise computations of an ATen graph are worth computing together.
+
+A member is worth it if Inductor would spend a launch on it, and nothing it could have been fused
+with is left behind: its results are read by calls that Inductor makes as they are, leave the graph
+or are what an input of it is overwritten with, and every element-wise call that reads them is
+computed by members alone.
+
+Members whose results are read are put together if no one of them is computed from another: those
+of one *level*, the longest way from the graph's inputs, counted in members. Members that overwrite
+inputs come last, all at once. One of them may read what it overwrites itself, and nothing that
+another one does: members that do become one, which reads everything before it writes.
+
+Members that read one tensor, each the same of its elements, are one kernel of Inductor's already
+(for each 64 of them), which reads it once: they count as one, and where each of them would read
+much again they are left to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from networkx.utils import UnionFind
+from torch import fx
+
+from fusepass.fusion.aten_to_epilogue import NoRegion, calls_of
+from fusepass.fusion.extern_calls import LIBRARY_CALLS
+from fusepass.fusion.inductor_fusion import feeds_generated_code
+from fusepass.fusion.pointwise.members import Member, dense, lie_alike, member_of, through_views
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.ops.op_names import op_name
+from fusepass.torch_private.fx.tracing import size_hint
+
+FEWEST = 8  # members that are worth a kernel of their own
+_MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
+_MOST_READ_AGAIN = 4 << 20  # bytes, mostly from L2, in about the time of a launch that is saved
+
+Copies = Mapping[fx.Node, fx.Node]
+"""By the node of a result the ``copy_`` that overwrites an input with it."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """What can be computed together.
+
+    Attributes:
+        read: groups of members whose results are read.
+        overwriting: members that overwrite inputs.
+        copies: what does that so far.
+    """
+
+    read: list[list[Member]]
+    overwriting: list[Member]
+    copies: Copies
+
+    def where(self, wanted: Callable[[list[Member]], bool]) -> Groups:
+        """Those of the groups that are wanted."""
+        read = [group for group in self.read if wanted(group)]
+        last = self.overwriting
+        return replace(self, read=read, overwriting=last if last and wanted(last) else [])
+
+    @property
+    def all(self) -> list[list[Member]]:
+        """Every group."""
+        return [*self.read, *([self.overwriting] if self.overwriting else [])]
+
+
+def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
+    """Members that can be computed at once, at least :data:`FEWEST` of them in each group.
+
+    Args:
+        graph: of ATen calls.
+        most_bytes: what a group may hold longer than it would be held otherwise. Its results are
+            there from the beginning, also those that are read last, and its operands to its end.
+    """
+    copies = _copies(graph)
+    found = _candidates(graph, copies)
+    while True:
+        members = _alone(graph, found, copies)
+        read = _by_level(graph, members, copies, most_bytes)
+        last = [one for root, one in members.items() if root in copies]
+        taken = {root for group in [*read, last] for one in group for root in one.roots}
+        gone = _left_out(graph, taken)
+        impossible = {
+            root
+            for one in last
+            for root in one.roots
+            if not _reads_happen_before(overwritten(copies[root]), gone, copies)
+        }
+        overwriting = _joined(last, copies)
+        if isinstance(overwriting, set):
+            impossible |= overwriting
+        elif not impossible:
+            break
+        found = {root: one for root, one in found.items() if root not in impossible}
+    devices = {one.roots[0].meta["val"].device for one in overwriting}
+    enough = len(_sharing(overwriting)) >= FEWEST and len(devices) == 1
+    return Groups(read, overwriting if enough else [], copies)
+
+
+def _by_level(
+    graph: fx.Graph, members: Mapping[fx.Node, Member], copies: Copies, most_bytes: float
+) -> list[list[Member]]:
+    """Groups of members whose results are read."""
+    grouped: dict[Any, list[Member]] = defaultdict(list)
+    levels = _levels(graph, members)
+    for root, one in members.items():
+        if root not in copies:
+            grouped[levels[root], root.meta["val"].device].append(one)
+    apart = [
+        [one for some in _sharing(group) if _read_again(some) <= _MOST_READ_AGAIN for one in some]
+        for group in grouped.values()
+    ]
+    bounded = [_bounded(group, most_bytes) for group in apart]
+    return [group for group in bounded if len(_sharing(group)) >= FEWEST]
+
+
+def _sharing(group: Sequence[Member]) -> list[list[Member]]:
+    """Members apart, those together that Inductor computes in one kernel for what they read."""
+    readers: dict[Any, int] = {}
+    pairs = [(readers.setdefault(key, i), i) for i, one in enumerate(group) for key in _reads(one)]
+    return [[group[i] for i in part] for part in _components(len(group), pairs)]
+
+
+def _reads(one: Member) -> dict[tuple[fx.Node, int, int], int]:
+    """Bytes that a member reads of tensors, by what it would share with others that read them."""
+    found = {}
+    for node, operand in zip(one.operands, one.body.operands, strict=True):
+        value = node.meta["val"]
+        if operand.kind != "scalar":
+            read, made = (_hint(each.numel()) for each in (value, one.roots[0].meta["val"]))
+            found[through_views(node), read, made] = read * value.dtype.itemsize
+    return found
+
+
+def _hint(size: Any) -> int:
+    """A size, or what it was when it was traced."""
+    return size_hint(size) or 0
+
+
+def _read_again(sharing: Sequence[Member]) -> int:
+    """Bytes that members read of tensors which others of them have read."""
+    every = [_reads(one) for one in sharing]
+    once = {key: size for one in every for key, size in one.items()}
+    return sum(size for one in every for size in one.values()) - sum(once.values())
+
+
+def _components(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The numbers up to a count, those together that pairs join, directly or not."""
+    parts = UnionFind(range(count))
+    for pair in pairs:
+        parts.union(*pair)
+    made: dict[int, list[int]] = defaultdict(list)
+    for i in range(count):
+        made[parts[i]].append(i)
+    return list(made.values())
+
+
+def _copies(graph: fx.Graph) -> Copies:
+    """Of results that overwrite inputs, where that is all that the graph writes, at its end."""
+    made: dict[fx.Node, fx.Node] = {}
+    begun, seen = False, set()
+    for node in graph.nodes:
+        if node.op == "output":
+            break
+        into = node.args[0] if node.args else None
+        if op_name(node) != "copy_" or not isinstance(into, fx.Node) or into.op != "placeholder":
+            if begun or written_nodes(node):
+                return {}
+            continue
+        root = node.args[1] if len(node.args) == 2 else None  # else it may not wait
+        if into in seen or any(user.op != "output" for user in node.users):
+            return {}
+        begun = True
+        seen.add(into)
+        if isinstance(root, fx.Node) and root not in made and _fits(root, into):
+            made[root] = node
+    return made
+
+
+def _reads_happen_before(node: fx.Node, gone: Collection[fx.Node], copies: Copies) -> bool:
+    """Whether what reads an input, or a view of it, is computed by members or called by then.
+
+    What Inductor computes element by element happens where its result is needed, and what is read
+    by a copy into another input, or leaves the graph, is read at the end.
+    """
+    todo, seen = [node], {node}
+    while todo:
+        read = todo.pop()
+        for user in read.users:
+            overwrites = op_name(user) == "copy_" and user.args[0] is read
+            if user in gone or (overwrites and user.args[1] in copies):
+                continue
+            if not _may_be_view(user):
+                if op_name(user) not in LIBRARY_CALLS:
+                    return False
+            elif user not in seen:
+                seen.add(user)
+                todo.append(user)
+    return True
+
+
+def _may_be_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    aliases = any(one.alias_info is not None for one in schema.returns)
+    return aliases or op_name(node) in ("reshape", "_unsafe_view", "contiguous", "expand", "to")
+
+
+def overwritten(copy: fx.Node) -> fx.Node:
+    """What a ``copy_`` overwrites."""
+    into = copy.args[0]
+    assert isinstance(into, fx.Node)
+    return into
+
+
+def _fits(root: fx.Node, into: fx.Node) -> bool:
+    """Whether a result can be written where an input lies, as it is."""
+    one, other = dense(root), dense(into)
+    if one is None or other is None:
+        return False
+    return lie_alike(one, other) and one.dtype == other.dtype and one.device == other.device
+
+
+def _candidates(graph: fx.Graph, copies: Copies) -> dict[fx.Node, Member]:
+    """By its result what may be a member, if all around it is computed by members, too."""
+    found: dict[fx.Node, Member] = {}
+    for node in graph.nodes:
+        if written_nodes(node):
+            break  # what follows may read something else than before
+        value = dense(node)
+        if value is None or calls_of(node) is None or value.numel() > _MOST_ELEMENTS:
+            continue
+        outside = [user for user in node.users if calls_of(user) is None]
+        written = [user for user in outside if (op_name(user) or "").endswith("_")]
+        if not outside or (written and (node not in copies or len(outside) > 1)):
+            continue  # a write that Inductor makes part of its kernel
+        try:
+            found[node] = member_of([node])
+        except NoRegion:
+            continue
+    return found
+
+
+def _alone(
+    graph: fx.Graph, found: Mapping[fx.Node, Member], copies: Copies
+) -> dict[fx.Node, Member]:
+    """Those of the candidates that leave nothing behind which they could have been fused with."""
+    left = dict(found)
+    while True:
+        gone = _left_out(graph, left)
+        besides = gone | set(copies.values())
+        kept = {
+            root: one
+            for root, one in left.items()
+            if all(user in gone for user in root.users if calls_of(user) is not None)
+            and not feeds_generated_code(root, besides)
+        }
+        if len(kept) == len(left):
+            return kept
+        left = kept
+
+
+def _left_out(graph: fx.Graph, members: Collection[fx.Node]) -> set[fx.Node]:
+    """The element-wise calls that nothing needs any more once members compute their results."""
+    gone: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if calls_of(node) is not None and node.users:
+            needed = (user for user in node.users if user not in gone)
+            if all(calls_of(user) is None and node in members for user in needed):
+                gone.add(node)
+    return gone
+
+
+def _levels(graph: fx.Graph, members: Collection[fx.Node]) -> dict[fx.Node, int]:
+    """For each node on how many members, one after the other, its operands depend."""
+    levels: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        reads = calls_of(node) is None  # and does not compute it once more
+        before = (levels[one] + (reads and one in members) for one in node.all_input_nodes)
+        levels[node] = max(before, default=0)
+    return levels
+
+
+def _joined(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.Node]:
+    """Members that overwrite inputs, joined where one reads what another overwrites.
+
+    Returns:
+        They, or results that cannot be computed so.
+    """
+    owner: dict[Any, int] = {
+        overwritten(copies[one.roots[0]]): i for i, one in enumerate(overwriting)
+    }
+    pairs = [
+        (i, owner[through_views(node)])
+        for i, one in enumerate(overwriting)
+        for node in one.operands
+        if through_views(node) in owner
+    ]
+    joined, impossible = [], set()
+    for part in _components(len(overwriting), pairs):
+        roots = [root for i in part for root in overwriting[i].roots]
+        try:
+            whole = roots[0].meta["val"]
+            if not all(lie_alike(root.meta["val"], whole) for root in roots):
+                raise NoRegion("they lie differently")
+            one = member_of(roots)
+            kinds = zip(one.operands, one.body.operands, strict=True)
+            if any(
+                through_views(node) in owner and (node not in owner or operand.kind != "full")
+                for node, operand in kinds
+            ):
+                raise NoRegion("what is overwritten is read otherwise than element by element")
+            joined.append(one)
+        except NoRegion:
+            impossible |= set(roots)
+    return impossible or joined
+
+
+def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
+    """Without the members that hold most, if all of them hold too much."""
+    held = {one.roots[0]: _held_longer(one) for one in group}
+    left = set()
+    for root in sorted(held, key=held.__getitem__, reverse=True):
+        if sum(held.values()) <= most_bytes:
+            break
+        del held[root]
+        left.add(root)
+    return [one for one in group if one.roots[0] not in left]
+
+
+def _held_longer(one: Member) -> int:
+    """Bytes that are there for longer if a member is computed with others.
+
+    Its results, unless they leave the graph, and what calls of the graph have made for it.
+    """
+    kept = [root for root in one.roots if all(user.op != "output" for user in root.users)]
+    kept += [node for node in one.operands if through_views(node).op == "call_function"]
+    return sum(node.meta["val"].nbytes for node in kept)

@@ -1,0 +1,1 @@
+"""What a stretch of a graph costs."""

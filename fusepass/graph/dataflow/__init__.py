@@ -1,0 +1,1 @@
+"""What calls write and read, which memory values share, which values are equal."""

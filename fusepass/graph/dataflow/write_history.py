@@ -1,0 +1,48 @@
+"""When each memory is written in a graph, and so whether a node still holds what it computed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from torch import fx
+
+from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.memory import memories
+
+
+class History:
+    """Positions of the nodes of a graph and of the writes to each memory, up to one node.
+
+    A *moment* is the position of a node: what that node reads is as the nodes before it left it.
+
+    Args:
+        graph: the graph, not changed while the history is in use.
+        until: the last node looked at.
+    """
+
+    def __init__(self, graph: fx.Graph, until: fx.Node) -> None:
+        self.moments: dict[fx.Node, int] = {}
+        self._writes: dict[int, list[int]] = {}
+        for moment, node in enumerate(graph.nodes):
+            self.moments[node] = moment
+            for key in memories(written_nodes(node)):
+                self._writes.setdefault(key, []).append(moment)
+            if node is until:
+                break
+
+    def forgive(self, node: fx.Node) -> None:
+        """Take the writes of a node for none: it is known to leave everything as it was."""
+        for key in memories(written_nodes(node)):
+            self._writes[key].remove(self.moments[node])
+
+    def is_written(self, node: fx.Node, start: int, end: int) -> bool:
+        """Whether memory of a node is written at a moment from ``start`` to before ``end``."""
+        for key in memories([node]):
+            writes = self._writes.get(key, [])
+            if bisect_left(writes, start) < bisect_left(writes, end):
+                return True
+        return False
+
+    def holds(self, node: fx.Node, moment: int) -> bool:
+        """Whether at a moment a node still holds what it computed."""
+        return not self.is_written(node, self.moments[node], moment)

@@ -1,0 +1,1 @@
+"""One name and one list of arguments for each operation, however it was written."""

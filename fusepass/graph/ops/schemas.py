@@ -1,0 +1,183 @@
+"""Arguments of a call by the names of its operator's schema, less those equal to their default."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from fusepass.graph.ops.arguments import is_number, is_tensor, same
+
+REQUIRED = object()  # stands for the default of a parameter that has none
+RECEIVER = "self"
+_RENAMED = {"input": RECEIVER, "training": "train", "axis": "dim", "keepdims": "keepdim"}
+
+Arguments = tuple[tuple[str, Any], ...]
+
+
+class Parameter(NamedTuple):
+    """One argument of a schema."""
+
+    name: str
+    kind: str  # tensor, tensor?, tensors, number, bool, ints, other
+    default: Any
+    by_keyword: bool
+    length: int  # of a list of fixed length, else 0
+
+
+def renamed(name: str) -> str:
+    """One name for what ATen and ``torch.nn.functional`` name differently."""
+    return _RENAMED.get(name, name)
+
+
+@functools.lru_cache(maxsize=2048)
+def schemas_of_op(op: str) -> tuple[Any, ...]:
+    """Schemas of the functional overloads of an ATen operation that take tensors."""
+    for namespace in (torch.ops.aten, torch.ops.prims):
+        packet = getattr(namespace, op, None)
+        if packet is not None:
+            return _usable(packet)
+    return ()
+
+
+def schemas_of_target(target: Any) -> tuple[Any, ...]:
+    """Schemas of a registered operator, whichever its library."""
+    schema = getattr(target, "_schema", None)
+    return (schema,) if schema is not None else _usable(getattr(target, "_opoverload", target))
+
+
+def _usable(packet: Any) -> tuple[Any, ...]:
+    if hasattr(packet, "_schema"):
+        return (packet._schema,)
+    found = []
+    for name in packet.overloads():
+        schema = getattr(packet, name)._schema
+        types = [str(argument.type) for argument in schema.arguments]
+        named = any(
+            "str" in t and "dim" in a.name for t, a in zip(types, schema.arguments, strict=True)
+        )
+        if any("Tensor" in t for t in types) and "out" not in name and not named:
+            found.append(schema)
+    return tuple(found)
+
+
+def parameters_of(schema: Any) -> list[Parameter]:
+    """The arguments of a schema; read once."""
+    held = _PARAMETERS.get(id(schema))
+    if held is None or held[0] is not schema:
+        held = _PARAMETERS[id(schema)] = (schema, [*map(_parameter, schema.arguments)])
+    return held[1]
+
+
+_PARAMETERS: dict[int, tuple[Any, list[Parameter]]] = {}
+
+
+def _parameter(argument: Any) -> Parameter:
+    default = argument.default_value if argument.has_default_value() else REQUIRED
+    if isinstance(default, list):
+        default = tuple(default)
+    length = argument.N if isinstance(argument.N, int) else 0
+    kind = _kind(str(argument.type))
+    if kind == "ints" and length and isinstance(default, int):
+        default = (default,)
+    if kind == "ints" and length and isinstance(default, tuple) and len(default) == 1:
+        default = default * length
+    return Parameter(renamed(argument.name), kind, default, argument.kwarg_only, length)
+
+
+def _kind(text: str) -> str:
+    if "List[" in text:
+        if "Tensor" in text:
+            return "tensors"
+        return "ints" if "int" in text else "other"
+    if "Tensor" in text:
+        return "tensor?" if "Optional" in text else "tensor"
+    if text == "bool":  # takes no other number: x.var(0) is over a dimension
+        return "bool"
+    return "number" if text in ("number", "int", "float") else "other"
+
+
+def bound(
+    schemas: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, method: bool = False
+) -> Arguments | None:
+    """Arguments by name under the first schema that takes them; None if none does.
+
+    Args:
+        schemas: overloads, in the order they are tried.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        method: whether the call is one of a method of the first argument. That is ``self`` then,
+            wherever the schema has it: ``m.where(c, x)`` is ``where(c, m, x)``.
+    """
+    for schema in schemas:
+        found = _bound(parameters_of(schema), args, kwargs, method)
+        if found is not None:
+            return found
+    return None
+
+
+def _bound(
+    parameters: list[Parameter], args: tuple[Any, ...], kwargs: dict[str, Any], method: bool
+) -> Arguments | None:
+    positional = [p for p in parameters if not p.by_keyword]
+    if method:
+        positional.sort(key=lambda p: p.name != RECEIVER)
+        if not positional or positional[0].name != RECEIVER:
+            return None
+    values = _with_sizes_joined(positional, args)
+    if len(values) > len(positional):
+        return None
+    given = {p.name: v for p, v in zip(positional, values, strict=False)}
+    names = {p.name for p in parameters}
+    for name, value in kwargs.items():
+        key = name if name in names else renamed(name)
+        if key not in names or key in given:
+            return None
+        given[key] = value
+    found = []
+    for name, kind, default, _, length in parameters:
+        if name not in given:
+            if default is REQUIRED:
+                return None
+            continue
+        value = given[name]
+        if kind == "ints" and not isinstance(value, tuple) and value is not None:
+            value = (value,)
+        if kind == "ints" and length and value is not None and len(value) == 1:
+            value = value * length  # one number for all dimensions
+        if not _fits(kind, value):
+            return None
+        if value is None and kind == "ints" and given.keys() == {RECEIVER, name}:
+            continue  # over all dimensions, as without
+        if not same(value, default):
+            found.append((name, value))
+    return tuple(found)
+
+
+def _with_sizes_joined(positional: list[Parameter], args: tuple[Any, ...]) -> list[Any]:
+    """Sizes given one by one (``x.view(2, 3)``) as the list the schema has."""
+    values = list(args)
+    place = next((i for i, p in enumerate(positional) if p.kind == "ints"), len(values))
+    rest = values[place:]
+    too_many = rest and len(values) > len(positional) and not isinstance(rest[0], tuple)
+    if too_many and all(is_number(v) or not isinstance(v, fx.Node) for v in rest):
+        values[place:] = [tuple(rest)]
+    return values
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind == "tensor":
+        return is_tensor(value)
+    if kind == "tensor?":
+        return value is None or is_tensor(value)
+    if kind == "number":
+        return is_number(value) or (isinstance(value, fx.Node) and not is_tensor(value))
+    if kind == "bool":
+        if isinstance(value, fx.Node):
+            value = value.meta.get("example_value", value.meta.get("val"))
+        return isinstance(value, (bool, torch.SymBool))
+    if kind == "ints":
+        return value is None or isinstance(value, tuple)
+    return not (kind == "tensors" and not isinstance(value, (tuple, fx.Node)))

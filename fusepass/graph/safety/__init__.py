@@ -1,0 +1,1 @@
+"""What may fail, and what a selection does to gradients and to saved memory."""

@@ -1,0 +1,98 @@
+"""Gating: no gradient, and so no NaN, reaches an operand through the arm that was not taken.
+
+``where(p, x, x.detach())`` is ``x`` whatever ``p`` is, but its backward passes the gradient on
+only where ``p`` holds. Selecting after the arm is not enough: the gradient into the untaken arm is
+zero there, and zero times an infinite derivative is NaN. Each *use* of an operand is gated on its
+own, so that gradients are summed in the order eager sums them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.torch_private.fx.graphs import known_equal
+
+
+def gated_uses(nodes: list[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
+    """``(user, operand)`` for each differentiable operand that enters the arm from outside."""
+    inside = set(nodes)
+    uses = []
+    for user in nodes:
+        if not _has_gradient(user):
+            continue
+        for operand in user.all_input_nodes:
+            value = tensor_value(operand)
+            if operand not in inside and value is not None and value.requires_grad:
+                uses.append((user, operand))
+    return uses
+
+
+def restrides_outputs(
+    arms: dict[bool, list[fx.Node]], outputs: list[fx.Node], fake_mode: Any
+) -> bool:
+    """Whether gated operands, being dense copies, would change the strides an arm leaves.
+
+    Decided by running the arms again on fake tensors with the strides a gate would give.
+    """
+    for nodes in arms.values():
+        operands = {operand for _, operand in gated_uses(nodes)}
+        values = {operand: tensor_value(operand) for operand in operands}
+        copies = {
+            operand: _copy(value, fake_mode)
+            for operand, value in values.items()
+            if value is not None
+        }
+        if all(_same_strides(values[op], copies[op]) for op in copies):
+            continue
+        try:
+            again = rerun(nodes, copies, fake_mode)
+        except (RuntimeError, TypeError, ValueError):
+            return True  # a view that is legal on the operand itself is not on its copy
+        for output in outputs:
+            if output in again and not _same_strides(tensor_value(output), again[output]):
+                return True
+    return False
+
+
+def rerun(nodes: list[fx.Node], inputs: dict[fx.Node, Any], fake_mode: Any) -> dict[fx.Node, Any]:
+    """Run call nodes again on fake tensors, some operands replaced."""
+    env: dict[fx.Node, Any] = dict(inputs)
+
+    def value(node: fx.Node) -> Any:
+        return env[node] if node in env else node.meta.get("example_value")
+
+    with fake_mode, torch.no_grad():
+        for node in nodes:
+            if node.op not in ("call_function", "call_method"):
+                continue
+            args = fx.map_arg(node.args, value)
+            kwargs = fx.map_arg(node.kwargs, value)
+            call: Callable[..., Any] = (
+                node.target if callable(node.target) else getattr(args[0], str(node.target))
+            )
+            env[node] = (
+                call(*args, **kwargs) if callable(node.target) else call(*args[1:], **kwargs)
+            )
+    return env
+
+
+def _copy(value: torch.Tensor, fake_mode: Any) -> torch.Tensor:
+    with fake_mode, torch.no_grad():
+        return torch.empty_like(value)
+
+
+def _same_strides(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return a is b
+    return all(known_equal(x, y) for x, y in zip(a.stride(), b.stride(), strict=True))
+
+
+def _has_gradient(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)

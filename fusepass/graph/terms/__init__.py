@@ -1,0 +1,1 @@
+"""Graphs as terms: what each value is computed from, in few operations."""

@@ -1,0 +1,191 @@
+"""A graph as terms: what each value is computed from, in few operations, however it was written.
+
+Calls that hand on the very value they got (``contiguous`` of something contiguous, a transposition
+undone by the next) are passed over, as long as what they got is not written meanwhile. A call in
+place on memory made in this graph is the value it leaves behind, for whoever reads that memory
+afterwards, unless the plain operation has another dtype.
+
+Terms are made on demand and once per node, so that equal terms are the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
+from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.ops.normal_call import Call, call_of
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.terms.in_place import other_dtype
+from fusepass.graph.terms.normal_form import normal_form
+from fusepass.graph.terms.passthrough import handed_on
+from fusepass.graph.terms.term import INPUT, Term
+
+
+@dataclass(eq=False)
+class TermGraph:
+    """The terms of one graph.
+
+    Attributes:
+        graph: a graph of torch or ATen calls with fake tensors in its nodes' meta.
+        position: node to its place in the graph.
+    """
+
+    graph: fx.Graph
+    position: dict[fx.Node, int] = field(init=False)
+    _writes: dict[int, list[fx.Node]] = field(init=False)
+    _terms: dict[fx.Node, Term] = field(init=False, default_factory=dict)
+    _origin: dict[int, fx.Node] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.position = {node: place for place, node in enumerate(self.graph.nodes)}
+        self._writes = {}
+        for node in self.graph.nodes:
+            for written in written_nodes(node):
+                key = memory_of(written)
+                if key is not None:
+                    self._writes.setdefault(key, []).append(node)
+        if self._writes:
+            for node in self.graph.nodes:
+                key = memory_of(node)
+                if key is not None:
+                    self._origin.setdefault(key, node)
+
+    def writes(self, node: fx.Node) -> list[fx.Node]:
+        """Calls that write the memory of a node's tensor, in order."""
+        return self._writes.get(memory_of(node) or -1, []) if self._writes else []
+
+    def is_fresh(self, node: fx.Node) -> bool:
+        """Whether a node's memory was made in this graph, so nobody outside sees it written."""
+        origin = self._origin.get(memory_of(node) or -1)
+        return origin is not None and origin.op in ("call_function", "call_method")
+
+    def read(self, node: fx.Node, reader: fx.Node) -> Term:
+        """What ``reader`` sees when it reads ``node``: later calls may have written it."""
+        term = self._held(node)
+        if self._writes:
+            start, end = self.position[node], self.position[reader]
+            between = [w for w in self.writes(node) if start < self.position[w] < end]
+            if between:
+                last = between[-1]
+                if not all(self._is_whole(w, node) for w in between):
+                    text = f"{last.name} writes to its memory in between"
+                    return Term(INPUT, (), node, node, blocked=text)
+                term = self._held(last)
+        return self._passed_over(term, reader)
+
+    def term(self, node: fx.Node) -> Term:
+        """The value a node computes, itself not passed over."""
+        return self._held(node)
+
+    def same_value(self, node: fx.Node) -> list[fx.Node]:
+        """Nodes that name the whole memory a node names (its in-place results), node first."""
+        found = [node]
+        for name in found:
+            for user in name.users:
+                call = call_of(user)
+                if call is not None and call.inplace and call.args and call.args[0][1] is name:
+                    found.append(user)
+        return found
+
+    def _is_whole(self, write: fx.Node, node: fx.Node) -> bool:
+        """Whether a write is an in-place operation on all of ``node``, on memory of this graph.
+
+        Not one that leaves the value and changes the shape: what is known of ``node`` holds for
+        either the time before it or the time after.
+        """
+        call = call_of(write)
+        if call is None or not call.inplace or not self.is_fresh(node):
+            return False
+        if reshapes_its_operand(write):
+            return False
+        target = call.args[0][1] if call.args else None
+        return isinstance(target, fx.Node) and _whole(target) is _whole(node)
+
+    def _held(self, node: fx.Node) -> Term:
+        if node not in self._terms:  # not one through the other: there may be thousands
+            for one in self._unknown(node):
+                self._terms[one] = self._made(one)
+        return self._terms[node]
+
+    def _unknown(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes without a term that one is made of, itself included, in order."""
+        found, todo = {node}, [node]
+        while todo:
+            for read in todo.pop().all_input_nodes:
+                for one in (read, *self.writes(read)):
+                    if one not in self._terms and one not in found and one < node:
+                        found.add(one)
+                        todo.append(one)
+        return sorted(found)
+
+    def _made(self, node: fx.Node) -> Term:
+        leaf = Term(INPUT, (), node, node)
+        holds = tensor_value(node) is not None or _holds_tensors(node)
+        if not holds or node.op not in ("call_function", "call_method"):
+            return leaf
+        call = call_of(node)
+        if call is None:
+            return leaf
+        if call.inplace and not self._is_whole(node, node):
+            reshapes = reshapes_its_operand(node)
+            does = "reshapes its operand" if reshapes else "writes to memory that others can see"
+            leaf.blocked = f"{node.name} {does}"
+            return leaf
+        plain = other_dtype(node, call) if call.inplace else None
+        if plain is not None:
+            leaf.blocked = f"{node.name} keeps the dtype of what it writes, {call.op} makes {plain}"
+            return leaf
+        return self._expanded(node, call)
+
+    def _expanded(self, node: fx.Node, call: Call) -> Term:
+        def seen(value: Any) -> Any:
+            if isinstance(value, fx.Node) and _holds_tensors(value):
+                return self._held(value)
+            if isinstance(value, fx.Node):
+                return self.read(value, node) if tensor_value(value) is not None else value
+            return tuple(map(seen, value)) if isinstance(value, tuple) else value
+
+        args = tuple((name, seen(value)) for name, value in call.args)
+        return normal_form(node, call.op, args)
+
+    def _passed_over(self, term: Term, reader: fx.Node) -> Term:
+        """Skip calls that hand on what they were given."""
+        passed: list[fx.Node] = []
+        while term.node is not None and (source := handed_on(term)) is not None:
+            if self._is_written(source, (term.node, *source.passed), reader):
+                break  # a copy holds what was there before
+            passed.append(term.node)
+            passed += source.passed
+            term = source
+        if not passed:
+            return term
+        return Term(term.op, term.args, term.owner, term.node, tuple(passed), term.blocked)
+
+    def _is_written(self, source: Term, since: Iterable[fx.Node], reader: fx.Node) -> bool:
+        """Whether a call writes what others read before, from then until ``reader`` runs."""
+        if source.node is None or not self._writes:
+            return False
+        start, end = min(self.position[node] for node in since), self.position[reader]
+        return any(start < self.position[write] < end for write in self.writes(source.node))
+
+
+def _holds_tensors(node: fx.Node) -> bool:
+    """Whether a call returns several tensors."""
+    value = node.meta.get("example_value", node.meta.get("val"))
+    return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
+
+
+def _whole(node: fx.Node) -> fx.Node:
+    """The node whose value in-place calls have been changing to become ``node``."""
+    while (call := call_of(node)) is not None and call.inplace and call.args:
+        first = call.args[0][1]
+        if not isinstance(first, fx.Node):
+            break
+        node = first
+    return node

@@ -1,0 +1,1 @@
+"""Tensors made on the CPU and copied to a device: made there, or once."""

@@ -1,0 +1,1 @@
+"""Hand-off to Inductor, passes after autograd, settings tried, compiles tried again."""

@@ -1,0 +1,226 @@
+"""Calls that Inductor's own code gets wrong are made by the operator's own kernel, as in eager.
+
+Run behind all passes of Inductor's that could take such a call into another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.inductor.faults.fault import Fault, argument, calls_with, value_of
+from fusepass.inductor.faults.int64_ranges import leaves_32_bits
+from fusepass.inductor.faults.layouts import may_lie_otherwise
+from fusepass.inductor.faults.overflows import may_be_decided
+from fusepass.inductor.faults.signs_of_zero import is_bound_seen, is_extreme_seen
+from fusepass.report.decision import Decision, Station
+
+_aten, _prims = torch.ops.aten, torch.ops.prims
+
+
+@dataclass(frozen=True)
+class _Row:
+    fault: Fault
+    operators: tuple[Any, ...]
+    met: Callable[[fx.Node], bool]  # whether a call of one of them has the fault's pattern
+
+
+def use_own_kernels(graph: fx.Graph) -> list[Decision]:
+    """Have the calls of a forward or backward ATen graph made by own kernels; what was decided."""
+    found = []
+    for row in _ROWS:
+        calls = calls_with(row.fault, row.operators, row.met, graph)
+        for node in calls:
+            node.meta["should_fallback"] = True  # which Inductor reads when it lowers the call
+        if calls:
+            found.append(row.fault.steered("made by its own kernel", Station.AFTER))
+    return found
+
+
+def _is_flattened(node: fx.Node) -> bool:
+    """Whether an index counts over several dimensions, of memory that may lie otherwise."""
+    x = value_of(node.args[0])
+    several = x is not None and sum(1 for size in x.shape if _is_not_one(size)) > 1
+    return several and argument(node, 1) is None and may_lie_otherwise(node.args[0])  # type: ignore[arg-type]
+
+
+def _is_along_one(node: fx.Node) -> bool:
+    """Whether an index counts along one dimension, of memory that may lie otherwise."""
+    x = node.args[0]
+    return isinstance(x, fx.Node) and argument(node, 1) is not None and may_lie_otherwise(x)
+
+
+def _undoes(node: fx.Node) -> bool:
+    """Whether a C++ compiler may take two calls together, ``sin(atan(x))`` for one."""
+    x, made = node.args[0], value_of(node)
+    on_cpu = made is not None and made.device.type == "cpu"
+    return on_cpu and isinstance(x, fx.Node) and x.target is _aten.atan.default
+
+
+def _is_not_one(size: int | torch.SymInt) -> bool:
+    return not isinstance(size, int) or size != 1
+
+
+def _gives_uint8(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.dtype is torch.uint8
+
+
+def _is_out_of_range(node: fx.Node) -> bool:
+    """Whether a bound of a clamp is a number that the dtype does not have."""
+    made, bound = value_of(node), argument(node, 1)
+    if made is None or not isinstance(bound, (int, float)) or made.dtype is torch.bool:
+        return False
+    if made.dtype.is_floating_point:
+        return math.isfinite(bound) and abs(bound) > torch.finfo(made.dtype).max
+    if made.dtype.is_complex or (isinstance(bound, float) and not bound.is_integer()):
+        return False
+    info = torch.iinfo(made.dtype)
+    return not info.min <= bound <= info.max
+
+
+def _hangs_over(node: fx.Node) -> bool:
+    """Whether a mean's last window reaches behind the padding, which ``ceil_mode`` lets it."""
+    grad, x = value_of(node.args[0]), value_of(node.args[1])
+    kernel, stride, padding = (argument(node, place, ()) for place in (2, 3, 4))
+    ceil_mode, counted, divisor = (argument(node, place) for place in (5, 6, 7))
+    if grad is None or x is None or not ceil_mode or counted is False or divisor is not None:
+        return False
+    count = 3 if node.target is _aten.avg_pool3d_backward.default else 2
+    kernel, stride, padding = (_each(one, count) for one in (kernel, stride or kernel, padding))
+    for dim in range(count):
+        sizes: list[Any] = [x.shape[dim - count], grad.shape[dim - count]]
+        size, results = sizes
+        if not isinstance(size, int) or not isinstance(results, int):
+            return True
+        if (results - 1) * stride[dim] + kernel[dim] > size + 2 * padding[dim]:
+            return True
+    return False
+
+
+def _each(numbers: Any, count: int) -> list[int]:
+    listed = list(numbers) if isinstance(numbers, (list, tuple)) else [numbers]
+    return listed * count if len(listed) == 1 else listed
+
+
+def _is_product_of_integers(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.device.type == "cpu" and not made.dtype.is_floating_point
+
+
+def _is_cpus(node: fx.Node) -> bool:
+    made = value_of(node)
+    return made is not None and made.device.type == "cpu"
+
+
+def _is_of_other_dtype(node: fx.Node) -> bool:
+    """Whether ``ldexp`` promotes otherwise than to the first operand's dtype."""
+    made, x = value_of(node), value_of(node.args[0])
+    return made is not None and (x is None or made.dtype is not _made_by_inductor(x.dtype))
+
+
+def _made_by_inductor(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.float32
+
+
+_INDICES = (_aten.argmax.default, _aten.argmin.default)
+_ROWS = (
+    _Row(
+        Fault(
+            "flattened_index",
+            (183082, 193661, 193751, 197739),
+            "counts an index over several dimensions in the order of memory",
+            mended=(2, 15),
+        ),
+        _INDICES,
+        _is_flattened,
+    ),
+    _Row(
+        Fault("index", (178964,), "loses the index of the largest number", mended=(2, 13)),
+        (*_INDICES, _aten.max.dim, _aten.min.dim),
+        _is_along_one,
+    ),
+    _Row(
+        Fault(
+            "pair_of_functions",
+            (186018,),
+            "lets the compiler make a number of sin(atan(NaN))",
+            mended=(2, 13),
+        ),
+        (_aten.sin.default, _aten.cos.default, _aten.tan.default),
+        _undoes,
+    ),
+    _Row(
+        Fault("any_of_bytes", (198081,), "gives bool for uint8"),
+        (_aten.any.default, _aten.any.dim, _aten.any.dims),
+        _gives_uint8,
+    ),
+    _Row(
+        Fault("clamp_out_of_range", (195675,), "takes a bound that eager refuses"),
+        (_aten.clamp_min.default, _aten.clamp_max.default),
+        _is_out_of_range,
+    ),
+    _Row(
+        Fault(
+            "overhanging_mean",
+            (198119,),
+            "divides the gradient of a window that hangs over by all of the kernel's size",
+        ),
+        (_aten.avg_pool2d_backward.default, _aten.avg_pool3d_backward.default),
+        _hangs_over,
+    ),
+    _Row(
+        Fault("batched_integers", (191308,), "gives int64 for a product of integers"),
+        (_aten.bmm.default, _aten.baddbmm.default),
+        _is_product_of_integers,
+    ),
+    _Row(
+        Fault("erfinv", (198133,), "loses digits of erfinv near 1"),
+        (_aten.erfinv.default,),
+        _is_cpus,
+    ),
+    _Row(
+        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
+        (_aten.minimum.default, _aten.maximum.default),
+        is_extreme_seen,
+    ),
+    _Row(
+        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
+        (_aten.clamp_min.default, _aten.clamp_max.default, _aten.clamp.default),
+        is_bound_seen,
+    ),
+    _Row(
+        Fault(
+            "compared_overflow",
+            (190764,),
+            "lets the compiler decide a comparison as if integers never left their type",
+        ),
+        (
+            _aten.add.Tensor,
+            _aten.sub.Tensor,
+            _aten.mul.Tensor,
+            _aten.neg.default,
+            _aten.abs.default,
+        ),
+        may_be_decided,
+    ),
+    _Row(
+        Fault("ldexp_dtype", (197091,), "gives another dtype than eager"),
+        (_aten.ldexp.Tensor,),
+        _is_of_other_dtype,
+    ),
+    _Row(
+        Fault(
+            "long_range",
+            (175966, 183901),
+            "computes with 64-bit numbers of a range as with 32-bit indices",
+        ),
+        (_prims.iota.default,),
+        leaves_32_bits,
+    ),
+)

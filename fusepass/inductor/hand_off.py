@@ -1,0 +1,59 @@
+"""Station 3: give the rewritten graph to Inductor, or run it op by op when asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from torch import fx
+
+from fusepass.inductor.cache_folder import ensure_writable
+from fusepass.inductor.passes import inductor_passes, op_by_op_compiler
+from fusepass.options import Options
+from fusepass.rewrite.registry import active_rules
+from fusepass.torch_private.dynamo.float_inputs import has_varying_floats, without_autograd_cache
+from fusepass.torch_private.inductor import compile as inductor_compile
+from fusepass.torch_private.inductor.checkpoints import checkpoint_as_eager
+from fusepass.torch_private.inductor.compile import (
+    compile_decomposed_eager,
+    cond_config,
+    forward_of,
+    inductor_config_value,
+    mode_config,
+)
+from fusepass.torch_private.inductor.host_outputs import host_output_config
+from fusepass.torch_private.inductor.passes import chained_passes
+
+
+def hand_off(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    options: Options,
+    name: str | None,
+    settings: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run.
+
+    Args:
+        gm: rewritten.
+        inputs: examples.
+        options: in force.
+        name: of the region, from torch 2.13 on.
+        settings: of Inductor, chosen for this graph; the user's come before them.
+    """
+    if options.codegen == "eager":
+        checkpoint_as_eager(gm)
+        return forward_of(gm)
+    if options.codegen == "eager-decomposed":
+        compiler = op_by_op_compiler(options, active_rules("after"))
+        return compile_decomposed_eager(gm, inputs, compiler)
+    patches = {**cond_config(gm), **mode_config(options.mode)}
+    patches |= host_output_config(gm, {**patches, **options.inductor})
+    patches |= {**settings, **options.inductor}
+    for hook, ours in inductor_passes(options, active_rules("after")).items():
+        theirs = patches.get(hook, inductor_config_value(hook))
+        patches[hook] = chained_passes(theirs, ours)
+    ensure_writable()
+    with without_autograd_cache() if has_varying_floats(gm) else nullcontext():
+        return inductor_compile.compile_with_inductor(gm, inputs, patches, name)

@@ -1,0 +1,321 @@
+"""Recipes tried whole: named settings of Inductor for one graph, timed on its real inputs.
+
+What a setting is worth for a graph cannot be told beforehand: products of a library may beat those
+that Inductor generates once everything around them is fused, and the other way round. Under
+``mode="max-autotune…"`` a graph that records no gradients is compiled as asked and once with each
+recipe, those that help together once more with all of them, and the fastest is taken if it wins by
+more than the noise. All of them give the graph's results within rounding, or are left out. What
+was found is remembered for the graph in the table of choices.
+
+Whether a captured graph may be called just to see how long that takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from fusepass.errors import CandidateFailed
+from fusepass.graph.dataflow.effects import is_random
+from fusepass.graph.ops.op_names import op_name
+from fusepass.inductor.settings_trial import Compile, Settings, Trial, WritesInputs
+from fusepass.options import Options
+from fusepass.report import cached_decisions
+from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
+from fusepass.report.log import GraphRecord
+from fusepass.report.version import VERSION
+from fusepass.rewrite.apply.graph_rule_driver import innermost_first
+from fusepass.rewrite.apply.snapshot import remembered
+from fusepass.torch_private.dynamo.compile_state import is_control_flow
+from fusepass.torch_private.fx.graphs import higher_order_name, operator_name, real_input
+from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.inductor.compile import inductor_config_value, mode_config
+from fusepass.torch_private.inductor.trial_compile import is_default, is_inductor_option
+from fusepass.tune.decide import several_ranks, table_for
+from fusepass.tune.problems.base import INDUCTOR
+from fusepass.tune.table import Entry, Table
+
+RULE = "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of Inductor that may be worth trying.
+
+    Attributes:
+        name: in reports and in the table.
+        settings: by key of Inductor's config; those of a key that it does not have are left out,
+            and nothing is tried of what the user has set, anywhere.
+        calls: tried for graphs with one of these; for all graphs if there are none.
+        devices: types of devices it is for.
+    """
+
+    name: str
+    settings: Settings
+    calls: frozenset[str] = frozenset()
+    devices: tuple[str, ...] = ("cuda", "cpu")
+
+
+_CONVOLUTIONS = frozenset("conv1d conv2d conv3d conv_transpose2d convolution".split())
+_PRODUCTS = frozenset("linear mm addmm matmul bmm baddbmm einsum".split()) | _CONVOLUTIONS
+_REDUCTIONS = frozenset(
+    "sum mean prod amax amin aminmax max min all any std var std_mean var_mean norm vector_norm "
+    "linalg_norm linalg_vector_norm normalize logsumexp softmax log_softmax softmin layer_norm "
+    "group_norm batch_norm instance_norm rms_norm cosine_similarity cross_entropy nll_loss "
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
+    "binary_cross_entropy_with_logits".split()
+)
+RECIPES = (
+    Recipe(
+        "library_products",
+        {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"},
+        _PRODUCTS,
+    ),
+    Recipe("layout_as_it_is", {"layout_optimization": False}, _CONVOLUTIONS),
+    Recipe("channels_last", {"force_layout_optimization": True}, _CONVOLUTIONS),
+    Recipe("combo_kernels", {"combo_kernels": True}, devices=("cuda",)),
+    Recipe("whole_reductions", {"split_reductions": False}, _REDUCTIONS, ("cuda",)),
+    Recipe(
+        "cooperative_reductions",
+        {"triton.cooperative_reductions": True},
+        _REDUCTIONS,
+        ("cuda",),
+    ),
+    Recipe("tiles_in_two_dimensions", {"triton.prefer_nd_tiling": True}, devices=("cuda",)),
+)
+
+
+def compiled_with_recipes(
+    gm: fx.GraphModule,
+    record: GraphRecord,
+    options: Options,
+    settings: Settings,
+    compiled: Compile,
+) -> Callable[..., Any]:
+    """What runs a graph.
+
+    Args:
+        gm: as it is handed to Inductor, and edited on the way.
+        record: gets what is decided; what was said of compiles on trial is taken back.
+        options: in force.
+        settings: chosen already.
+        compiled: hands ``gm`` to Inductor with ``settings`` and those it is given.
+
+    Raises:
+        Exception: what ``compiled({})`` raises.
+    """
+    if not _is_asked_for(options):
+        return compiled({})
+    before = list(record.decisions)
+    try:
+        with cached_decisions.forgotten():
+            found = _found(gm, options, settings, compiled)
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+        _warn(RULE, error)
+        found = None
+    record.decisions = before if found is None else [*before, found.decision]
+    if found is None or not found.settings:
+        return compiled({})
+    put_back = remembered(innermost_first(gm))
+    try:
+        return compiled(found.settings)
+    except Exception as error:
+        if is_control_flow(error):
+            raise
+        _warn(f"recipe {found.name}", error)
+    put_back()
+    found.table.add(found.key, Entry(INDUCTOR, {}))
+    text = f"Inductor cannot compile it with {found.name}, only on trial"
+    record.decisions = [*before, _decision(Outcome.REJECTED, Reason.INTERNAL, text)]
+    return compiled({})
+
+
+def _warn(name: str, error: Exception) -> None:
+    warnings.warn(CandidateFailed(name, in_short(error)), stacklevel=3)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search came to: the settings of a recipe, or none."""
+
+    decision: Decision
+    settings: Settings
+    name: str
+    table: Table
+    key: str
+
+
+def _found(
+    gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
+) -> _Found | None:
+    """The fastest of the recipes, from the table or by trying; None where nothing is tried."""
+    inputs = _real_inputs(gm)
+    devices = {one.device for one in inputs or () if isinstance(one, Tensor)}
+    if inputs is None or len(devices) != 1:
+        return None
+    (device,) = devices
+    recipes = {one.name: one for one in _suitable(gm, options, settings, device)}
+    if not recipes:
+        return None
+    table, key = table_for(device), _key(gm, options, settings, device)
+
+    def left(code: Reason, text: str) -> _Found:
+        return _Found(_decision(Outcome.REJECTED, code, text), {}, INDUCTOR, table, key)
+
+    obstacle = next(traces_of_calling(innermost_first(gm)), None)
+    if obstacle is not None:
+        return left(Reason.SIDE_EFFECT, f"not tried: {obstacle}")
+    known, spent = table.find(key), ""
+    if known is None or not _is_usable(known, recipes):
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return None
+        began = time.perf_counter()
+        asked = mode_config(options.mode).get("triton.cudagraphs")
+        trial = Trial(gm, inputs, device, bool(asked) and device.type == "cuda", compiled)
+        ways: dict[str, Settings] = {INDUCTOR: {}}
+        ways |= {name: one.settings for name, one in recipes.items()}
+        try:
+            known = Entry(*trial.fastest(ways))
+        except WritesInputs:
+            return left(Reason.SIDE_EFFECT, "not tried: it writes its inputs")
+        table.add(key, known)
+        spent = f"; finding out took {time.perf_counter() - began:.1f} s"
+    times = ", ".join(f"{name} {took:.1f} µs" for name, took in known.microseconds.items()) + spent
+    if known.candidate == INDUCTOR:
+        none = "what was fastest on trial could not be compiled in the end"
+        return left(Reason.SLOWER, f"as asked is fastest: {times}" if times else none)
+    names = known.candidate.split("+")
+    chosen = {k: v for name in names for k, v in recipes[name].settings.items()}
+    gain = known.microseconds[INDUCTOR] / known.microseconds[known.candidate]
+    text = f"{known.candidate} is {gain:.2f} times as fast: {times}"
+    decision = _decision(Outcome.APPLIED, Reason.MEASURED, text)
+    return _Found(decision, chosen, known.candidate, table, key)
+
+
+def _is_asked_for(options: Options) -> bool:
+    """Whether recipes are tried at all; several ranks would each time for themselves."""
+    return (
+        options.mode.startswith("max-autotune")
+        and options.codegen == "inductor"
+        and not options.frozen
+        and options.rule_on(RULE)
+        and "triton.cudagraphs" not in options.inductor
+        and not torch.is_grad_enabled()
+        and not torch.are_deterministic_algorithms_enabled()
+        and not several_ranks()
+    )
+
+
+def _is_usable(entry: Entry, recipes: dict[str, Recipe]) -> bool:
+    names = set(entry.candidate.split("+"))
+    if entry.candidate == INDUCTOR:
+        return True
+    times = [entry.microseconds.get(name, 0.0) for name in (INDUCTOR, entry.candidate)]
+    return names <= set(recipes) and min(times) > 0
+
+
+def _decision(outcome: Outcome, code: Reason, text: str) -> Decision:
+    return Decision(Station.HAND_OFF, RULE, outcome, code, text)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, int)
+
+
+def _real_inputs(gm: fx.GraphModule) -> list[Any] | None:
+    """What the graph's inputs are in this call, symbolic sizes as numbers; None if not known."""
+    found = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = real_input(node)
+        if isinstance(value, torch.SymInt):
+            value = size_hint(value)
+        if type(value) not in _PLAIN:
+            return None
+        found.append(value)
+    return found
+
+
+def _suitable(
+    gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device
+) -> Iterator[Recipe]:
+    """Recipes that would change something for a graph, and nothing that the user has set."""
+    names = {op_name(node) for part in innermost_first(gm) for node in part.graph.nodes}
+    mode = mode_config(options.mode)
+    for one in RECIPES:
+        if device.type not in one.devices or (one.calls and not names & one.calls):
+            continue
+        known = {k: v for k, v in one.settings.items() if is_inductor_option(k)}
+        if any(k in options.inductor or k in settings or not is_default(k) for k in known):
+            continue
+        now = {k: mode.get(k, inductor_config_value(k)) for k in known}
+        if now != known:
+            yield replace(one, settings=known)
+
+
+def _key(gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device) -> str:
+    """A graph, its inputs and what was asked for, as a text of fixed length."""
+    text = [VERSION, options.mode, options.fingerprint()]
+    text += [repr(sorted(settings.items())), repr(sorted(options.inductor.items()))]
+    text += [torch.get_float32_matmul_precision(), f"{torch.backends.cudnn.allow_tf32}"]
+    text += [f"{torch.backends.cudnn.benchmark} {torch.is_autocast_enabled(device.type)}"]
+    text += [part.code for part in innermost_first(gm)]
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = real_input(node)
+        if isinstance(value, Tensor):
+            text.append(f"{value.dtype} {tuple(value.shape)} {value.stride()}")
+    if device.type == "cpu":
+        text.append(f"{torch.get_num_threads()} threads")
+    return f"{RULE} {hashlib.sha256(repr(text).encode()).hexdigest()[:32]}"
+
+
+_NAMESPACES = ("aten", "prims", "fusepass")
+# They call graphs, which are looked at themselves, and do nothing else.
+_HIGHER_ORDER = frozenset(
+    """
+    autograd_function_apply checkpoint cond hints_wrapper invoke_subgraph map map_impl
+    tag_activation_checkpoint while_loop wrap wrap_activation_checkpoint
+    """.split()
+)
+_BUILTINS = frozenset("abs float getattr int len max min pow round slice sum tuple".split())
+
+
+def traces_of_calling(parts: Iterable[fx.GraphModule]) -> Iterator[str]:
+    """What a call of a graph would leave behind besides its results and what it writes in place.
+
+    Only what is known to leave nothing is passed over: operators of others may do anything, and
+    so may Python functions that Dynamo was told not to look into.
+
+    Args:
+        parts: the graph's module and those inside it.
+    """
+    for node in (node for part in parts for node in part.graph.nodes):
+        if is_random(node):
+            yield f"{node.name} draws random numbers"
+        elif not _is_known(node):
+            yield f"nobody knows what {node.name} does besides computing"
+
+
+def _is_known(node: fx.Node) -> bool:
+    target = node.target
+    if node.op == "call_module":
+        return False
+    if node.op != "call_function":
+        return True
+    higher_order = higher_order_name(target)
+    if higher_order is not None:
+        return higher_order in _HIGHER_ORDER
+    registered = operator_name(target)
+    if registered is not None:
+        return registered[0] in _NAMESPACES
+    module = getattr(target, "__module__", None) or ""
+    if module == "builtins":
+        return getattr(target, "__name__", "") in _BUILTINS
+    return module.partition(".")[0] == "fusepass" or op_name(node) is not None

@@ -1,0 +1,141 @@
+"""What in a graph, as it is handed on to be compiled, makes the host wait when it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from fusepass.capture.nodes.select_node import one_arm
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.report.decision import Decision
+from fusepass.report.host_syncs import operations, residence
+from fusepass.report.host_syncs.kinds import Kind
+from fusepass.report.log import GraphRecord
+from fusepass.torch_private.fx.graphs import cond_operator, operator_name, source_of, tree_map
+
+_ATEN = {
+    "getitem": "index",
+    "setitem": "index_put_",
+    "__setitem__": "index_put_",
+    "unique": "_unique2",
+    "to": "_to_copy",
+    "cpu": "_to_copy",
+    "cuda": "_to_copy",
+    "tolist": "item",
+    "inverse": "_linalg_check_errors",
+    "linalg_inv": "_linalg_check_errors",
+    "linalg_solve": "_linalg_check_errors",
+    "linalg_cholesky": "_linalg_check_errors",
+    "cholesky": "_linalg_check_errors",
+    "linalg_eigh": "_linalg_eigh",
+    "svd": "_linalg_svd",
+    "linalg_svd": "_linalg_svd",
+}
+
+
+@dataclass(frozen=True)
+class GraphWait:
+    """One call in a graph that makes the host wait, each time the graph runs.
+
+    Attributes:
+        kind: why.
+        operation: the call's name.
+        file, line: the user's line it came from, ``("", 0)`` when unknown.
+        times: how often the host waits in it.
+    """
+
+    kind: Kind
+    operation: str
+    file: str
+    line: int
+    times: int = 1
+
+
+def read_back(record: GraphRecord) -> list[GraphWait]:
+    """The one wait behind a graph for what is raised and written there; none if nothing is."""
+    if not record.reads_back:
+        return []
+    return [GraphWait(Kind.READ_BACK, "fusepass", record.file, record.line)]
+
+
+def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[GraphWait]:
+    """Calls in ``gm`` and its nested graphs that make the host wait.
+
+    Without a device in the graph its tensors are taken to be on one; copies cannot be seen then.
+
+    Args:
+        gm: the graph.
+        decisions: what was decided about it so far: says at which lines its conditions are.
+    """
+    nodes = [
+        node
+        for module in gm.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+    ]
+    real = any(residence.really(v) for v in map(tensor_value, nodes) if v is not None)
+    found = [wait for node in nodes for wait in _of_node(node, real)]
+    return found + _conditions(nodes, decisions)
+
+
+def _of_node(node: fx.Node, real: bool) -> list[GraphWait]:
+    name = op_name(node)
+    if name is None:
+        name = _registered(node)
+    if name is None or node.op not in ("call_function", "call_method"):
+        return []
+    args = list(tree_map(_value, node.args))
+    kwargs = dict(tree_map(_value, node.kwargs))
+    if name == "where":
+        name = "nonzero" if len(args) + len(kwargs) == 1 else name
+    if name == "one_hot":
+        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+        name = "_unique2" if classes == -1 else name
+    name = _ATEN.get(name, name)
+    if name in ("index", "index_put_") and not _index(args):
+        return []
+    if not any(isinstance(value, Tensor) for value in args):
+        return []
+    place = source_of(node)
+    waits = operations.waits_of(
+        name, args, kwargs, tensor_value(node), residence.really if real else _anywhere
+    )
+    return [GraphWait(kind, op_name(node) or name, *place, times) for kind, times in waits]
+
+
+def _index(args: list[Any]) -> bool:
+    """Bring ``x[index]`` and ``x[index] = value`` into the form of ATen; False if not indexing."""
+    if not isinstance(args[0], Tensor):
+        return False
+    given = args[1] if isinstance(args[1], (tuple, list)) else [args[1]]
+    args[1] = [index for index in given if isinstance(index, Tensor)]
+    # A number written through a mask is a masked_fill.
+    return bool(args[1]) and (len(args) < 3 or isinstance(args[2], Tensor))
+
+
+def _conditions(nodes: list[fx.Node], decisions: list[Decision]) -> list[GraphWait]:
+    """Each torch.cond reads its predicate."""
+    found = [n for n in nodes if n.target in (cond_operator(), one_arm)]
+    known = [d for d in decisions if d.treatment == "cond"]
+    places = [(d.file, d.line) for d in known]
+    if len(places) != len(found):
+        places = [source_of(node) for node in found]
+    return [GraphWait(Kind.BRANCH, "cond", *place) for place in places]
+
+
+def _registered(node: fx.Node) -> str | None:
+    """Name of an operator that is not torch's own (``torchvision::nms``)."""
+    named = operator_name(node.target)
+    return None if named is None else named[1]
+
+
+def _value(leaf: Any) -> Any:
+    if not isinstance(leaf, fx.Node):
+        return leaf
+    return leaf.meta.get("example_value", leaf.meta.get("val"))
+
+
+def _anywhere(_: Tensor) -> bool:
+    return True

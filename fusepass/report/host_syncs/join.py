@@ -1,0 +1,186 @@
+"""Puts together what was seen of a program before fusepass, with it, and what fusepass reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fusepass.report.decision import Decision, Outcome
+from fusepass.report.host_syncs.advice import advice
+from fusepass.report.host_syncs.compiled import CompiledCall
+from fusepass.report.host_syncs.kinds import READ, Kind
+from fusepass.report.host_syncs.observe import Wait
+from fusepass.report.host_syncs.place import Place
+from fusepass.report.host_syncs.result import Sync
+
+Key = tuple[str, int, Kind]
+# Which of fusepass's rules treat a kind; other decisions at the line come after these.
+_RULES = {
+    Kind.BRANCH: ("branch", "sink", "item"),
+    Kind.ITEM: ("item", "branch", "sink"),
+    Kind.PRINT: ("print", "item", "sink"),
+    Kind.COPY_IN: ("host_tensor",),
+    Kind.COPY_OUT: ("item", "print"),
+    Kind.NONZERO: ("masked", "branch"),
+    Kind.SIZE: ("masked",),
+}
+
+
+@dataclass
+class Row:
+    """What is known of one row before it is held against a compiled call."""
+
+    count: int = 0
+    operations: dict[str, None] = field(default_factory=dict)
+    caller: Place = field(default_factory=Place)
+    hidden: int = 0  # of the count, what a watched compiled call cannot see
+    wait_us: float | None = None
+    idle_us: float | None = None
+
+
+def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync, ...]:
+    """Rows of the list.
+
+    Args:
+        before: waits of the program as it ran in eager mode.
+        compiled: the same call compiled; None where it was not, and all remains.
+    """
+    rows = grouped(before)
+    if compiled is None:
+        everything = Counter({key: row.count for key, row in rows.items()})
+        return tuple(row_of(key, row, everything, ()) for key, row in rows.items())
+    left = _left(compiled)
+    decisions = compiled.decisions
+    _place_reads(left, rows, decisions)
+    made = [row_of(key, row, left, decisions) for key, row in rows.items()]
+    for key, row in grouped(_read_backs(compiled)).items():
+        made.append(row_of(key, Row(0, row.operations, row.caller), {key: row.count}, ()))
+    return tuple(made)
+
+
+def _read_backs(compiled: CompiledCall) -> list[Wait]:
+    """Waits for what is raised and written behind graphs."""
+    assumed = [
+        Wait(wait.kind, wait.operation, Place(wait.file, wait.line))
+        for wait in compiled.in_graphs
+        if wait.kind is Kind.READ_BACK
+    ]
+    return [*(w for w in compiled.waits if w.kind is Kind.READ_BACK), *assumed]
+
+
+def is_read_late(decision: Decision) -> bool:
+    """Whether a number is read behind the graph, where the host waits for it all the same."""
+    return decision.rule in ("item", "masked") and decision.treatment == "late"
+
+
+def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:
+    """Waits by place and kind, in the order they were first met."""
+    rows: dict[Key, Row] = {}
+    for wait in waits:
+        row = rows.setdefault((wait.place.file, wait.place.line, wait.kind), Row())
+        if not row.count:
+            row.caller = wait.place
+        row.count += wait.times
+        row.hidden += wait.times * wait.hidden
+        row.operations[wait.operation] = None
+        row.wait_us = _sum(row.wait_us, wait.wait_us)
+        row.idle_us = _sum(row.idle_us, wait.idle_us)
+    return rows
+
+
+def _sum(left: float | None, right: float | None) -> float | None:
+    return right if left is None else left + (right or 0.0)
+
+
+def _left(compiled: CompiledCall) -> Counter[Key]:
+    """How often the host still waits, by place and kind."""
+    left: Counter[Key] = Counter()
+    for wait in compiled.waits:
+        if wait.kind is not Kind.READ_BACK:
+            left[wait.place.file, wait.place.line, wait.kind] += wait.times
+    for inside in compiled.in_graphs:
+        if inside.kind is not Kind.READ_BACK:
+            left[inside.file, inside.line, inside.kind] += inside.times
+    return left
+
+
+def _place_reads(left: Counter[Key], rows: dict[Key, Row], decisions: Iterable[Decision]) -> None:
+    """Numbers read where the program reads none: Dynamo reads them behind a graph.
+
+    They may stand for any place that seems to be gone and that nothing of ours took away.
+    """
+    places = {(file, line) for file, line, _ in rows}
+    unplaced = sum(n for (f, k, kind), n in left.items() if kind in READ and (f, k) not in places)
+    for key, row in rows.items():
+        file, line, kind = key
+        here = [d for d in decisions if (d.file, d.line) == (file, line)]
+        seen = any(left.get((file, line, one)) for one in READ)
+        if kind in READ and not seen and _decision(here, kind, acted=True) is None:
+            taken = min(unplaced, row.count - row.hidden)
+            left[key] += taken
+            unplaced -= taken
+
+
+def row_of(key: Key, row: Row, left: Mapping[Key, int], decisions: Iterable[Decision]) -> Sync:
+    """A row of the list.
+
+    Args:
+        key: its place and kind.
+        row: what was seen there before.
+        left: how often the host still waits, by place and kind.
+        decisions: fusepass's.
+    """
+    file, line, kind = key
+    here = [d for d in decisions if (d.file, d.line) == (file, line)]
+    applied, rejected = _decision(here, kind, acted=True), _decision(here, kind, acted=False)
+    remaining = _remaining(key, row, left, applied)
+    removed: bool | None = remaining == 0
+    decision = applied if removed else rejected or applied
+    if row.hidden and decision is None and kind in (Kind.COPY_IN, Kind.COPY_OUT):
+        removed = None  # there is no copy on this machine that a rule could look at
+    reason = "" if decision is None else decision.reason
+    if removed and decision is None:
+        reason = "the compiled program does not wait here"
+    operations = tuple(row.operations)
+    return Sync(
+        kind,
+        file,
+        line,
+        operations,
+        row.count,
+        remaining,
+        removed,
+        row.caller.caller_file,
+        row.caller.caller_line,
+        "" if decision is None else decision.treatment,
+        "" if decision is None else decision.reason_code.value,
+        reason,
+        "" if removed else advice(kind, operations),
+        row.wait_us,
+        row.idle_us,
+    )
+
+
+def _remaining(key: Key, row: Row, left: Mapping[Key, int], applied: Decision | None) -> int:
+    """Waits left at a place: at most those there were, unless fusepass brought them."""
+    file, line, kind = key
+    if kind is Kind.READ_BACK:
+        return left.get(key, 0)
+    if applied is not None and is_read_late(applied):
+        return row.count
+    kinds = READ if kind in READ else (kind,)
+    seen = sum(left.get((file, line, one), 0) for one in kinds)
+    if row.hidden and applied is None:
+        seen += row.hidden
+    return min(seen, row.count)
+
+
+def _decision(found: list[Decision], kind: Kind, *, acted: bool) -> Decision | None:
+    """The first decision about a kind that acted, or that did not."""
+    rules = _RULES.get(kind, ())
+    ranked = sorted(
+        (d for d in found if d.rule in rules and (d.outcome is Outcome.APPLIED) == acted),
+        key=lambda d: rules.index(d.rule),
+    )
+    return ranked[0] if ranked else None

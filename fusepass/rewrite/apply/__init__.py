@@ -1,0 +1,1 @@
+"""Applying rules: search, choose among overlaps, splice, verify."""

@@ -1,0 +1,175 @@
+"""Applies rules made of patterns to one graph: search, choose among overlaps, splice, again.
+
+A graph is searched until nothing matches any more. What a rule made is marked, and a rule never
+matches what it made itself, so the rounds come to an end whatever the rules are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import torch
+from torch import fx
+
+from fusepass.errors import RewriteFault
+from fusepass.options import Options
+from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.rewrite.apply.overlap import chosen
+from fusepass.rewrite.apply.replacement import Site
+from fusepass.rewrite.apply.search import Found, fake_mode_of, search
+from fusepass.rewrite.apply.snapshot import copied
+from fusepass.rewrite.apply.splice import Renamed, splice
+from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Place, Rule
+from fusepass.torch_private.fx.graphs import source_of
+from fusepass.torch_private.fx.size_nodes import symbol_nodes
+
+MAX_ROUNDS = 16
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+def apply_rules(
+    gm: fx.GraphModule,
+    rules: Sequence[Rule],
+    options: Options,
+    place: Place,
+    built_in: frozenset[str] = frozenset(),
+) -> list[Decision]:
+    """Apply the rules of one place to ``gm``'s graph, in it.
+
+    Args:
+        gm: its graph holds fake tensors (``example_value`` or ``val`` in meta).
+        rules: of this place, in order.
+        options: in force.
+        place: before or after autograd.
+        built_in: names of our own rules; of these the nearest miss at each call is reported.
+
+    Returns:
+        One decision per application, per match turned down, and per rule that nearly matched.
+    """
+    if not rules:
+        return []
+    try:
+        with torch.inference_mode(False):  # what is tried has version counters and gradients
+            return _rounds(gm, rules, options, place, built_in)
+    except Exception as fault:  # noqa: BLE001 - an unforeseen graph must not cost the compile
+        problem = f"{type(fault).__name__}: {fault}"
+        warnings.warn(RewriteFault("pattern rules", problem), stacklevel=2)
+        text = f"no rule was tried on this graph: {problem}"
+        return [Decision(Station(place), "rules", Outcome.REJECTED, Reason.INTERNAL, text)]
+
+
+def _rounds(
+    gm: fx.GraphModule,
+    rules: Sequence[Rule],
+    options: Options,
+    place: Place,
+    built_in: frozenset[str],
+) -> list[Decision]:
+    applied: list[Decision] = []
+    conflicts: list[Decision] = []
+    faulty: set[str] = set()
+    found = Found()
+    for _ in range(MAX_ROUNDS):
+        found = search(gm.graph, rules, options, place, fake_mode_of(gm.graph), faulty, built_in)
+        if not found.sites:
+            break
+        sites, losers = chosen(found.sites)
+        station = Station(place)
+        conflicts += [
+            _conflict(station, found.sites[i], rival)
+            for i, rival in losers.items()
+            if not {found.sites[i].pattern.rule.name, rival.pattern.rule.name} <= built_in
+        ]
+        before = copied(gm.graph)
+        try:
+            decisions = [_applied(station, site) for site in _splice_all(gm, sites)]
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the graph must stay whole
+            gm.graph = before
+            names = ", ".join(sorted({site.pattern.rule.name for site in sites}))
+            warnings.warn(RewriteFault(names, f"{type(fault).__name__}: {fault}"), stacklevel=2)
+            faulty.update(site.pattern.rule.name for site in sites)
+            continue
+        applied += decisions
+    if applied:
+        gm.recompile()
+    station = Station(place)
+    rejected = [
+        _rejected(station, rule, node, reject)
+        for rule, node, reject in found.rejected
+        # Our rules overlap by design: one that leaves a site to another of them is no news.
+        if not (rule.name in built_in and reject.code is Reason.OVERLAP)
+    ]
+    return applied + conflicts + rejected + _near_misses(station, found)
+
+
+def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
+    """Splice in graph order; a site another one cut into is left for the next round."""
+    symbols = symbol_nodes(gm.graph)
+    renamed = Renamed()
+    gone: set[fx.Node] = set()
+    done: list[Site] = []
+    order = {node: position for position, node in enumerate(gm.graph.nodes)}
+    for site in sorted(sites, key=lambda s: order[s.cut.nodes[-1]]):
+        needed = {
+            n for n in (site.cut.before, *site.bases) if n is not None
+        } - renamed.outputs.keys()
+        if site.cut.before in gone or needed & gone:
+            continue
+        splice(site, renamed, symbols)
+        gone.update(site.cut.nodes)
+        done.append(site)
+    gm.graph.lint()
+    return done
+
+
+def _applied(station: Station, site: Site) -> Decision:
+    verdict, gone = site.verdict, len(site.cut.nodes)
+    text = f"{gone} operations became one replacement"
+    code, times = Reason.PROVED, _NOTHING
+    if verdict is not None:
+        text, code, times = f"{text}: {verdict.text}", verdict.code, verdict.microseconds
+    name = site.pattern.rule.name
+    return _decision(station, name, Outcome.APPLIED, code, text, site.outputs[0], times)
+
+
+def _conflict(station: Station, site: Site, rival: Site) -> Decision:
+    text = f"rule {rival.pattern.rule.name!r} took the same operations"
+    name = site.pattern.rule.name
+    return _decision(station, name, Outcome.REJECTED, Reason.OVERLAP, text, site.outputs[0])
+
+
+def _rejected(station: Station, rule: Rule, node: fx.Node, reject: Reject) -> Decision:
+    outcome = {Reason.SLOWER: Outcome.SLOWER, Reason.NO_RULE: Outcome.LEFT_TO_INDUCTOR}.get(
+        reject.code, Outcome.REJECTED
+    )
+    where = reject.node if reject.node is not None and _has_source(reject.node) else node
+    times = reject.microseconds
+    return _decision(station, rule.name, outcome, reject.code, reject.text, where, times)
+
+
+def _has_source(node: fx.Node) -> bool:
+    return bool(source_of(node)[0])
+
+
+def _near_misses(station: Station, found: Found) -> list[Decision]:
+    pairs = [*found.misses.items(), *found.nearly.values()]
+    return [
+        _decision(station, name, Outcome.REJECTED, miss.code, miss.sentence(), miss.node)
+        for name, miss in pairs
+    ]
+
+
+def _decision(
+    station: Station,
+    rule: str,
+    outcome: Outcome,
+    code: Reason,
+    text: str,
+    node: fx.Node,
+    microseconds: Mapping[str, float] = _NOTHING,
+) -> Decision:
+    place = source_of(node)
+    return Decision(station, rule, outcome, code, text, "", *place, dict(microseconds))

@@ -1,0 +1,44 @@
+"""A copy of a graph to go back to.
+
+Where a node comes from: what Inductor names kernels after, and reports say.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+
+from torch import fx
+
+from fusepass.torch_private.fx.graphs import lend_inputs
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """A copy with all that others have hung on the graph and its nodes, as Dynamo does."""
+    duplicate = copy.deepcopy(graph)
+    for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
+        vars(new).update({k: v for k, v in vars(old).items() if k not in vars(new)})
+    lend_inputs(duplicate)
+    return duplicate
+
+
+def remembered(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
+    """Remember the graphs of some modules; what is returned puts copies of them back."""
+    saved = [(module, copied(module.graph)) for module in modules]
+
+    def put_back() -> None:
+        for module, graph in saved:
+            module.graph = copied(graph)
+            module.recompile()
+
+    return put_back
+
+
+_KEYS = ("stack_trace", "nn_module_stack", "original_aten")
+
+
+def inherit(made: fx.Node, source: fx.Node) -> None:
+    """Let a node that stands for another say that it comes from where that does."""
+    for key in _KEYS:
+        if key in source.meta:
+            made.meta[key] = source.meta[key]

@@ -1,0 +1,1 @@
+"""Matching rules: patterns, the matcher, near misses."""

@@ -1,0 +1,311 @@
+"""Finding a pattern in a graph: backtracking over commuted operands, with a reason for each miss.
+
+The pattern is a DAG, so a part of it that is read twice must be one and the same value in the
+graph. Of every attempt that fails, the one that got furthest is kept for the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from fusepass.graph.ops.normal_call import default_of
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.ops.schemas import REQUIRED
+from fusepass.graph.terms.term import COMMUTATIVE, INPUT, RESHAPES, Term
+from fusepass.graph.terms.term_graph import TermGraph
+from fusepass.report.decision import Reason
+from fusepass.rewrite.match.pattern import Operation, Pattern, Scalar, Size, Variable
+from fusepass.rewrite.match.same_constant import (
+    DIMENSIONS,
+    differing,
+    is_dims,
+    same_argument,
+    same_constant,
+    same_dims,
+    shown,
+)
+from fusepass.torch_private.fx.graphs import known_equal
+
+MAX_READERS = 64  # of one value, looked at for a further result of the pattern
+MAX_STEPS = 5000  # a pattern of many commutative operations must not take forever
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a tensor variable stands for: a term, transposed first if ``dims`` says so."""
+
+    term: Term
+    dims: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Miss:
+    """How far an attempt got, and what stopped it."""
+
+    depth: int
+    code: Reason
+    text: str
+    node: fx.Node
+
+
+@dataclass(frozen=True)
+class State:
+    """What is settled so far; never changed, so that giving up an alternative is forgetting it."""
+
+    parts: dict[int, Term]  # id of a pattern's operation to its term
+    variables: dict[str, Bound]
+    scalars: dict[str, Any]
+    nodes: tuple[fx.Node, ...]  # calls the match stands for
+
+
+@dataclass
+class Attempt:
+    """One pattern tried at one place."""
+
+    pattern: Pattern
+    graph: TermGraph
+    steps: int = 0
+    miss: Miss | None = None
+    _depth: dict[int, int] = field(default_factory=dict)
+
+    def run(self, root: Term) -> Iterator[State]:
+        """Every way the pattern's widest root can be ``root``, the others found from there."""
+        start = State({}, {}, {}, ())
+        for state in self.part(self.pattern.widest_first[0], root, start):
+            yield from self._other_roots(1, state)
+
+    def _other_roots(self, index: int, state: State) -> Iterator[State]:
+        if index == len(self.pattern.roots):
+            yield state
+            return
+        root = self.pattern.widest_first[index]
+        if id(root) in state.parts:
+            yield from self._other_roots(index + 1, state)
+            return
+        for candidate in self._readers(root, state):
+            for found in self.part(root, candidate, state):
+                yield from self._other_roots(index + 1, found)
+
+    def _readers(self, root: Operation, state: State) -> Iterator[Term]:
+        """Terms computed from what is matched already, by the operation wanted."""
+        bound = [b.term.node for b in state.variables.values()]
+        level = [n for n in (*state.nodes, *bound) if n is not None]
+        seen = set(level)
+        for _ in range(self.pattern.operations):
+            level = [u for source in level for u in source.users if u.op != "output"]
+            level = [u for u in dict.fromkeys(level) if u not in seen]
+            seen.update(level)
+            for user in level[:MAX_READERS]:
+                term = self.graph.term(user)
+                if term.op == root.op:
+                    yield term
+
+    def _failed(self, state: State, code: Reason, text: str, node: fx.Node) -> None:
+        depth = len(state.parts)
+        if self.miss is None or depth > self.miss.depth:
+            self.miss = Miss(depth, code, text, node)
+
+    def part(self, wanted: Any, found: Any, state: State) -> Iterator[State]:
+        """Ways in which ``found``, of the graph, is ``wanted``, of the pattern."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            return
+        if isinstance(wanted, Variable):
+            yield from self._variable(wanted, found, state)
+        elif isinstance(wanted, Operation):
+            yield from self._operation(wanted, found, state)
+        elif isinstance(wanted, Scalar):
+            yield from self._scalar(wanted, found, state)
+        elif isinstance(wanted, tuple):
+            if isinstance(found, tuple) and len(found) == len(wanted):
+                yield from self._sequence(list(zip(wanted, found, strict=True)), state)
+        elif same_constant(wanted, found):
+            yield state
+        elif state.nodes:
+            text = f"a constant is {shown(found)}, the rule wants {shown(wanted)}"
+            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
+
+    def _sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
+        if not pairs:
+            yield state
+            return
+        (wanted, found), *rest = pairs
+        for settled in self.part(wanted, found, state):
+            yield from self._sequence(rest, settled)
+
+    def _variable(
+        self, wanted: Variable, found: Any, state: State, dims: tuple[int, ...] | None = None
+    ) -> Iterator[State]:
+        if not isinstance(found, Term):
+            return
+        if found.node is None and found.op != "permute":
+            return  # inside a composite call: there is no such value in the graph
+        held = state.variables.get(wanted.name)
+        if held is not None:
+            if held.term.key == found.key and held.dims == dims:
+                yield state
+            else:
+                text = f"{wanted.name} would be two different values"
+                self._failed(state, Reason.OTHER_OP, text, found.owner)
+            return
+        bound = {**state.variables, wanted.name: Bound(found, dims)}
+        yield State(state.parts, bound, state.scalars, state.nodes)
+
+    def _operation(self, wanted: Operation, found: Any, state: State) -> Iterator[State]:
+        held = state.parts.get(id(wanted))
+        if held is not None:
+            through = self._rows_of(found, held)
+            if through is not None:
+                grown = tuple(dict.fromkeys((*state.nodes, *through)))
+                yield State(state.parts, state.variables, state.scalars, grown)
+            elif isinstance(found, Term):
+                text = f"{wanted.op} is read twice in the pattern, here it is two values"
+                self._failed(state, Reason.OTHER_OP, text, found.owner)
+            return
+        if not isinstance(found, Term):
+            return
+        if found.op != wanted.op:
+            yield from self._in_another_form(wanted, found, state)
+            return
+        grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
+        parts = {**state.parts, id(wanted): found}
+        inside = State(parts, state.variables, state.scalars, grown)
+        orders = list(self._orders(wanted, found, inside))
+        if not orders:
+            self._flavour(wanted, found, state)
+        for pairs in orders:
+            yield from self._sequence(pairs, inside)
+
+    def _rows_of(self, found: Any, held: Term) -> list[fx.Node] | None:
+        """Reshapes between a value and ``held`` that keep its rows; None if it is another value."""
+        calls: list[fx.Node] = []
+        while isinstance(found, Term):
+            if found.key == held.key:
+                return [*calls, *found.passed]
+            if not (self.pattern.rowwise and keeps_rows(found)):
+                return None
+            calls += _calls(found)
+            found = found.args[0][1]
+        return None
+
+    def _in_another_form(self, wanted: Operation, found: Term, state: State) -> Iterator[State]:
+        """A transposition the graph has not, or a reshape the pattern has not."""
+        if wanted.op == "permute":
+            source = dict(wanted.args)["self"]
+            if isinstance(source, Variable) and (found.node is not None):
+                dims = dict(wanted.args)["dims"]
+                undone = tuple(dims.index(i) for i in range(len(dims)))
+                value = tensor_value(found.node)
+                if value is not None and value.dim() == len(dims):
+                    yield from self._variable(source, found, state, undone)
+                    return
+                if value is not None:
+                    text = f"{source.name} has {value.dim()} dimensions, the rule's has {len(dims)}"
+                    self._failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
+                    return
+        if self.pattern.rowwise and keeps_rows(found):
+            calls, below = _calls(found), found.args[0][1]
+            while isinstance(below, Term) and below.op != wanted.op and keeps_rows(below):
+                calls += _calls(below)
+                below = below.args[0][1]
+            grown = tuple(dict.fromkeys((*state.nodes, *calls)))
+            through = State(state.parts, state.variables, state.scalars, grown)
+            yield from self._operation(wanted, below, through)
+            return
+        if found.blocked:
+            self._failed(state, Reason.ALIAS, found.blocked, found.owner)
+        else:
+            have = "a value from elsewhere" if found.op == INPUT else found.op
+            text = f"the rule wants {wanted.op} here, there is {have}"
+            self._failed(state, Reason.OTHER_OP, text, found.owner)
+
+    def _orders(
+        self, wanted: Operation, found: Term, state: State
+    ) -> Iterator[list[tuple[Any, Any]]]:
+        """Arguments paired, commuted too; only if both have the same arguments and constants."""
+        mine, theirs = dict(wanted.args), dict(found.args)
+        for name in mine.keys() - theirs.keys():  # a scalar binds to a default, too
+            if isinstance(mine[name], Scalar) or name in DIMENSIONS:
+                theirs[name] = default_of(wanted.op, name)
+        for name in (theirs.keys() - mine.keys()) & DIMENSIONS:  # -1 of a matrix is 1
+            mine[name] = default_of(wanted.op, name)
+        if mine.keys() != theirs.keys() or REQUIRED in (*mine.values(), *theirs.values()):
+            return
+        names = list(mine)
+        orders = [names]
+        # A further argument speaks of one side, as alpha does of other. One that the call leaves
+        # at its default does not: adding one times a tensor is adding it.
+        if wanted.op in COMMUTATIVE and {n for n, _ in found.args} == {"self", "other"}:
+            rest = [n for n in names if n not in ("self", "other")]
+            orders = [["self", "other", *rest], ["other", "self", *rest]]
+        for order in orders:
+            target = names if order is names else ["self", "other", *order[2:]]
+            pairs = [(mine[a], theirs[b]) for a, b in zip(target, order, strict=True)]
+            if all(self._may_be(a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
+                # Dimensions are settled. What is most particular first: a variable is anything.
+                left = [p for p, n in zip(pairs, target, strict=True) if not is_dims(n, p[0])]
+                yield sorted(left, key=lambda pair: isinstance(pair[0], Variable))
+
+    def _may_be(self, mine: Any, found: Term, theirs: Any, name: str) -> bool:
+        if isinstance(mine, (Operation, Variable)):
+            return isinstance(theirs, Term)
+        if isinstance(mine, Scalar):
+            return not isinstance(theirs, (Term, tuple))
+        if isinstance(mine, tuple) and any(isinstance(m, (Operation, Variable)) for m in mine):
+            return isinstance(theirs, tuple) and len(mine) == len(theirs)
+        if isinstance(theirs, Term):
+            return False
+        if is_dims(name, mine):
+            return same_dims(mine, theirs, found)
+        return isinstance(mine, (Size, tuple)) or same_argument(mine, theirs, found)
+
+    def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
+        said = differing(wanted, found)
+        text = f"another flavour of {wanted.op}: {said}"
+        self._failed(state, Reason.FLAVOUR, text, found.owner)
+
+    def _scalar(self, wanted: Scalar, found: Any, state: State) -> Iterator[State]:
+        if isinstance(found, (Term, tuple)):
+            return
+        held = state.scalars.get(wanted.name, _MISSING)
+        if held is _MISSING:
+            bound = {**state.scalars, wanted.name: found}
+            yield State(state.parts, state.variables, bound, state.nodes)
+        elif held is found or self._same_number(held, found, state):
+            yield state
+        elif state.nodes:
+            text = f"{wanted.name} would be two different numbers, {shown(held)} and {shown(found)}"
+            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
+
+    def _same_number(self, held: Any, found: Any, state: State) -> bool:
+        """Whether every call that reads ``found`` may read what the scalar is bound to already."""
+        calls = [c for c in state.parts.values() if any(v is found for _, v in c.args)]
+        return same_constant(held, found) and all(same_argument(held, found, c) for c in calls)
+
+
+_MISSING = object()
+
+
+def _calls(term: Term) -> list[fx.Node]:
+    """The calls that stand for a term's own operation."""
+    return [*term.passed, *([term.node] if term.node is not None else [])]
+
+
+def keeps_rows(term: Term) -> bool:
+    """Whether a call is a reshape that leaves the last dimension, and so every row, as it is."""
+    source = term.args[0][1] if term.op in RESHAPES and term.args else None
+    if not isinstance(source, Term) or source.node is None or term.node is None:
+        return False
+    before, after = tensor_value(source.node), tensor_value(term.node)
+    return (
+        before is not None
+        and after is not None
+        and before.dim() > 0
+        and after.dim() > 0
+        and before.dtype == after.dtype
+        and known_equal(before.shape[-1], after.shape[-1])
+    )

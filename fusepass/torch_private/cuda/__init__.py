@@ -1,0 +1,1 @@
+"""NVRTC, TMA descriptors, and launches of kernels of ours."""

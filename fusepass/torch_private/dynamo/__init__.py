@@ -1,0 +1,1 @@
+"""Private names of Dynamo: hooks, tracked values, guards, frames."""

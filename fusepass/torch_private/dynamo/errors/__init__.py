@@ -1,0 +1,1 @@
+"""Dynamo's errors: where they arise, and what they say."""

@@ -1,0 +1,202 @@
+"""Dynamo: errors that end the trace of a frame, and those it finds. Run on 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from fusepass.torch_private.dynamo.calls import subgraph_of
+from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
+from fusepass.torch_private.dynamo.errors.user_errors import users_errors
+from fusepass.torch_private.dynamo.stack import restart_errors, wrap_call
+from fusepass.torch_private.dynamo.unbacked_sizes import gives_unknown_sizes
+
+_PACKAGE = str(Path(__file__).parents[3]) + os.sep
+_OUR_CALLS = (wrap_call.__code__,)
+
+
+def hook_errors(
+    on_error: Callable[[Any, Exception], None],
+    on_skip: Callable[[Any, Exception], None],
+    on_fault: Callable[[Any, Exception], None],
+) -> Callable[[], None]:
+    """Call the handlers for what ends the trace of a frame; what is returned takes them out."""
+    from torch._dynamo import exc
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    own = vars(InstructionTranslator).get("run")
+    run = InstructionTranslator.run
+
+    @functools.wraps(run)
+    def with_error(self: Any) -> None:
+        try:
+            run(self)
+        except restart_errors():
+            raise
+        except (exc.Unsupported, exc.SkipFrame) as error:
+            on_skip(self, error)
+            raise
+        except Exception as error:
+            (on_error if isinstance(error, users_errors()) else on_fault)(self, error)
+            raise
+
+    InstructionTranslator.run = with_error  # type: ignore[method-assign]
+    if own is None:
+        return lambda: delattr(InstructionTranslator, "run")
+    return lambda: setattr(InstructionTranslator, "run", own)
+
+
+def fails_on_fakes(error: BaseException) -> bool:
+    """Whether it is a call of the program's that fails, on fake tensors, and neither torch nor us.
+
+    A RuntimeError of such a call Dynamo reports as what it is, an IndexError it lets through. A
+    size of what is cut from an empty tensor by an unknown number it cannot name.
+    """
+    from torch._dynamo import utils
+
+    if gives_unknown_sizes(error):
+        return True
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if utils.run_node.__code__ not in codes:
+        return False
+    run = codes.index(utils.run_node.__code__)
+    steps = [i for i, code in enumerate(codes[:run]) if code.co_name == "step"]
+    called = codes[steps[-1] if steps else 0 : run]  # by the program's line
+    if any(code in called for code in _OUR_CALLS):
+        return False
+    return not any(code.co_filename.startswith(_PACKAGE) for code in codes[run:])
+
+
+def suspends(code: types.CodeType) -> bool:
+    """Whether code is that of a coroutine or generator."""
+    flags = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    return bool(code.co_flags & (flags | inspect.CO_ITERABLE_COROUTINE))
+
+
+def cannot_resume(translator: Any, error: BaseException) -> bool:
+    """Whether a frame fails because its graph breaks, and it is a coroutine or generator.
+
+    Dynamo has no code that goes on behind a graph break there, and says so by an AssertionError.
+    """
+    from torch._dynamo import resume_execution
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        suspends(translator.f_code)
+        and isinstance(error, AssertionError)
+        and trace is not None
+        and trace.tb_frame.f_code.co_filename == resume_execution.__file__
+    )
+
+
+def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[], None]:
+    """Call the handler where Dynamo finds that the program raises; see ``Handlers``."""
+    from torch._dynamo import exc
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
+
+    ends = (exc.ObservedUserStopIteration, exc.ObservedGeneratorExit)
+    handle = Translator.exception_handler
+
+    @functools.wraps(handle)
+    def with_observed(self: Any, raised: Any) -> None:
+        stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
+        stated = stated and not is_dynamos_file(self.f_code.co_filename)
+        if not stated and not isinstance(raised, ends):
+            on_observed(self, raised)
+        handle(self, raised)
+
+    ours: Any = with_observed
+    Translator.exception_handler = ours  # type: ignore[method-assign]
+    return lambda: setattr(Translator, "exception_handler", handle)
+
+
+def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
+    """Break the graph where a call fails on fake tensors, in place of an error of Dynamo's.
+
+    Run on the tensors themselves the call raises what eager raises, behind what stands in front of
+    it, and the program's own handlers see it.
+
+    Args:
+        may_break: called with the translator; says whether the graph may break there.
+    """
+    from torch._dynamo import exc, utils
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
+
+    def breaks() -> bool:
+        try:
+            translator: Any = InstructionTranslator.current_tx()
+        except AttributeError:  # nothing has been traced in this thread
+            return False
+        whole = translator is None or translator.one_graph or translator.error_on_graph_break
+        return not whole and not _is_higher_order(translator) and may_break(translator)
+
+    def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
+        """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
+        try:
+            break_graph()
+        except exc.Unsupported as error:
+            error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+            raise
+
+    wrap = utils._wrap_graph_break_with_torch_runtime_err
+
+    @functools.wraps(wrap)
+    def failing(break_graph: Callable[[], NoReturn]) -> NoReturn:
+        if breaks():
+            give_up_this_time(break_graph)
+        wrap(break_graph)
+
+    undo = [functools.partial(setattr, utils, wrap.__name__, wrap)]
+    setattr(utils, wrap.__name__, failing)
+    observed = getattr(exc, "FakeTensorObservedException", None)  # of 2.15: not of eager's type
+    if observed is not None:
+        make = observed.__init__
+
+        @functools.wraps(make)
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            if breaks():
+                gb_type = "RuntimeError when making fake tensor call"
+                given: dict[str, Any] = {"context": "", "explanation": str(self), "hints": []}
+                give_up_this_time(lambda: exc.unimplemented(gb_type=gb_type, **given))
+
+        observed.__init__ = made
+        undo.append(functools.partial(setattr, observed, "__init__", make))
+
+    def put_back() -> None:
+        for one in undo:
+            one()
+
+    return put_back
+
+
+def _is_higher_order(translator: Any) -> bool:
+    """Whether the last call is ``torch.cond`` or the like, which eager mode traces as well.
+
+    Torch 2.15 has taken it out of the graph again, but for the functions it is given.
+    """
+    last = next(iter(reversed(translator.output.graph.nodes)), None)
+    if last is None or subgraph_of(translator, last) is not None:
+        return last is not None
+    return isinstance(last.target, torch._ops.HigherOrderOperator)
+
+
+def is_inductors(error: BaseException) -> bool:
+    """Whether Inductor failed on a graph, or found no compiler for its code."""
+    from torch._inductor.exc import InductorError
+
+    return isinstance(error, InductorError)

@@ -1,0 +1,333 @@
+"""Dynamo: calls of print, of loggers and of ``warnings.warn``. Run on 2.11 to 2.15.
+
+Functions of Python that write lines, as they are until a program replaces them.
+
+A program may put a function of its own in the place of ``print``, so that one process of several
+writes, or of ``warnings.warn``. That is code like any other, with whatever effects it has.
+
+Loggers: which one Dynamo has, whether it is enabled, and torch's own. Run on 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import logging
+import pprint
+import re
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fusepass.torch_private.dynamo.compile_state import is_internal_file
+from fusepass.torch_private.dynamo.errors.raising import frames_outwards
+from fusepass.torch_private.dynamo.iterators import hook_rows
+from fusepass.torch_private.dynamo.source_lines import line_of
+from fusepass.torch_private.dynamo.stack import realized
+
+SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
+SpeakerHandler = Callable[[Any, int], None]
+
+LOADS = (
+    "LOAD_ATTR",
+    "LOAD_DEREF",
+    "LOAD_FAST",
+    "LOAD_GLOBAL",
+    "LOAD_METHOD",
+    "LOAD_NAME",
+    "PUSH_NULL",
+)
+_STREAM = ("write", "writelines")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.*)_at_\d+$")
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """What is called to write a line.
+
+    Attributes:
+        kind: ``print``, ``pprint``, ``log`` or ``warn``; ``logger`` for ``logging.getLogger`` and
+            ``enabled`` for the method ``isEnabledFor``, which write nothing; ``text`` for functions
+            that make a text of a value; ``stream`` for a method of ``sys.stdout`` or ``sys.stderr``
+            that writes.
+        logger: of the method; None for the functions of the module ``logging``.
+        method: for ``log``, ``pprint`` and ``stream``, the name of the method or function.
+        source: where the program got the logger from, None if Dynamo does not know.
+        function: what is called, where it is a function.
+    """
+
+    kind: str
+    logger: logging.Logger | None = None
+    method: str = ""
+    source: Any = None
+    function: Any = None
+
+
+def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
+    """Put a handler in front of print, the methods of loggers and ``warnings.warn``.
+
+    Args:
+        on_speech: called as ``(translator, speaker, args, kwargs, call)`` with tracked arguments,
+            which it may leave unrealized; must return a tracked value or ``call()``.
+
+    Returns:
+        The function that takes it out again.
+    """
+    from torch._dynamo import variables
+
+    of: Any = variables
+    places = [
+        (of.BuiltinVariable, "call_function", _of_function),
+        (of.SkipFunctionVariable, "call_function", _of_function),
+        (of.UserFunctionVariable, "call_function", _of_function),
+        (variables.misc.LoggingLoggerVariable, "call_method", _of_method),
+        (of.UserDefinedObjectVariable, "call_method", _of_stream),
+        (of.UserMethodVariable, "call_function", _of_bound),
+    ]
+    undo = [hook_rows()]  # whose texts are of other functions than Dynamo records
+    undo += [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
+
+    def take_out() -> None:
+        while undo:
+            undo.pop()()
+
+    return take_out
+
+
+def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -> Any:
+    original = getattr(kind, name)
+    own = vars(kind).get(name)
+
+    @functools.wraps(original)
+    def call(self: Any, tx: Any, *given: Any) -> Any:
+        speaker = speaker_of_call(self, *given[:-2])
+        if speaker is None:
+            return original(self, tx, *given)
+        args, kwargs = list(given[-2]), dict(given[-1])
+        return on_speech(tx, speaker, args, kwargs, lambda: original(self, tx, *given))
+
+    setattr(kind, name, call)
+    return (lambda: delattr(kind, name)) if own is None else (lambda: setattr(kind, name, own))
+
+
+def _of_function(called: Any) -> Speaker | None:
+    """The speaker behind a tracked function; this is asked at every call."""
+    function = getattr(called, "fn", None)
+    return _of_object(getattr(called, "value", None) if function is None else function)
+
+
+def _of_object(function: Any) -> Speaker | None:
+    # Others may be compared and hashed by code of the program.
+    found = OWN.get(function) if type(function) in (*FUNCTIONS, type) else None
+    if found is None:
+        return None
+    kind, name = found
+    return Speaker(kind, method=name if kind in ("pprint", "log") else "", function=function)
+
+
+def _of_bound(called: Any) -> Speaker | None:
+    """A method written in Python; the object is under another name on torch 2.15."""
+    name = getattr(getattr(called, "fn", None), "__name__", "")
+    if name not in _STREAM:
+        return None
+    return _of_stream(realized(getattr(called, "obj", None) or called.im_self), name)
+
+
+def _of_stream(called: Any, name: str) -> Speaker | None:
+    stream = getattr(called, "value", None) if name in _STREAM else None
+    for standard in ("stdout", "stderr") if stream is not None else ():
+        if stream is getattr(sys, standard):
+            return Speaker("stream", method=f"sys.{standard}.{name}")
+    return None
+
+
+def _of_method(called: Any, name: str) -> Speaker | None:
+    if name == "isEnabledFor":
+        return Speaker("enabled", called.value, name, called.source)
+    if name not in METHODS or not is_own_method(name):
+        return None
+    return Speaker("log", called.value, name, called.source)
+
+
+def speaker_on_top(translator: Any) -> int | None:
+    """The height of the stack below a speaker that was just loaded to be called, or None.
+
+    What is called has an empty slot beside it: below it up to Python 3.12, above it later.
+    """
+    from torch._dynamo.variables.misc import NullVariable
+
+    pair = translator.stack[-2:]
+    if len(pair) < 2 or getattr(translator, "is_tracing_resume_prologue", False):
+        return None
+    slot, called = pair if sys.version_info < (3, 13) else reversed(pair)
+    # Dynamo's isinstance() would look into a value that is not looked into yet, and guard it.
+    if type(slot) is not NullVariable or not _speaks(called):
+        return None
+    return len(translator.stack) - 2
+
+
+def _speaks(value: Any) -> bool:
+    from torch._dynamo import variables
+    from torch._dynamo.variables.misc import LoggingLoggerVariable
+
+    if isinstance(value, variables.LazyVariableTracker):
+        if not value.is_realized():
+            return _writes(_of_object(getattr(getattr(value, "_cache", None), "value", None)))
+        value = value.realize()
+    kinds: Any = (
+        variables.BuiltinVariable,
+        variables.SkipFunctionVariable,
+        variables.UserFunctionVariable,
+    )
+    if isinstance(value, kinds):
+        return _writes(_of_function(value))
+    owner = getattr(value, "obj", None)  # of a method not yet called
+    name = getattr(value, "name", None)
+    return isinstance(realized(owner), LoggingLoggerVariable) and name in METHODS
+
+
+def _writes(speaker: Speaker | None) -> bool:
+    return speaker is not None and speaker.kind in ("print", "pprint", "log", "warn")
+
+
+def standard_stream(translator: Any, tracked: Any) -> str | None:
+    """``"stdout"`` or ``"stderr"`` for what the program got as ``sys.stdout`` or ``sys.stderr``.
+
+    The tracked value is not realized: that would guard on the very stream.
+    """
+    source = getattr(tracked, "source", None)
+    name, base = getattr(source, "member", None), getattr(source, "base", None)
+    module = translator.output.global_scope.get(getattr(base, "global_name", None))
+    return str(name) if name in ("stdout", "stderr") and module is sys else None
+
+
+def user_frames(translator: Any) -> Iterator[tuple[Any, int]]:
+    """``(translator, line)`` of the frames of the program, innermost first."""
+    for frame in frames_outwards(translator):
+        if not is_internal_file(frame.f_code.co_filename):
+            yield frame, line_of(frame, frame.current_instruction)
+
+
+def function_name(code: Any) -> str:
+    """The name the program gave a function, also of what Dynamo resumes it with."""
+    resumed = _RESUMED.match(code.co_name)
+    return resumed.group(1) if resumed else str(code.co_name)
+
+
+FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
+
+
+def own_function(module: types.ModuleType, name: str) -> Any:
+    """The function a module has under a name, if it is the module's own; None otherwise.
+
+    Asked while fusepass is imported: somebody may have replaced the function before that.
+    """
+    found = getattr(module, name, None)
+    if not isinstance(found, FUNCTIONS) or found.__name__ != name:
+        return None
+    if isinstance(found, types.FunctionType):
+        maker = found.__globals__.get("__name__")
+    else:
+        maker = found.__module__
+    of = module.__name__
+    return found if maker in (of, f"_{of}", f"_py_{of}") else None
+
+
+def _own_functions() -> dict[Any, tuple[str, str]]:
+    kinds = [
+        (builtins, "print", "print"),
+        *((builtins, name, "text") for name in ("repr", "ascii")),
+        *((pprint, name, "pprint") for name in ("pprint", "pp")),
+        (warnings, "warn", "warn"),
+        (logging, "getLogger", "logger"),
+        *((logging, name, "log") for name in sorted(METHODS)),
+    ]
+    found = [(own_function(module, name), kind, name) for module, name, kind in kinds]
+    known = {function: (kind, name) for function, kind, name in found if function is not None}
+    return {**known, str: ("text", "str")}
+
+
+METHODS = frozenset("debug info warning error critical fatal log".split())
+OWN = _own_functions()
+PRINT = own_function(builtins, "print")
+_OF_LOGGER = {name: vars(logging.Logger).get(name) for name in (*METHODS, "_log")}
+
+
+def is_own_method(name: str) -> bool:
+    """Whether a method of ``logging.Logger`` that makes records is still the one of its module."""
+    now = vars(logging.Logger)
+    methods = [(now.get(each), _OF_LOGGER[each]) for each in (name, "_log")]
+    return all(
+        there is original and getattr(there, "__globals__", None) is vars(logging)
+        for there, original in methods
+    )
+
+
+def known_logger(translator: Any, logger: logging.Logger) -> Any:
+    """The tracked value of a logger that the program got while it was traced."""
+    from torch._dynamo.source import GlobalSource
+    from torch._dynamo.variables.misc import LoggingLoggerVariable
+
+    name = translator.output.install_global_by_id("fusepass_logger", logger)
+    return LoggingLoggerVariable(logger, source=GlobalSource(name))
+
+
+def pin_logger(source: Any) -> bool:
+    """Guard on the logger from a source being the one traced; says whether that could be done."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+
+    if source is None:
+        return False
+    install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+    return True
+
+
+def pin_level(logger: logging.Logger, source: Any) -> bool:
+    """Guard on all that decides for which levels a logger is enabled; says whether it could."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import AttrSource
+
+    if not pin_logger(source):
+        return False
+    asked = [AttrSource(source, "disabled"), AttrSource(AttrSource(source, "manager"), "disable")]
+    current: logging.Logger | None = logger
+    while current is not None:
+        asked.append(AttrSource(source, "level"))
+        if current.level:
+            break
+        current, source = current.parent, AttrSource(source, "parent")
+    install_guard(*(each.make_guard(GuardBuilder.EQUALS_MATCH) for each in asked))
+    return True
+
+
+@contextlib.contextmanager
+def failures_unlogged() -> Iterator[None]:
+    """Leave out what torch says about code that is only tried: no error of the program.
+
+    It logs a traceback where an operation fails on fake tensors, and warns of functions that Dynamo
+    cannot trace. Other threads' failures are logged.
+    """
+    from torch._dynamo import utils
+
+    here, warn_once = threading.get_ident(), utils.warn_once
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.thread != here or record.levelno < logging.ERROR
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(is_shown)
+    utils.warn_once = _untold
+    try:
+        yield
+    finally:
+        utils.warn_once = warn_once
+        logger.removeFilter(is_shown)
+
+
+def _untold(*_: Any, **__: Any) -> None:
+    """In the place of what warns."""

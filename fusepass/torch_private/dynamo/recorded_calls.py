@@ -1,0 +1,95 @@
+"""Dynamo: calls as it records them, and a graph break at one. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from torch import fx
+
+from fusepass.torch_private.dynamo.errors.error_hooks import suspends
+
+_WITHOUT_RESULT = (operator.setitem,)
+_MAY_BREAK = ("autograd.Function", "tag_activation_checkpoint")
+
+
+def hook_recorded(on_recorded: Callable[[Any, fx.Node], None]) -> Callable[[], None]:
+    """Call the handler with each call that was recorded, its fake result known.
+
+    Args:
+        on_recorded: called as ``(translator, node)``, with the translator of the innermost function
+            being traced; may break the graph.
+
+    Returns:
+        The function that takes it out again.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.variables import builder
+
+    wrap = builder._wrap_fx_proxy
+    create = OutputGraph.create_proxy
+
+    @functools.wraps(wrap)
+    def wrapped(target_cls: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
+        made = wrap(target_cls, tx, proxy, *args, **kwargs)
+        if proxy.node.op.startswith("call_"):
+            on_recorded(tx.output.current_tx, proxy.node)
+        return made
+
+    @functools.wraps(create)
+    def created(self: Any, *args: Any, **kwargs: Any) -> Any:
+        proxy = create(self, *args, **kwargs)
+        if proxy.node.op == "call_function" and proxy.node.target in _WITHOUT_RESULT:
+            on_recorded(self.current_tx, proxy.node)
+        return proxy
+
+    builder._wrap_fx_proxy = wrapped
+    OutputGraph.create_proxy = created  # type: ignore[method-assign]
+
+    def undo() -> None:
+        builder._wrap_fx_proxy = wrap
+        OutputGraph.create_proxy = create  # type: ignore[method-assign]
+
+    return undo
+
+
+def break_graph(translator: Any, what: str, why: str, hints: list[str]) -> NoReturn:
+    """Break the graph at the instruction being traced.
+
+    In the body of ``torch.cond`` and its kin that is an error, and in coroutines and generators
+    nothing goes on behind a break; the frame runs in eager then.
+
+    Args:
+        translator: Dynamo's.
+        what: is in the way, without particulars.
+        why: with them.
+        hints: what to do about it.
+    """
+    from torch._dynamo.exc import SkipFrame, unimplemented
+
+    if not (translator.one_graph or translator.error_on_graph_break or _may_break(translator)):
+        raise SkipFrame(f"{what}: {why}")
+    unimplemented(gb_type=what, context="", explanation=why, hints=hints)
+
+
+def goes_on(translator: Any) -> bool:
+    """Whether Dynamo can go on behind a graph break here, or leaves the rest of a frame as it is.
+
+    Args:
+        translator: Dynamo's, of the frame.
+    """
+    return bool(translator.should_compile_partial_graph())
+
+
+def _may_break(translator: Any) -> bool:
+    """Whether no operator is being traced that has to be in one graph, and the frame goes on."""
+    if suspends(translator.output.root_tx.f_code):
+        return False
+    tracer = translator.output.current_tracer
+    while tracer is not None:
+        if tracer.source_target is not None and str(tracer.source_target) not in _MAY_BREAK:
+            return False
+        tracer = tracer.parent
+    return True

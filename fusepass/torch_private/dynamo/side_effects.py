@@ -1,0 +1,122 @@
+"""Dynamo: pending writes to objects of the program. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._dynamo.variables import LazyVariableTracker
+
+from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
+from fusepass.torch_private.dynamo.stack import unsupported_errors
+
+_WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
+_KINDS = {
+    "ConstDictVariable": "dictionary",
+    "DefaultDictVariable": "dictionary",
+    "DequeVariable": "deque",
+    "ListVariable": "list",
+    "NewGlobalVariable": "global variable",
+    "SetVariable": "set",
+}
+
+
+@contextlib.contextmanager
+def side_effects_allowed(effects: Any, allowed: Callable[[Any], bool]) -> Iterator[None]:
+    """Inside, writes to objects of outer scopes that ``allowed`` accepts are let through."""
+    checked = effects.check_allowed_side_effect
+    shadowed = effects.__dict__.get("check_allowed_side_effect")
+
+    def check(item: Any) -> Any:
+        if allowed(item):
+            return True
+        try:
+            return checked(item)
+        except unsupported_errors() as error:
+            vars(error).setdefault(_WRITTEN, _described(effects, item, error))
+            raise
+
+    effects.check_allowed_side_effect = check
+    try:
+        yield
+    finally:
+        if shadowed is None:
+            del effects.check_allowed_side_effect
+        else:
+            effects.check_allowed_side_effect = shadowed
+
+
+def what_was_done(error: BaseException) -> str | None:
+    """What a trace that ended does that it may not: a write, with name and line; None of others."""
+    return vars(error).get(_WRITTEN)
+
+
+def _described(effects: Any, item: Any, error: BaseException) -> str:
+    stack = vars(error).get("real_stack")
+    line = f" (line {stack[-1].lineno})" if stack else ""
+    if type(item).__name__ == "CellVariable":
+        name = item.local_name or _local_name(effects, item)
+        what = f"the variable `{name}`" if name else "a variable"
+        return f"binds {what}{line}, which an inner function or a comprehension shares"
+    name = source_name(item) or _local_name(effects, item)
+    kind = _KINDS.get(type(item).__name__, "object")
+    what = f"the {kind} `{name}`" if name else f"a {kind}"
+    return f"writes {what}{line}, which existed before"
+
+
+def _local_name(effects: Any, item: Any) -> str | None:
+    for frame in frames_outwards(effects.output_graph_weakref().current_tx):
+        for name, value in frame.symbolic_locals.items():
+            lazy = isinstance(value, LazyVariableTracker)
+            held = value.realize() if lazy and value.is_realized() else value
+            if held is item or _content(effects, held) is item:
+                return str(name)
+    return None
+
+
+def _content(effects: Any, cell: Any) -> Any:
+    """What a variable that functions share holds, None for anything else."""
+    if type(cell).__name__ != "CellVariable":
+        return None
+    pending = effects.store_attr_mutations.get(cell, {})
+    return pending.get("cell_contents", cell.pre_existing_contents)
+
+
+def is_plain_object(item: Any) -> bool:
+    """Whether a tracked value is an object or module of the program with attributes of its own."""
+    kinds = ("UserDefinedObjectVariable", "UnspecializedNNModuleVariable")
+    return type(item).__name__ in kinds
+
+
+def buffer_container(item: Any) -> str | None:
+    """``"dict"`` for the buffers of a module, ``"set"`` for the names not saved, else None."""
+    source = getattr(item, "source", None)
+    if source is None or type(item).__name__ not in ("ConstDictVariable", "SetVariable"):
+        return None
+    name = source.name if isinstance(source.name, str) else source.name()
+    if name.endswith(("._buffers", "['_buffers']")):
+        return "dict"
+    if name.endswith(("._non_persistent_buffers_set", "['_non_persistent_buffers_set']")):
+        return "set"
+    return None
+
+
+def held_items(container: Any) -> Any:
+    """The items of a tracked dictionary or set, as they stand."""
+    return container.items
+
+
+def set_held_items(container: Any, items: Any) -> None:
+    """Put the items of a tracked dictionary back, in place."""
+    container.items.clear()
+    container.items.update(items)
+
+
+def bind_attribute(effects: Any, item: Any, name: Any, value: Any) -> None:
+    """Bind an attribute of a tracked object, or a key of a tracked dictionary."""
+    if isinstance(name, str):
+        effects.store_attr(item, name, value)
+    else:
+        effects.mutation(item)
+        item.items[name] = value

@@ -1,0 +1,258 @@
+"""Dynamo: Python numbers of which only the kind is known. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusepass.torch_private.dynamo.scalar_quirks import (
+    break_at_power,
+    hook_int,
+    hook_scaled,
+    is_nan,
+    known_by_nan,
+    take_int_for_bool,
+)
+from fusepass.torch_private.dynamo.stack import number_node, realized
+
+_KINDS: dict[type, str] = {
+    bool: "bool",
+    torch.SymBool: "bool",
+    float: "float",
+    torch.SymFloat: "float",
+}
+_STAND_INS: dict[str, Any] = {"bool": True, "int": 2, "float": 0.5}
+_OF_NUMBERS = (math.isnan, math.isinf, math.isfinite)
+
+
+@dataclass(frozen=True)
+class NumberHandlers:
+    """What is called where numbers are tracked.
+
+    Attributes:
+        is_unknown: called as ``(translator, node)`` for each number about to be tracked; says
+            whether it is computed from one that is unknown.
+        is_marked: called with a node; says whether it is an unknown number.
+        takes_any: called with a node; says whether its result is a tensor of the same kind
+            whatever the numbers among its arguments are.
+        read_late: called with the node of a tensor made of a number to be read behind the graph.
+        is_ours: called with a translator; says whether capture has a part in its frame.
+        before_pruning: called with Dynamo's output graph, before numbers without use leave a
+            complete graph; may start the frame again.
+    """
+
+    is_unknown: Callable[[Any, fx.Node], bool]
+    is_marked: Callable[[fx.Node], bool]
+    takes_any: Callable[[fx.Node], bool]
+    read_late: Callable[[fx.Node], None]
+    is_ours: Callable[[Any], bool]
+    before_pruning: Callable[[Any], None]
+
+
+def unknown_number(translator: Any, proxy: fx.Proxy, kind: str) -> Any:
+    """A tracked Python number of which nothing is known but its kind, for the node of a proxy.
+
+    Args:
+        translator: Dynamo's translator.
+        proxy: of the node.
+        kind: ``bool``, ``int`` or ``float``.
+    """
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    return SymNodeVariable.create(translator, proxy, _unknown(translator, kind))
+
+
+def _unknown(translator: Any, kind: str) -> Any:
+    shapes = translator.fake_mode.shape_env
+    with shapes.ignore_fresh_unbacked_symbols():
+        if kind == "bool":
+            return shapes.create_unbacked_symbool()
+        return (
+            shapes.create_unbacked_symint() if kind == "int" else shapes.create_unbacked_symfloat()
+        )
+
+
+def tracked_list(translator: Any, items: list[Any]) -> Any:
+    """A tracked list, new in the program, of tracked values or of such lists."""
+    from torch._dynamo.variables.base import VariableTracker
+
+    return VariableTracker.build(translator, items)
+
+
+def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
+    """Put handlers in front of what Dynamo does with numbers.
+
+    Returns:
+        The function that takes them out again.
+    """
+    undo = [
+        _hook_tracking(handlers),
+        _hook_reading(handlers),
+        _hook_fakes(handlers),
+        _hook_functions(handlers),
+        _hook_pruning(handlers),
+        _hook_log(handlers),
+        *hook_scaled(handlers.is_ours),
+        *hook_int(handlers.is_ours),
+    ]
+
+    def uninstall() -> None:
+        while undo:
+            undo.pop()()
+
+    return uninstall
+
+
+def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
+    """Make a number that is computed from unknown ones unknown itself.
+
+    Dynamo computes it symbolically, by the algebra of real numbers, in which ``s - s`` is zero and
+    ``s + 1e20 - 1e20`` is ``s``: not so for Python's floats.
+    """
+    from torch._dynamo.utils import get_fake_value
+    from torch._dynamo.variables import ConstantVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    own = vars(SymNodeVariable)["create"]
+    original = own.__func__
+
+    @functools.wraps(original)
+    def create(cls: Any, tx: Any, proxy: Any, sym_num: Any = None, **options: Any) -> Any:
+        if handlers.is_unknown(tx, proxy.node):
+            found = get_fake_value(proxy.node, tx) if sym_num is None else sym_num
+            proxy.node.meta.pop("example_value", None)
+            sym_num = _unknown(tx, _KINDS.get(type(found), "int"))
+        elif handlers.is_ours(tx):
+            known = known_by_nan(proxy.node)
+            if isinstance(known, fx.Node):
+                proxy, sym_num = fx.Proxy(known, proxy.tracer), known.meta["example_value"]
+            elif known is None and sym_num is None:
+                sym_num = get_fake_value(proxy.node, tx)
+            known = math.nan if is_nan(sym_num) else known
+            if isinstance(known, (bool, int, float)):
+                return ConstantVariable.create(known)
+        return original(cls, tx, proxy, sym_num, **options)
+
+    unknown: Any = create
+    SymNodeVariable.create = classmethod(unknown)  # type: ignore[method-assign,assignment]
+    return functools.partial(setattr, SymNodeVariable, "create", own)
+
+
+def _hook_reading(handlers: NumberHandlers) -> Callable[[], None]:
+    """Tell of the tensor that Dynamo makes of a float to hand it out of the graph."""
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    original = SymNodeVariable.as_tensor
+
+    @functools.wraps(original)
+    def as_tensor(self: Any, tx: Any, dtype: Any) -> Any:
+        made = original(self, tx, dtype)
+        handlers.read_late(made.as_proxy().node)
+        return made
+
+    SymNodeVariable.as_tensor = as_tensor  # type: ignore[method-assign]
+    return functools.partial(setattr, SymNodeVariable, "as_tensor", original)
+
+
+def _hook_fakes(handlers: NumberHandlers) -> Callable[[], None]:
+    """Compute fake results with a number in place of an unknown one, where it does not matter.
+
+    Some operations ask for its value (``addmm`` whether beta is zero) before they say what their
+    result looks like.
+    """
+    from torch._dynamo import utils
+
+    original = utils.get_fake_values_from_nodes
+
+    @functools.wraps(original)
+    def values(tx: Any, nodes: Any, *rest: Any, **kwargs: Any) -> Any:
+        last = next(iter(reversed(tx.output.graph.nodes)), None)
+        call = nodes if isinstance(nodes, tuple) and len(nodes) == 2 else (None, None)
+        if last is None or call[0] is not last.args:
+            return original(tx, nodes, *rest, **kwargs)
+        break_at_power(last)
+        if handlers.is_ours(tx) and take_int_for_bool(last):
+            nodes = (last.args, call[1])
+        if handlers.takes_any(last):
+            nodes = fx.map_arg(nodes, lambda n: _stand_in(n) if handlers.is_marked(n) else n)
+        return original(tx, nodes, *rest, **kwargs)
+
+    utils.get_fake_values_from_nodes = values
+    return functools.partial(setattr, utils, "get_fake_values_from_nodes", original)
+
+
+def _hook_log(handlers: NumberHandlers) -> Callable[[], None]:
+    """Log no error where an operation asks for the value of a number: the number is given back."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._subclasses import fake_tensor
+
+    def is_news(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if "data-dependent" not in str(error):  # by now a RuntimeError like any other
+            return True
+        try:
+            return not handlers.is_ours(InstructionTranslator.current_tx())
+        except AttributeError:  # nothing is being traced
+            return True
+
+    fake_tensor.log.addFilter(is_news)
+    return functools.partial(fake_tensor.log.removeFilter, is_news)
+
+
+def _stand_in(node: fx.Node) -> Any:
+    return _STAND_INS[_KINDS.get(type(node.meta["example_value"]), "int")]
+
+
+def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
+    """``math.isnan`` and its like of an unknown number give an unknown truth value.
+
+    ``torch.as_tensor`` of one is ``torch.tensor`` of it.
+    """
+    from torch._dynamo.variables import TorchInGraphFunctionVariable
+
+    original = TorchInGraphFunctionVariable.call_function
+
+    @functools.wraps(original)
+    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if self.value in _OF_NUMBERS and len(args) == 1 and not kwargs:
+            number = realized(args[0])
+            node = number_node(number)
+            if node is not None and handlers.is_marked(node):
+                proxy = tx.output.create_proxy(
+                    "call_function", self.value, (number.as_proxy(),), {}
+                )
+                handlers.is_unknown(tx, proxy.node)
+                return unknown_number(tx, proxy, "bool")
+        if self.value is torch.as_tensor and args:
+            node = number_node(realized(args[0]))
+            if node is not None and handlers.is_marked(node):  # then both make a new tensor
+                self = TorchInGraphFunctionVariable(torch._refs.tensor)  # as Dynamo has it
+        return original(self, tx, args, kwargs)
+
+    TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]
+    return functools.partial(setattr, TorchInGraphFunctionVariable, "call_function", original)
+
+
+def _hook_pruning(handlers: NumberHandlers) -> Callable[[], None]:
+    """Tell of a complete graph of which Dynamo is about to drop the numbers that nothing uses.
+
+    It does so where it puts in its checks of sizes; what comes first is the search for equal calls.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    original = OutputGraph.dedup_pass
+
+    @functools.wraps(original)
+    def dedup_pass(self: Any) -> Any:
+        handlers.before_pruning(self)
+        return original(self)
+
+    OutputGraph.dedup_pass = dedup_pass  # type: ignore[method-assign]
+    return functools.partial(setattr, OutputGraph, "dedup_pass", original)

@@ -1,0 +1,1 @@
+"""Private names around graphs: sizes, fake tensors, operators, the dispatcher."""

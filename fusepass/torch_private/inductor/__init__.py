@@ -1,0 +1,1 @@
+"""Private names of Inductor and AOTAutograd: passes, lowerings, kernel calls."""

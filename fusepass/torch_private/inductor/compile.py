@@ -1,0 +1,186 @@
+"""Inductor: options, hand-off, caches. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor
+from torch import fx
+
+from fusepass.torch_private.fx.graphs import cond_operator
+from fusepass.torch_private.inductor import input_checks, onednn, scheduling
+from fusepass.torch_private.inductor.freezing import FREEZING
+from fusepass.torch_private.versions import torch_version
+
+
+def checked_inductor_option(name: str, value: Any, given_as: str) -> Any:
+    """Return ``value`` if Inductor's config has ``name`` and takes such a value.
+
+    Raises:
+        UnknownOption: no such key.
+        OptionType: a value of another type than the key's.
+    """
+    from torch._inductor import config
+
+    from fusepass.errors import OptionType, UnknownOption
+
+    known = config.get_config_copy()
+    if name not in known:
+        raise UnknownOption(given_as, [f"inductor.{key}" for key in known])
+    expected = config.get_type(name)  # type: ignore[attr-defined]
+    if isinstance(expected, type) and not isinstance(value, expected):
+        raise OptionType(given_as, value, f"of type {expected.__name__}")
+    return value
+
+
+def cond_config(gm: fx.GraphModule) -> dict[str, Any]:
+    """Settings under which Inductor computes the ``torch.cond`` calls of a graph right.
+
+    Before torch 2.15 an arm that constant folding makes an identity (``x + 0 * y``) hands its
+    operand back as if it were fresh memory, and what comes next overwrites it.
+    """
+    if torch_version() >= (2, 15):
+        return {}
+    modules = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    calls = any(n.target is cond_operator() for m in modules for n in m.graph.nodes)
+    return {"joint_graph_constant_folding": False} if calls else {}
+
+
+def mode_config(mode: str) -> dict[str, Any]:
+    """Inductor's config changes behind a ``mode`` of torch.compile."""
+    if mode == "default":
+        return {}
+    return dict(torch._inductor.list_mode_options(mode))
+
+
+def inductor_config_value(name: str) -> Any:
+    """Current value of one Inductor config key, the object itself; None where there is no key."""
+    from torch._inductor import config
+
+    return getattr(config, name, None)
+
+
+def compile_with_inductor(
+    gm: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: Mapping[str, Any],
+    region_name: str | None = None,
+) -> Callable[..., Any]:
+    """Hand a graph to Inductor (through AOTAutograd) with these config patches.
+
+    Going through torch's own wrapper keeps what it does beside the call: CUPTI settings for CUDA
+    graphs and the bisector's config changes. ``region_name`` is what 2.13 and later call ``name``.
+    """
+    input_checks.install()
+    scheduling.keep_order_of_writes()
+    if patches.get(FREEZING, inductor_config_value(FREEZING)):
+        onednn.keep_nan()
+    wrapper = torch._TorchCompileInductorWrapper
+    if torch_version() >= (2, 13):
+        compiler = wrapper(None, None, None, region_name)
+    else:
+        compiler = wrapper(None, None, None)
+    with_cudagraphs = {k: v for k, v in patches.items() if k == "triton.cudagraphs"}
+    if with_cudagraphs:
+        compiler = type(compiler)(None, with_cudagraphs, None)
+        if torch_version() >= (2, 13):
+            compiler.name = region_name
+    compiler.config = {**compiler.config, **patches}
+    return compiler(gm, inputs)  # type: ignore[no-any-return]
+
+
+def reset_cudagraphs() -> None:
+    """Free the CUDA-graph trees, as Inductor's own ``reset`` does."""
+    if torch.cuda.is_available():
+        from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+        reset_cudagraph_trees()
+
+
+def compile_decomposed_eager(
+    gm: fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Hand a graph to AOTAutograd with Inductor's decompositions; ``compiler`` gets the results."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor import lowering  # noqa: F401 - a decomposition of pooling names it
+    from torch._inductor.decomposition import select_decomp_table
+
+    compiled = aot_autograd(
+        fw_compiler=compiler,
+        decompositions=select_decomp_table(),
+        keep_inference_input_mutations=True,  # as Inductor has it, and `x.data = y` asks for
+    )
+    return compiled(gm, inputs)
+
+
+def run_op_by_op(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """The graph itself as what runs, in the calling convention of AOTAutograd."""
+    from torch._dynamo.backends.debugging import boxed_nop
+
+    return boxed_nop(gm, inputs)
+
+
+def forward_of(gm: fx.GraphModule) -> Callable[..., Any]:
+    """The graph itself as what runs. Calling the module would print a traceback if that fails.
+
+    Where it fails, grad mode is left as it was found, as by the end of a ``with`` in eager.
+    """
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    _LazyGraphModule.force_recompile(gm)
+    forward = gm.forward
+    if not gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled):
+        return forward
+
+    @functools.wraps(forward)
+    def run(*args: Any) -> Any:
+        enabled = torch.is_grad_enabled()
+        try:
+            return forward(*args)
+        except BaseException:
+            torch._C._set_grad_enabled(enabled)
+            raise
+
+    return run
+
+
+def inductor_cache_folder() -> str:
+    """The folder Inductor keeps generated code and compiled graphs in; it may not exist yet."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return str(Path(default_cache_dir() if given is None else given).absolute())
+
+
+def inductor_counters() -> Any:
+    """The ``inductor`` counters, whose changes travel inside cached artifacts."""
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]
+
+
+def clear_inductor_caches() -> None:
+    """Drop Inductor's in-memory caches, so that a compile reads (or misses) those on disk."""
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
+
+
+def clear_compilation_metrics() -> None:
+    """Forget the frames Dynamo has compiled so far."""
+    from torch._dynamo.utils import clear_compilation_metrics as clear
+
+    clear()
+
+
+def compilation_metrics() -> list[Any]:
+    """One record per frame Dynamo compiled or gave up (the last 64), with ``graph_op_count``."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    return list(get_compilation_metrics())

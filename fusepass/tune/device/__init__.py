@@ -1,0 +1,1 @@
+"""What a device is called and what it reaches."""

@@ -1,0 +1,1 @@
+"""Fused operations as the tuner sees them, and random inputs for them."""

@@ -1,0 +1,56 @@
+"""A kernel in Triton whose text, as Inductor copies it into its generated code, has more behind it.
+
+Inductor writes the text of a user's kernel, and of the functions it calls, and makes a launcher of
+it. What stands behind the text runs next, and may have the launcher do something else.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from fusepass.torch_private.inductor.kernel_call import kernel_calls_tested
+
+LAUNCHERS = "fusepass.torch_private.inductor.kernel_launcher"
+
+
+def with_text_behind(function: FunctionType, text: str) -> Any:
+    """A ``triton.jit`` function that brings a text along.
+
+    Args:
+        function: of Triton's language, not compiled yet.
+        text: lines of Python, which find the launcher among their globals.
+    """
+    from triton.runtime.jit import JITFunction
+
+    class Longer(JITFunction):
+        """A function whose text has more behind it."""
+
+        src = property(lambda self: self._src + "\n\n" + text)
+
+    return Longer(function)
+
+
+def configured(made: Any, config: Any, *, direct: bool) -> Any:
+    """A ``triton.jit`` function with its one configuration.
+
+    Args:
+        made: that function.
+        config: of Triton.
+        direct: for Inductor's code, to be launched as Inductor's kernels are.
+    """
+    import triton
+
+    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+
+
+def launched_directly(function: FunctionType) -> Any:
+    """A ``triton.jit`` function that Inductor launches as it launches its own kernels.
+
+    With a torch whose launchers were not tested on a device, as it launches those of the user.
+    """
+    if not kernel_calls_tested():
+        import triton
+
+        return triton.jit(function)
+    return with_text_behind(function, f"from {LAUNCHERS} import direct\ndirect(globals())\n")

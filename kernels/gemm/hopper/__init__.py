@@ -1,0 +1,1 @@
+"""Matrix products for Hopper: Gluon and CUDA C++."""

@@ -1,0 +1,1 @@
+"""Pointwise work and pooling in one launch."""
