@@ -107,10 +107,14 @@ def _is_in_a_try(code: CodeType, last: int) -> bool:
     return getattr(held, "exn_tab_entry", None) is not None
 
 
+_SAY_WHY = {"check_verbose", "get_guard_fail_reason_helper"}  # functions of Dynamo
+
+
 def frames_with_handlers() -> list[FrameType]:
     """The program's frames around a compiled one that is about to run, if they stand in a ``try``.
 
-    Called by a guard, before each call of the compiled frame. Empty where that guard is tried while
+    Called by a guard, before each call of the compiled frame, and once more by Dynamo where the
+    frame is compiled again, to find the guard that failed. Empty where that guard is tried while
     the frame is compiled.
     """
     files, calling, made = _ends()
@@ -119,6 +123,9 @@ def frames_with_handlers() -> list[FrameType]:
     while frame is not None:
         code = frame.f_code
         if code.co_filename in files:
+            if code.co_name in _SAY_WHY:
+                frame = _outside(frame)
+                continue
             return found if code.co_filename == calling else []
         if code.co_exceptiontable and _is_in_a_try(code, frame.f_lasti) and code not in made:
             found.append(frame)
@@ -129,17 +136,22 @@ def frames_with_handlers() -> list[FrameType]:
 def _callers() -> list[FrameType]:
     from torch._dynamo import convert_frame, eval_frame
 
-    compiling, calling = convert_frame.__file__, eval_frame.__file__
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _enters(frame, compiling):
-        frame = frame.f_back
-    found = []
-    frame = None if frame is None else frame.f_back
+    calling, found = eval_frame.__file__, []
+    frame = _outside(sys._getframe(1))
     while frame is not None and frame.f_code.co_filename != calling:
         if frame.f_code not in convert_frame.output_codes and frame.f_code.co_filename != __file__:
             found.append(frame)
         frame = frame.f_back
     return found if frame is not None else []
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """The frame that Python was in when it came to Dynamo with one to be compiled."""
+    from torch._dynamo import convert_frame
+
+    while frame is not None and not _enters(frame, convert_frame.__file__):
+        frame = frame.f_back
+    return None if frame is None else frame.f_back
 
 
 def _enters(frame: FrameType, compiling: str) -> bool:

@@ -226,6 +226,30 @@ def test_handlers_of_callers_in_eager() -> None:
     assert ends(places(given_up_under_modes)) == []
 
 
+def given_up_with_a_try_later(x: Tensor, i: Tensor) -> Tensor:
+    y = x
+    for turn in range(2):
+        torch._dynamo.graph_break()
+        if turn == 0:
+            y = lookup(x, i)
+            continue
+        try:
+            y = lookup(x, i)
+        except LookupError:
+            y = x
+    return y
+
+
+def test_why_it_is_compiled_again() -> None:
+    fusepass.reset()
+    options = {"codegen": "eager"}
+    compiled = torch.compile(given_up_with_a_try_later, backend="fusepass", options=options)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        with pytest.raises(torch._dynamo.exc.RecompileError) as raised:
+            compiled(X, IN)
+    assert str(raised.value).endswith("0: no caller handles errors of its calls")
+
+
 def resumed(x: Tensor, i: Tensor) -> Tensor:
     with torch.no_grad():
         y = x.sin()
