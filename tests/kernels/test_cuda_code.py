@@ -76,7 +76,7 @@ def test_a_kernel_in_cuda_is_called() -> None:
     for varies, code in _written("call"):
         called = code.split("def call")[1].split("def get_args")[0]
         assert "ops.fusepass" not in called
-        assert code.count("hopper_cuda_launch") == 1
+        assert code.count("fusepass.kernels.gemm.hopper.launch") == 1
         assert "('tiles', 128, 224, 4, False), 'float16', (384, 256), (256, 256), 0" in code
         (line,) = [one for one in called.splitlines() if "fusepass_0(" in one]
         rows, apart, *tensors = line.strip().removeprefix("fusepass_0(").split(", ")

@@ -138,7 +138,7 @@ def test_a_rule_that_fails_leaves_no_constants(monkeypatch: pytest.MonkeyPatch) 
         raise ZeroDivisionError("in the rule")
 
     graphs: list[fx.GraphModule] = []
-    monkeypatch.setattr(host_tensor.on_device, "put_calls", fails)
+    monkeypatch.setattr(host_tensor.rewrite, "put_calls", fails)
     monkeypatch.setattr(
         fusepass.backend, "hand_off", lambda gm, *_: graphs.append(gm) or gm.forward
     )

@@ -192,7 +192,7 @@ def test_a_spent_budget_stops_timing_but_not_max_autotune(
 
 
 def known_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(decide.model.RATES, DEVICE, decide.model.RATES["NVIDIA H200"])
+    monkeypatch.setitem(decide.cost_model.RATES, DEVICE, decide.cost_model.RATES["NVIDIA H200"])
 
 
 def test_several_ranks_time_nothing_and_agree(

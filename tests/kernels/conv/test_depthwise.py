@@ -186,7 +186,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     properties = types.SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(depthwise_launch.kept_cubins, "compiled", lambda text, name: text)
+    monkeypatch.setattr(depthwise_launch.cubin_cache, "compiled", lambda text, name: text)
     monkeypatch.setattr(kernel.nvrtc, "_EMPTY", host.empty)
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
     for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):

@@ -306,7 +306,7 @@ def test_installing_twice_is_installing_once() -> None:
 CACHED = """
 import sys, torch
 from torch._dynamo.utils import counters
-from fusepass.kernels import linear_activation as kernel
+from fusepass.kernels.gemm import cublaslt as kernel
 
 if sys.argv[1] == "first":
     import torch._inductor.lowering

@@ -90,7 +90,7 @@ def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cached = pool_launch._compiled, pool_launch.filler
     for one in cached:
         one.cache_clear()
-    monkeypatch.setattr(pool_launch.kept_cubins, "compiled", host.compiled)
+    monkeypatch.setattr(pool_launch.cubin_cache, "compiled", host.compiled)
     monkeypatch.setattr(pool_launch.nvrtc, "launch", host.launch)
     monkeypatch.setattr(kernel.nvrtc, "empty", host.empty)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())

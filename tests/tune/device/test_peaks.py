@@ -192,8 +192,8 @@ def test_a_word_that_means_nothing_is_the_default(
 
 ONCE = """
 import torch
-from fusepass.tune import known_peaks
-print(known_peaks.peaks_of(torch.device("cpu")))
+from fusepass.tune.device import peaks
+print(peaks.peaks_of(torch.device("cpu")))
 """
 
 

@@ -250,7 +250,7 @@ class Driver:
             launch_early=self._launched_early,
         )
         monkeypatch.setattr(launch, "nvrtc", nvrtc)
-        monkeypatch.setattr(launch.kept_cubins, "compiled", self._compiled)
+        monkeypatch.setattr(launch.cubin_cache, "compiled", self._compiled)
         monkeypatch.setattr(launch, "tensor_map", self._mapped)
         monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
         properties = SimpleNamespace(multi_processor_count=132)
