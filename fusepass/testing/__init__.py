@@ -1,8 +1,5 @@
 """Tests for rules: a property test of a rule by itself, and assertions about single programs.
 
-:func:`programs` and :func:`check_program` test the engine: random programs with branches on
-tensors, held to eager. ``python -m fusepass.testing.fuzz`` runs many.
-
 :func:`check_rule` looks for a program that a rule changes. :func:`assert_rewrites`,
 :func:`assert_untouched` and :func:`assert_error` say what must happen to a program of yours;
 :func:`assert_no_syncs` that the host never waits for the device in it. The pytest plugin is found
@@ -17,35 +14,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fusepass.testing.assertions import assert_error, assert_rewrites, assert_untouched
     from fusepass.testing.check import check_rule
-    from fusepass.testing.fuzz.program import Program
-    from fusepass.testing.fuzz.strategy import ProgramDiffers, check_program, programs
     from fusepass.testing.no_syncs import assert_no_syncs
     from fusepass.testing.result import RuleCheck
 
 __all__ = [
-    "Program",
-    "ProgramDiffers",
     "RuleCheck",
     "assert_error",
     "assert_no_syncs",
     "assert_rewrites",
     "assert_untouched",
-    "check_program",
     "check_rule",
-    "programs",
 ]
 
 _HOME = {
-    "Program": "fusepass.testing.fuzz.program",
-    "ProgramDiffers": "fusepass.testing.fuzz.strategy",
     "RuleCheck": "fusepass.testing.result",
     "assert_error": "fusepass.testing.assertions",
     "assert_no_syncs": "fusepass.testing.no_syncs",
     "assert_rewrites": "fusepass.testing.assertions",
     "assert_untouched": "fusepass.testing.assertions",
-    "check_program": "fusepass.testing.fuzz.strategy",
     "check_rule": "fusepass.testing.check",
-    "programs": "fusepass.testing.fuzz.strategy",
 }
 
 

@@ -258,7 +258,9 @@ def test_where_nothing_is_tried(
     times: dict[str, float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(settings_search, "cached_decisions")  # nothing is done that a trial would need
+    monkeypatch.delattr(
+        settings_search, "cached_decisions"
+    )  # nothing is done that a trial would need
     assert decided(network(), mode=mode, **options) == []
 
 

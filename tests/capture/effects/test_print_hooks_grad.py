@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.testing.fuzz.examine import without_names
 from fusepass.testing.transcript import Said
+from tests.fuzz.examine import without_names
 
 from ..written import assert_kept, assert_late, assert_same_text, treatments, written
 

@@ -1,1 +1,0 @@
-"""Random programs with branches on tensors, run in eager mode and compiled, and compared."""
