@@ -21,7 +21,7 @@ from fusepass.bench.processes import Worker, start_workers, stop_workers
 from fusepass.bench.program import Program
 from fusepass.bench.programs import Source, split_target
 from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
-from fusepass.bench.suites import SUITES, select, suite_programs
+from fusepass.bench.suites import select, suite_programs
 from fusepass.bench.variants import (
     MODES,
     check_backend,
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``bench``; docs/bench.md explains them."""
     what = parser.add_argument_group("what to run").add_argument
     what("target", nargs="?", help="module:function or path/to/file.py:function")
-    what("--suite", help=f"a suite instead of a target: {', '.join(SUITES)}")
+    what("--suite", help="a suite of the repository instead of a target, in a checkout")
     only = "programs of the suite, by name, beginning or glob; repeatable"
     what("--only", action="append", default=[], metavar="NAME", help=only)
     modes = f"of {', '.join(MODES)}; default: default and, on CUDA, reduce-overhead"

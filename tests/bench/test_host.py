@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fusepass.bench.programs import check_built
-from fusepass.bench.suites import host, suite_programs
+from fusepass.bench.suites import suite_programs
+from tests.perf.suites import host
 
 PROGRAMS = {program.name: program for program in suite_programs("host", "cpu")}
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from fusepass.__main__ import main
-from fusepass.bench.suites import conv, suite_programs
+from fusepass.bench.suites import suite_programs
+from tests.perf.suites import conv
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

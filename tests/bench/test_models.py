@@ -7,7 +7,8 @@ import importlib.util
 import pytest
 import torch
 
-from fusepass.bench.suites import models, suite_programs
+from fusepass.bench.suites import suite_programs
+from tests.perf.suites import models
 
 
 def test_there_are_fifty() -> None:

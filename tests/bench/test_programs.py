@@ -9,8 +9,8 @@ from torch import nn
 
 from fusepass.bench.programs import check_built, load_function, split_target
 from fusepass.bench.suites import select, suite_programs
-from fusepass.bench.suites.sync import ClampEncoder
 from fusepass.errors import BenchError
+from tests.perf.suites.sync import ClampEncoder
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from fusepass.bench import curves, measure, table, training, worker
 from fusepass.bench.program import Program
 from fusepass.bench.programs import Source
 from fusepass.bench.suites import suite_programs
-from fusepass.bench.suites.training import guarded_encoder
 from fusepass.bench.training import Training
 from fusepass.bench.variants import Variant
+from tests.perf.suites.training import guarded_encoder
 
 SHORT = Training(steps=4, curves=2, lr=1e-2)
 EXACT = [[1.0, 0.5], [1.0, 0.25]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.bench.suites.sync import clamp_encoder
+from tests.perf.suites.sync import clamp_encoder
 
 
 def compiled(model: nn.Module, reuse: bool = True, **options: Any) -> Any:

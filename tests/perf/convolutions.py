@@ -30,9 +30,9 @@ from torch._inductor import config as inductor_config
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.bench.suites.conv import as_if_trained
 from fusepass.numerics import rms_error
 from fusepass.tune.cuda_graph_call import record
+from tests.perf.suites.conv import as_if_trained
 
 ROUNDS, CALLS = 11, 4
 LAST = torch.channels_last

@@ -40,7 +40,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.bench.hardware import heading
-from fusepass.bench.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 from fusepass.fusion.gemm.find import is_gemm, region_at
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
 from fusepass.kernels.gemm import op as kernel
@@ -52,6 +51,7 @@ from fusepass.tune.decide import winner
 from fusepass.tune.problems.gemm import digest
 from fusepass.tune.table import Table, parse
 from fusepass.tune.timing import Samples, time_on_device
+from tests.perf.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 
 FEW = (1, 2, 16, 32, 64)
 SECONDS = 0.12

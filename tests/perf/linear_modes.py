@@ -24,10 +24,10 @@ import torch
 
 import fusepass
 from fusepass.bench.program import Program
-from fusepass.bench.suites import linear
 from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
 from tests.perf.recorded import keeper, options
+from tests.perf.suites import linear
 
 SECONDS = 0.15
 WAYS: dict[str, dict[str, Any]] = {

@@ -30,9 +30,9 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.bench.suites import linear
 from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
+from tests.perf.suites import linear
 
 SEED, COUNT, AUTOTUNED, SECONDS = 6, 40, 8, 0.1
 LOOKED_AT = 0.97  # a smaller ratio is put down with the kernels of both

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.bench.suites import models
 from fusepass.numerics import rms, rms_error
 from fusepass.tune.cuda_graph_call import record
 from tests.perf.conv_regions import walls
 from tests.perf.pooling import cold
 from tests.perf.recorded import keeper, options
+from tests.perf.suites import models
 
 # K, widths, whether there are biases, rows.
 CASES: dict[str, tuple[int, tuple[int, ...], bool, tuple[int, ...]]] = {

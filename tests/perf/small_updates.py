@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from fusepass.bench.hardware import heading
-from fusepass.bench.suites.elementwise import updates
 from fusepass.tune.cuda_graph_call import record
 from tests.perf.convolutions import rounds
+from tests.perf.suites.elementwise import updates
 
 ROUNDS = 25
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fusepass.bench.suites.linear import ACTIVATIONS, ROWS
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.gemm.tiles import tiles
 from fusepass.tune import table
 from fusepass.tune.problems.gemm import digest
 from tests.perf import gemm_regions
+from tests.perf.suites.linear import ACTIVATIONS, ROWS
 
 TABLES = sorted(table._SHIPPED.glob("*.json"))
 

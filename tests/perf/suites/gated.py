@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusepass.bench.program import Program
-from fusepass.bench.suites.linear import DTYPE, FEED_FORWARD
-from fusepass.bench.suites.linear import ROWS as LINEAR_ROWS
+from tests.perf.suites.linear import DTYPE, FEED_FORWARD
+from tests.perf.suites.linear import ROWS as LINEAR_ROWS
 
 Model = tuple[nn.Module, tuple[torch.Tensor]]
 

@@ -1,64 +1,62 @@
-"""Suites: named lists of programs, written down here and nowhere else."""
+"""Suites: named lists of programs that a checkout brings in ``tests/perf/suites``.
+
+They are no part of the wheel: who installs fusepass times targets.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
 
 from fusepass.bench.program import Program
-from fusepass.bench.suites import (
-    conv,
-    elementwise,
-    gated,
-    host,
-    linear,
-    models,
-    plain,
-    sync,
-    training,
-)
 from fusepass.errors import BenchError
 
-Programs = Callable[[str], tuple[Program, ...]]
-SUITES: dict[str, Programs] = {
-    "sync": sync.programs,
-    "linear": linear.programs,
-    "gated": gated.programs,
-    "conv": conv.programs,
-    "elementwise": elementwise.programs,
-    "models": models.programs,
-    "training": training.programs,
-    "plain": plain.programs,
-    "host": host.programs,
-}
-COMPILE_SUITES: dict[str, Programs] = {
-    "sync": sync.compile_programs,
-    "linear": linear.compile_programs,
-    "gated": gated.programs,
-    "conv": conv.programs,
-    "elementwise": elementwise.programs,
-    "models": models.programs,
-    "training": training.compile_programs,
-    "plain": plain.programs,
-    "host": host.programs,
-}
+_CATALOGUE = "tests.perf.suites.catalogue"
+
+
+def _catalogue() -> Any:
+    """The module that lists the suites.
+
+    Raises:
+        BenchError: the working directory is no checkout.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:  # python -P, and processes that were given another path
+        sys.path.append(here)
+    try:
+        return importlib.import_module(_CATALOGUE)
+    except ModuleNotFoundError as error:
+        if not _CATALOGUE.startswith(error.name or " "):
+            raise
+        raise BenchError(
+            "fusepass bench: suites are part of the repository. Run the command in a checkout, or "
+            "give a target: module:function or path/to/file.py:function."
+        ) from error
 
 
 def suite_programs(suite: str, device: str, *, compile_only: bool = False) -> tuple[Program, ...]:
     """Every program of a suite, sized for ``device`` ("cuda" or "cpu").
 
     Args:
-        suite: a key of :data:`SUITES`.
+        suite: its name.
         device: decides sizes and dtype.
         compile_only: the programs for the compile-time table.
 
     Raises:
-        BenchError: no such suite.
+        BenchError: no such suite, or no checkout.
     """
-    if suite not in SUITES:
-        raise BenchError(f"fusepass bench: no suite {suite!r}{_near(suite, list(SUITES))}")
-    return (COMPILE_SUITES if compile_only else SUITES)[suite](device)
+    listed = _catalogue()
+    suites: Mapping[str, Callable[[str], tuple[Program, ...]]] = (
+        listed.COMPILE_SUITES if compile_only else listed.SUITES
+    )
+    if suite not in suites:
+        raise BenchError(f"fusepass bench: no suite {suite!r}{_near(suite, list(suites))}")
+    return suites[suite](device)
 
 
 def select(programs: Sequence[Program], only: Sequence[str]) -> list[Program]:

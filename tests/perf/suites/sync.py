@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from fusepass.bench.program import Program
-from fusepass.bench.suites import twins
+from tests.perf.suites import twins
 
 Model = tuple[Callable[..., Any], tuple[Any, ...] | tuple[tuple[Any, ...], dict[str, Any]]]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fusepass.bench.program import Program
-from fusepass.bench.suites.conv import as_if_trained
+from tests.perf.suites.conv import as_if_trained
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 TIMM = (

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusepass.bench.program import Program
-from fusepass.bench.suites.sync import ClampLayer
 from fusepass.bench.training import Training
+from tests.perf.suites.sync import ClampLayer
 
 
 class Attention(nn.Module):
