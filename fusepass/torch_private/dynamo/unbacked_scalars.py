@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.torch_private.dynamo.formatted import hook_formatted
 from fusepass.torch_private.dynamo.scalar_quirks import (
     break_at_power,
     hook_int,
@@ -101,6 +102,7 @@ def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
         _hook_log(handlers),
         *hook_scaled(handlers.is_ours),
         *hook_int(handlers.is_ours),
+        *hook_formatted(handlers.is_ours),
     ]
 
     def uninstall() -> None:
