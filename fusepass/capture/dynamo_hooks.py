@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusepass.capture import error_recovery, fake_dtypes, graph_breaks, hidden_tests
@@ -35,8 +36,9 @@ from fusepass.capture.frame_state import (
 )
 from fusepass.capture.graph_checks import settle_graph
 from fusepass.capture.masks import mask_hooks
+from fusepass.capture.mutation.saved_by_arms import FAILS
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
-from fusepass.capture.restarts import keep_tests, take_back
+from fusepass.capture.restarts import keep_tests, take_back, take_back_that_save
 from fusepass.capture.scalars import deferred_items, item_hooks, object_identity
 from fusepass.capture.source_position import location, position
 from fusepass.errors import UnsupportedVersion
@@ -146,7 +148,7 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     if tested is None and not item_hooks.tests_a_number(translator, frame):
         return original(translator, jump)
     where = location(translator, jump)
-    early = _refused_at_once(translator, frame)
+    early = _refused_at_once(translator, frame, jump)
     if early is not None:
         return _break(translator, jump, original, frame, where, early, None)
     key = (translator.f_code, translator.instruction_pointer - 1)
@@ -208,7 +210,7 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
     take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
-def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
+def _refused_at_once(translator: Any, frame: Frame, jump: Any) -> Refusal | None:
     if not _supported():
         return Refusal(
             Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version"
@@ -219,7 +221,9 @@ def _refused_at_once(translator: Any, frame: Frame) -> Refusal | None:
         return Refusal(Reason.GENERATOR, "the branch is in a generator")
     if frame.in_message:
         return Refusal(Reason.RAISES, "the message of an exception depends on a branch")
-    return None
+    known = log.log_of(frame.compiler).writes_saved
+    text = known.get(position(translator, jump)) if known and torch.is_grad_enabled() else None
+    return None if text is None else Refusal(Reason.SIDE_EFFECT, text)
 
 
 def _break(
@@ -236,17 +240,24 @@ def _break(
     decision = Decision(
         Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
     )
-    log.kept(frame.compiler, decision, position(translator, jump))
+    place = position(translator, jump)
+    log.kept(frame.compiler, decision, place)
+    if refusal.saved_in:  # it is met again in a function of its own, which does not show what for
+        log.log_of(frame.compiler).writes_saved[place] = refusal.text
     key = (translator.f_code, translator.instruction_pointer - 1)
     keep_tests(frame, decision, frame.tests_before(key))
     if frame.arms:
-        raise Refusal(refusal.code, _inside(decision))
+        raise Refusal(refusal.code, _inside(decision), refusal.saved_in)
+    take_back_that_save(translator.output, frame, dict.fromkeys(refusal.saved_in, _SAVED))
     if read:
         deferred_items.give_back_tested(translator.output, frame, read, decision)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
     _left_to_dynamo(translator, jump, original, frame)
+
+
+_SAVED = (Reason.SIDE_EFFECT, f"an arm may save a tensor that a later branch writes: {FAILS}")
 
 
 def _inside(inner: Decision) -> str:

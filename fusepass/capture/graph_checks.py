@@ -24,9 +24,10 @@ from fusepass.capture.frame_state import Frame, any_frame_of
 from fusepass.capture.masks import empty_selection
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
+from fusepass.capture.mutation.saved_by_arms import written_after_saved
 from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.restarts import take_back
+from fusepass.capture.restarts import take_back, take_back_that_save
 from fusepass.capture.scalars.arm_scalars import lower_numbers
 from fusepass.capture.scalars.deferred_items import reading, settle_items
 from fusepass.capture.unsupported_inputs import leave_unseen
@@ -86,6 +87,7 @@ def _settled(
         lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch),
     )
     take_back(output_graph, frame, _undecided_gradients(frame, gm))
+    take_back_that_save(output_graph, frame, written_after_saved(gm.graph))
     take_back(output_graph, frame, identity_outputs.hidden_grad_escapes(gm.graph))
     lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})

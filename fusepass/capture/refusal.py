@@ -18,12 +18,15 @@ class Refusal(Exception):
     Attributes:
         code: reason code of the report.
         text: one sentence for a person.
+        saved_in: sites of earlier branches whose arms may save what this branch writes. They are
+            kept as well, because the write follows them in any case.
     """
 
-    def __init__(self, code: Reason, text: str) -> None:
+    def __init__(self, code: Reason, text: str, saved_in: tuple[int, ...] = ()) -> None:
         super().__init__(f"{code.value}: {text}")
         self.code = code
         self.text = text
+        self.saved_in = saved_in
 
 
 class ArmRaises(Refusal):

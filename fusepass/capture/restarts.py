@@ -34,6 +34,20 @@ def take_back(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -
             site.speculation.fail_and_restart_analysis(False)
 
 
+def take_back_that_save(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
+    """Give back branches whose arms save what is written later.
+
+    With a graph break in it, a function that was traced as part of its caller is compiled by
+    itself, and nothing there shows the write. So such a branch is on record as one to be kept.
+    """
+    known = log.log_of(frame.compiler).writes_saved
+    for site in frame.sites:
+        number = frame.stands_for.get(site.branch.site, site.branch.site)
+        if number in lost and site.jump[0] is not frame.code:
+            known[site.position] = lost[number][1]
+    take_back(attempt, frame, lost)
+
+
 def keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
     """Tests made together with that of a branch that is kept are in front of a graph break, too."""
     for site in sites:

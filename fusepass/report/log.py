@@ -71,6 +71,8 @@ class CompileLog:
         breaks: graph breaks, as (reason, file, line), in order, each once.
         settled: numbers known to be needed by Python, as (source position, dtype).
         handled: source positions of calls that may fail where the program handles the error.
+        writes_saved: branches that write what arms in front may save for a backward, branches of
+            inlined functions whose arms save it, and why they are kept; by source position.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -78,6 +80,7 @@ class CompileLog:
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
     settled: set[tuple[Any, ...]] = field(default_factory=set)
     handled: set[tuple[Any, ...]] = field(default_factory=set)
+    writes_saved: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
 
 _lock = threading.RLock()

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.capture.mutation.saved_by_arms import sites_that_save
 from fusepass.capture.mutation.shadow_rewriter import Shadowing, equal_sizes
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
@@ -140,9 +141,11 @@ def _root(aliases: list[fx.Node], fake_mode: Any) -> fx.Node:
 
 def _check_earlier_uses(aliases: list[fx.Node], key: int, inside: set[fx.Node]) -> None:
     """What was saved for backward must not be written where eager would not have written it."""
-    for node in dict.fromkeys(n for alias in aliases for n in (alias, *alias.users)):
-        if node not in inside and _keeps(node, key):
-            raise Refusal(Reason.SIDE_EFFECT, _SAVED.format(op_name(node)))
+    uses = dict.fromkeys(n for alias in aliases for n in (alias, *alias.users))
+    keeping = [node for node in uses if node not in inside and _keeps(node, key)]
+    if keeping:
+        text = _SAVED.format(op_name(keeping[0]))
+        raise Refusal(Reason.SIDE_EFFECT, text, sites_that_save(keeping))
 
 
 def _check_own_uses(nodes: list[fx.Node], key: int) -> None:
