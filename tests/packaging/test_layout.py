@@ -12,6 +12,7 @@ import pytest
 
 SOURCE_FOLDERS = ("fusepass", "patterns", "kernels", "examples", "tests", ".ci")
 MOST_LINES = 700
+MOST_FILES = 30
 
 
 Sources = Callable[..., dict[str, str]]
@@ -29,6 +30,20 @@ def test_every_folder_with_code_is_a_listed_package(
 def test_every_package_has_an_init(package_dirs: dict[str, Path]) -> None:
     missing = [name for name, path in package_dirs.items() if not (path / "__init__.py").exists()]
     assert not missing
+
+
+def test_a_folder_has_at_most_thirty_files(package_dirs: dict[str, Path]) -> None:
+    """A room whose files one look takes in."""
+    counts = {name: len(list(path.glob("*.py"))) for name, path in package_dirs.items()}
+    assert {name: count for name, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_the_top_of_the_package_is_the_road_of_a_graph(root: Path) -> None:
+    names = {file.name for file in (root / "fusepass").glob("*.py")}
+    assert names == {
+        *("__init__.py", "__main__.py", "backend.py", "default_rules.py"),
+        *("errors.py", "numerics.py", "options.py"),
+    }
 
 
 @pytest.mark.parametrize("folder", ["patterns", "kernels"])
