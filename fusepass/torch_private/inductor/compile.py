@@ -14,7 +14,7 @@ import torch._inductor
 from torch import fx
 
 from fusepass.torch_private.fx.graphs import cond_operator
-from fusepass.torch_private.inductor import input_checks, onednn, scheduling
+from fusepass.torch_private.inductor import cpp_kernels, input_checks, onednn, scheduling
 from fusepass.torch_private.inductor.freezing import FREEZING
 from fusepass.torch_private.versions import torch_version
 
@@ -79,6 +79,7 @@ def compile_with_inductor(
     """
     input_checks.install()
     scheduling.keep_order_of_writes()
+    cpp_kernels.keep_numbers()
     if patches.get(FREEZING, inductor_config_value(FREEZING)):
         onednn.keep_nan()
     wrapper = torch._TorchCompileInductorWrapper
