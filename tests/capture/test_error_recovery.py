@@ -109,6 +109,7 @@ def test_numbers_go_back_when_the_compiler_fails_on_what_took_their_place(
             raise NotImplementedError("no detach")
         return compile_graph(gm, *args, **kwargs)
 
+    fails.compiler_fn = compile_graph  # type: ignore[attr-defined]
     monkeypatch.setattr(fusepass.backend, "fusepass", fails)
     outcome = side_by_side(number_and_compiler, *signed(1.0, -0.5, 2.0))
     assert [d["treatment"] for d in outcome.decisions] == ["keep"]
