@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fusepass
+from fusepass.torch_private.versions import torch_version
 
 Program = Callable[[Tensor], Any]
 
@@ -69,6 +70,8 @@ def test_run_op_by_op(name: str) -> None:
 
 
 BOOL, BYTES = torch.tensor([True, False]), torch.tensor([[1, 2]], dtype=torch.int8)
+# Torch 2.11 turns the call down while it traces, and the graph breaks there.
+ON_FAKES = "refused_dtype" if torch_version() >= (2, 13) else None
 OTHERS: dict[str, tuple[str | None, Program, Tensor]] = {
     "ceil of bool": ("refused_dtype", torch.ceil, BOOL),
     "decimals of bytes": ("refused_dtype", lambda x: torch.round(x, decimals=1), BYTES),
@@ -81,7 +84,7 @@ OTHERS: dict[str, tuple[str | None, Program, Tensor]] = {
     "layer of halves": (None, lambda x: F.linear(x.half(), x.half()), ROWS),
     "softmax of integers": ("refused_dtype", lambda x: F.softmax(x.long(), -1), ROWS),
     "softmax of integers as floats": (None, lambda x: F.softmax(x, -1, dtype=torch.float32), BYTES),
-    "places of floats": ("refused_dtype", lambda x: F.one_hot(x, 12), ROWS),
+    "places of floats": (ON_FAKES, lambda x: F.one_hot(x, 12), ROWS),
     "places": (None, lambda x: F.one_hot(x.long(), 12), ROWS),
     "negative": ("refused_argument", lambda x: F.smooth_l1_loss(x, -x, beta=-1.0), ROWS),
     "not negative": (None, lambda x: F.smooth_l1_loss(x, -x, beta=0.0), ROWS),
