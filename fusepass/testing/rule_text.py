@@ -153,21 +153,43 @@ def _source(function: FunctionType) -> str:
 
 
 def _lambda(function: FunctionType) -> str:
-    """The text of a lambda: the expression in its file whose body its instructions stand in."""
+    """The text of a lambda: the expression in its file whose body its instructions stand in.
+
+    From Python 3.12 on no instruction of one that gives a constant has a place; then it is the one
+    of its line that gives the same.
+    """
     lines, _ = inspect.findsource(function)
     text = "".join(lines)
-    places = [tuple(n or 0 for n in place) for place in function.__code__.co_positions()]
+    code = function.__code__
+    places = [tuple(n or 0 for n in place) for place in code.co_positions()]
     spans = {((a, column), (b, end)) for a, b, column, end in places if end}
+    found = dict[str, str]()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Lambda):
-            body = node.body
-            start = (body.lineno, body.col_offset)
-            end = (body.end_lineno or 0, body.end_col_offset or 0)
-            if spans and all(start <= a and b <= end for a, b in spans):
-                segment = ast.get_source_segment(text, node)
-                if segment is not None:
-                    return f"({segment})" if "\n" in segment else segment
-    raise _NoText("a lambda")
+        segment = ast.get_source_segment(text, node) if isinstance(node, ast.Lambda) else None
+        if segment is None or not isinstance(node, ast.Lambda):
+            continue
+        body = node.body
+        start = (body.lineno, body.col_offset)
+        end = (body.end_lineno or 0, body.end_col_offset or 0)
+        around = all(start <= a and b <= end for a, b in spans)
+        if around if spans else node.lineno == code.co_firstlineno and _gives_same(node, code):
+            found.setdefault(ast.dump(node), f"({segment})" if "\n" in segment else segment)
+            if spans:
+                break
+    if len(found) != 1:
+        raise _NoText("a lambda")
+    return next(iter(found.values()))
+
+
+def _gives_same(node: ast.Lambda, code: CodeType) -> bool:
+    """Whether a lambda of a file has the code of one that gives a constant."""
+    (alone,) = (
+        one
+        for one in compile(ast.Expression(node), code.co_filename, "eval").co_consts
+        if isinstance(one, CodeType)
+    )
+    both = [(one.co_code, repr(one.co_consts), one.co_varnames) for one in (alone, code)]
+    return both[0] == both[1]
 
 
 def _is_plain_container(value: Any) -> bool:

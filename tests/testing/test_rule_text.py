@@ -56,7 +56,27 @@ def several_lambdas() -> fusepass.Rule:
     # fmt: on
 
 
-@pytest.mark.parametrize("make", [by_helper, several_lambdas])
+def lambdas_of_constants() -> fusepass.Rule:
+    # fmt: off
+    return fusepass.Rule("constants", lambda x: x * 2, lambda x: x + x, (torch.ones(4),),
+        check=(lambda m: True, lambda m: "1", lambda m: None, lambda n: None, lambda m: 1)[2])
+    # fmt: on
+
+
+def test_a_constant_of_several_in_a_line() -> None:
+    assert "check = lambda m: None\n" in rule_text(lambdas_of_constants())
+
+
+def test_constants_that_cannot_be_told_apart() -> None:
+    checks = (lambda m, n=1: None, lambda m, n=2: None)  # fmt: skip
+    rule = fusepass.Rule("alike", lambda x: x * 2, lambda x: x + x, (torch.ones(4),), checks[1])
+    if any(end for *_, end in checks[1].__code__.co_positions()):  # before Python 3.12
+        assert "check = lambda m, n=2: None\n" in rule_text(rule)
+    else:
+        assert "No text is known of a lambda" in rule_text(rule)
+
+
+@pytest.mark.parametrize("make", [by_helper, several_lambdas, lambdas_of_constants])
 def test_functions_compute_the_same(make: object) -> None:
     rule = make()  # type: ignore[operator]
     again = made(rule)
