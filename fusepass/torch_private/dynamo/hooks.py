@@ -23,6 +23,7 @@ from fusepass.torch_private.dynamo.calls import (
     hook_calls,
     hook_questions,
 )
+from fusepass.torch_private.dynamo.comprehensions import hook_comprehensions
 from fusepass.torch_private.dynamo.eager_frames import hook_frames
 from fusepass.torch_private.dynamo.errors.error_hooks import (
     hook_errors,
@@ -180,6 +181,7 @@ def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], N
         lambda: hook_duplicates(handlers.is_ours),
         lambda: hook_tensorified(handlers.is_ours),
         lambda: hook_classes(handlers.is_ours),
+        lambda: hook_comprehensions(handlers.is_ours),
         lambda: hook_frames(handlers.on_frame),
     ]
     of_weights = [lambda: hook_freezing(handlers.is_frozen)]
