@@ -40,4 +40,4 @@ def keep_numbers() -> None:
             return theirs(mask, (lambda: copy.copy(body())) if ours else body, other)
 
         setattr(masked, _MARK, True)
-        CppVecOverrides.masked = staticmethod(masked)  # type: ignore[assignment,method-assign]
+        CppVecOverrides.masked = staticmethod(masked)  # type: ignore[method-assign]
