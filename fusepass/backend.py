@@ -1,4 +1,4 @@
-"""The road a graph takes, one screen.
+"""Compile one graph: capture, rules, hand-off to Inductor, report.
 
 Capture → rewrite → hand-off → rewrite inside Inductor → report. ``torch.compile(model,
 backend="fusepass")`` finds :func:`fusepass` through the package's entry point.

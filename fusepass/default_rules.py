@@ -51,7 +51,7 @@ def region_rules() -> tuple[GraphRule, ...]:
 
 @functools.cache
 def late_rules() -> tuple[GraphRule, ...]:
-    """Those that follow: convolutions, then element-wise calls, also those that rules made.
+    """Those that follow: convolutions, then pointwise calls, also those that rules made.
 
     The last one leaves calls in the graph that only Inductor understands.
     """

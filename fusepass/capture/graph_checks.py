@@ -1,4 +1,4 @@
-"""What is asked once a graph is complete: what follows a branch may forbid it.
+"""Checks of a complete graph: code after a branch may forbid its capture.
 
 Sites that cannot stay are given back to Dynamo, which starts the frame again without them.
 """

@@ -1,4 +1,4 @@
-"""Why a branch stays a graph break, as an exception that unwinds the attempt to capture it."""
+"""Why a branch stays a graph break: an exception that ends the attempt to capture it."""
 
 from __future__ import annotations
 

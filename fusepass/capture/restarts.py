@@ -1,4 +1,4 @@
-"""A captured branch is given back: it could not stay after what the program does later."""
+"""Restart the trace without a captured branch that later code makes illegal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Inputs that are not what they look like while a frame is traced.
+"""Inputs whose fake tensor differs from the real one.
 
-Of a tensor in oneDNN's layout Dynamo's fake tensor is strided: nothing that was decided holds.
+Dynamo's fake tensor of a tensor in oneDNN's layout is strided: no decision made for it holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ATen's element-wise calls, written with the operations of an epilogue."""
+"""ATen's pointwise calls, written with the operations of an epilogue."""
 
 from __future__ import annotations
 

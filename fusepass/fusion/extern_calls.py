@@ -1,4 +1,4 @@
-"""What of an ATen graph Inductor makes as it is: calls of libraries, and of kernels of ours."""
+"""Calls of an ATen graph that Inductor does not fuse: library calls, and our kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Inductor generates a kernel for, and what it calls as it is."""
+"""Which calls Inductor generates a kernel for, and which it calls as they are."""
 
 from __future__ import annotations
 

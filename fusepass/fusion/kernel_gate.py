@@ -1,4 +1,4 @@
-"""Where kernels of ours can run at all, whatever they compute; what a rule says of a choice."""
+"""Where our kernels can run at all, and how a rule reports the choice."""
 
 from __future__ import annotations
 

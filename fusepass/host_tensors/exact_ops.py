@@ -1,4 +1,4 @@
-"""Operations that give the same bits on every device, and why others do not.
+"""Operations that give the same bits on every device.
 
 Three sorts are the same wherever they run, op by op or inside a generated kernel: those that only
 place elements, comparisons and logic, and arithmetic that rounds nothing because it is known which

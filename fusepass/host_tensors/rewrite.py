@@ -1,4 +1,4 @@
-"""Puts into a graph what stands on a device for CPU tensors: calls, or constants uploaded once."""
+"""Replace CPU tensors of a graph by calls on the device, or by constants uploaded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a graph of Inductor's: what is handed out is no memory that is written afterwards.
+"""On Inductor's graph: copy outputs that share memory written afterwards.
 
     s = scatter(x, …); t = scatter(s, …); x.copy_(t); return s   ->   …; return clone(s)
 

@@ -1,4 +1,4 @@
-"""What is done to a graph as a whole that comes to the backend in pieces.
+"""Whole-graph work on a graph that DDP splits before the backend sees it.
 
 A captured branch is nodes of both arms and what selects between them: it is lowered while all of
 them are in one graph. All other rules take the pieces as they come, since a piece is what Inductor

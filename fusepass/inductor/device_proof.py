@@ -1,4 +1,4 @@
-"""Calls of our kernels where nobody has run them: each is tried on the device before it stays.
+"""Try each call of our kernels on a device or torch version they were not tested with.
 
 Around a kernel stands code that Inductor generates, and behind it a compiler; both change from
 release to release of torch. Where ours have been run on a device with the release that is there

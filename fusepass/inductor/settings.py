@@ -1,4 +1,4 @@
-"""Recipes: settings of Inductor for one graph, kept where they were measured faster for it.
+"""Configs: settings of Inductor for one graph, kept where they were measured faster for it.
 
 ``freezing``: with ``options={"frozen": True}``, which is the user's word that weights stay.
 
@@ -30,7 +30,7 @@ from fusepass.torch_private.inductor.freezing import FREEZING
 from fusepass.tune.decide import several_ranks
 
 LAYOUT, SETTING = "conv_layout", "layout_optimization"
-_SMALLEST_GAIN = 1.05  # of the convolutions' time; what is element-wise takes as long both ways
+_SMALLEST_GAIN = 1.05  # of the convolutions' time; pointwise work takes as long both ways
 _ROUNDS, _SECONDS = 3, 2.0
 _MOST_BYTES = 256 << 20  # of one convolution's operands
 

@@ -1,4 +1,4 @@
-"""Recipes tried whole: named settings of Inductor for one graph, timed on its real inputs.
+"""Try configs whole: named settings of Inductor for one graph, timed on its real inputs.
 
 What a setting is worth for a graph cannot be told beforehand: products of a library may beat those
 that Inductor generates once everything around them is fused, and the other way round. Under

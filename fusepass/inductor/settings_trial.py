@@ -141,7 +141,7 @@ class Trial:
         return Samples(rounds)
 
     def _seconds(self, call: Callable[[], Any], count: int) -> float:
-        """Of one of so many calls, until all are done; the CPU never queues."""
+        """Seconds per call, of ``count`` calls, until all are done; the CPU never queues."""
         cuda = self.device.type == "cuda"
         if cuda:
             torch.cuda.synchronize(self.device)

@@ -136,8 +136,8 @@ class Copier:
 def _ahead(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one that a plain copy moves: strided, on the CPU, without a gradient.
 
-    Of others ``to`` knows better what the result is (subclasses, sparse and quantized tensors,
-    gradients, lazily conjugated ones), or there is nothing to copy.
+    Others are left to ``to``, which knows what their result is (subclasses, sparse and quantized
+    tensors, gradients, lazily conjugated ones), or need no copy.
     """
     return (
         type(tensor) is torch.Tensor

@@ -1,4 +1,4 @@
-"""Shorter turns at the interpreter while a thread of ours works for a loop.
+"""Switch the interpreter lock more often while our thread works for a loop.
 
 A thread that wants Python's interpreter asks the one that runs to let go after the *switch
 interval*, 5 ms by default. A loader that decodes gives the interpreter back at every image, and a

@@ -7,8 +7,8 @@ What is promised to the user of the items:
 - The iterator is advanced and let go of by the thread alone, and only as far as ``depth + 1``
   items beyond the last one handed over.
 - The thread ends with the iterator, with :meth:`Lookahead.close`, when the ``Lookahead`` is
-  dropped (``break``, an exception in the loop's body), and at interpreter exit. Whoever ends it
-  waits for it up to :data:`PATIENCE`, so that the loader is at rest when a ``break`` is done.
+  dropped (``break``, an exception in the loop's body), and at interpreter exit. Whatever ends it
+  waits up to :data:`PATIENCE`, so that the loader is at rest when a ``break`` is done.
 - A thread that ends without a word raises in its user; nobody waits for it forever.
 
 The two talk through ``SimpleQueue`` alone: its methods are atomic, so that neither an exception

@@ -1,4 +1,4 @@
-"""Puts back what one call of a program changed, so that looking at it leaves no trace.
+"""Restore what one call of a program changed, after the call was watched.
 
 What can be reached from the callable and its arguments is noted before the call: tensors with
 their gradients, attributes of modules and other objects and of their classes, lists, dicts, sets

@@ -1,4 +1,4 @@
-"""What belongs to a program rather than to a library it uses, told by where its file lies."""
+"""Whether a file belongs to the program or to a library, by its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule's ``check`` can say of a place: not here, or yes, and for this reason."""
+"""A rule's ``check`` returns this: a rejection, or an acceptance with its reason."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _C_FUNCTIONS = (
     *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
     *(types.MemberDescriptorType, types.GetSetDescriptorType),
 )
-# Of a class: what Python and torch make themselves; some of it differs from process to process.
+# Attributes of a class that Python and torch make themselves; some differ between processes.
 _MADE_BY_PYTHON = frozenset(
     (
         *("__dict__", "__weakref__", "__firstlineno__", "_abc_impl", "__dataclass_fields__"),
@@ -149,7 +149,7 @@ class _Reach:
         return repr([(self.text(k), self.text(v)) for k, v in mapping.items()])
 
     def _contents(self, value: Any) -> str:
-        """Of a container or a function in C."""
+        """The contents of a container or a function in C."""
         kind = type(value)
         if isinstance(value, (tuple, list, set, frozenset)):
             texts = [self.text(part) for part in value]

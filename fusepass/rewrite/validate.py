@@ -87,7 +87,7 @@ def _example(rule: Rule) -> tuple[Any, ...]:
 
 
 def _no_tuple(rule: Rule, made: object) -> RuleError:
-    """Of what has no order, is nothing, or would be taken apart."""
+    """The error for an example without order, for None, and for a tensor: it would be unpacked."""
     kind = f"a {type(made).__name__}" if made is not None else "None"
     if isinstance(made, torch.Tensor):
         kind = "a tensor"

@@ -18,8 +18,8 @@ def assert_no_syncs(
 ) -> None:
     """One call of ``fn`` must not make the host wait for the device.
 
-    Of an eager function all waits count; of a callable compiled with fusepass those that remain,
-    of one compiled with another backend those that this leaves. It needs no GPU: without one the
+    In an eager function all waits count; in a callable compiled with fusepass those that remain;
+    in one compiled with another backend those that it leaves. It needs no GPU: without one the
     CPU stands in for it (see :func:`fusepass.syncs`). Arguments, parameters and other state are put
     back.
 

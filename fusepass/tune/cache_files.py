@@ -5,7 +5,7 @@ belongs to somebody else, or that others may write, is used as little as ssh use
 neither read nor written, with one warning. Root may own it; who is root can do anything anyway.
 
 A file is written beside its place, under a lock that ends with its process, and moved there.
-Whoever writes next removes what processes that were killed have left.
+The next process that writes removes what killed processes have left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions about a tensor object, as the program asks them while it is traced."""
+"""A tensor's attribute that traced code reads: a branch that decides its value is kept."""
 
 from __future__ import annotations
 

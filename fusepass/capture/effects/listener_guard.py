@@ -1,4 +1,4 @@
-"""Whether the lines of a frame would still be heard as they were when it was traced.
+"""A guard: loggers and warning filters of a frame are as they were when it was traced.
 
 That decides whether they may wait: a filter may have turned a warning into an exception since, and
 ``sys.stdout`` or a handler may have become code of the program, which looks around. A guard of the

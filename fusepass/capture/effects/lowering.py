@@ -1,4 +1,4 @@
-"""Sinks and lines leave the graph, which hands out what the code around it needs to act for them.
+"""Remove raise and print nodes from a graph; it returns what the code around it needs for them.
 
     sink(bad₁, …); …; sink(bad₂, …)   ->   c₁ = where(bad₁, 1, 0); …; c₂ = where(c₁ ≠ 0, c₁, …)
 

@@ -1,4 +1,4 @@
-"""Tracing what is only there for a message: of an exception, or of a line that is written.
+"""Trace operations that only the text of an exception, print or log call needs.
 
 What such code records is marked, where it must leave the graph; it runs when the message is due.
 """

@@ -1,4 +1,4 @@
-"""Where values are once a compiled graph has run, and what is computed of them for a message."""
+"""Find values among the outputs of a compiled graph, and compute messages from them."""
 
 from __future__ import annotations
 

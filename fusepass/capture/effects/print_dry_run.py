@@ -1,4 +1,4 @@
-"""Whether writing a line can fail, tried at compile time on stand-ins for what is not known yet.
+"""Whether a print can fail: tried at compile time, with stand-ins for unknown values.
 
 A line that fails raises where the program has the call; later it would raise too late. A format
 that does not fit fails with any number, so trying a few tells: zero, one, the largest, NaN.

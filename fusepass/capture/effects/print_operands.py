@@ -1,4 +1,4 @@
-"""The operands of a call that writes a line, traced as a message.
+"""The operands of a print, log or warning call, traced for its text.
 
 From where ``print`` is loaded to its call, what Dynamo would read back or specialise on is kept
 open: ``print(f"{loss.item():.3f}", x[x > 0])`` reads nothing while the graph runs. The call itself

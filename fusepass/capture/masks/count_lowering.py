@@ -28,7 +28,7 @@ _MOST = 2**50  # a mask of so many elements would take a GPU minutes to read
 def mask_behind(node: Any) -> fx.Node | None:
     """What decides how many elements (or places) a call selects; None for other calls.
 
-    Of a call that gives places it may be any tensor: those that are not zero are counted.
+    A call that gives positions may take any tensor: its elements that are not zero are counted.
     """
     if not isinstance(node, fx.Node):
         return None

@@ -1,4 +1,4 @@
-"""Extrema of what a mask selected, which eager refuses where nothing is: ``x[mask].max()``.
+"""``x[mask].max()`` and other extrema: eager refuses them where the selection is empty.
 
 Such a call is traced as if the program had said ``if not mask.any(): raise RuntimeError(…)`` in
 front of it: a sink, whose exception is raised after the graph. Then the extremum can be computed
@@ -93,7 +93,7 @@ def _leave_sink(translator: Any, frame: Frame, name: str, root: fx.Node) -> bool
     held = tensor_value(mask)
     if mask is None or held is None or held.dtype is not torch.bool:
         return False
-    # Of nothing, the extremum would be asked for while the graph runs.
+    # The extremum of a mask without elements would raise while the graph runs.
     if frame.arms or not known_equal(held.numel() > 0, True):
         return False
     if exception_handlers.who_sees(translator, RuntimeError) is not None:

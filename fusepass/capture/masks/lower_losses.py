@@ -1,4 +1,4 @@
-"""Losses of what a mask selected: of all elements, then summed or averaged over those selected.
+"""Losses of ``x[mask]``: computed for all elements, then summed or averaged over the selected ones.
 
 A loss over classes takes its labels from the mask: an element that is not selected gets the label
 that is ignored, so it adds neither to the sum nor to what the mean divides by.
@@ -75,7 +75,7 @@ def _element_by_element(
 ) -> fx.Node | Whole:
     whole = low.whole[given["self"]]
     how = given.pop("reduction", "mean")
-    # Mean of a divergence warns in its own words; a weight of these divides by its own sum.
+    # Mean of a divergence has a warning of its own; a weight of these divides by its own sum.
     weighs = "weight" in given and not name.startswith("binary")
     if (how == "batchmean") != (name == "kl_div" and how not in ("none", "sum")) or weighs:
         raise Kept(Reason.SIZE, f"{name} of what a mask selected, reduced in a way of its own")

@@ -1,4 +1,4 @@
-"""Reductions of what a mask selected, over the elements selected: of all, the others neutral.
+"""Reductions of ``x[mask]``: over all elements, with the others set to the neutral value.
 
 ``x[mask].sum()`` is ``where(mask, x, 0).sum()``; a mean divides by how many are selected, and is
 NaN where none is. Sums are taken in another order than eager's, so their last bits may differ;
@@ -9,7 +9,8 @@ The largest and the smallest of what a mask selected: of all elements, the other
 Where nothing is selected eager raises, and what stands here would be an infinity. So only a call
 is replaced that capture has put the raise in front of (capture/masks/empty_selection.py).
 
-Of zeros of both signs either may be the largest, as in eager on tensors of another size.
+If zeros of both signs are the largest, the result is either one, as in eager on tensors of
+another size.
 
 The gradient is shared by all elements that hold the extremum. An element that is not selected
 holds it too where everything selected is the infinity put in its place; there the mean, which is

@@ -1,4 +1,4 @@
-"""Sizes that only the data know, taken out of a graph: ``x[mask]`` computed for all elements.
+"""Remove data-dependent sizes from a graph: ``x[mask]`` is computed for all elements.
 
 In the order of the program, each selection and each call on one is either computed for all
 elements (lowering_state.py, lower_calls.py), or replaced by what it amounts to: a reduction

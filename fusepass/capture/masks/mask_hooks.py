@@ -1,4 +1,4 @@
-"""Boolean masks that select: let in while a frame is traced, and taken out of its graph again.
+"""Selections by a boolean mask: captured while a frame is traced, then removed from its graph.
 
 ``x[mask]`` has a size that only the data know, for which Dynamo breaks the graph. Here it is traced
 with a symbol for the size. Once the graph is complete, what was selected is computed for all
@@ -206,7 +206,7 @@ def _bound(graph: fx.Graph) -> frozenset[Any]:
 
 
 def _place_of(node: fx.Node) -> Place:
-    """Of a selection that Dynamo let in by itself, as it does with ``fullgraph=True``."""
+    """The place of a selection that Dynamo captured by itself, as with ``fullgraph=True``."""
     file, line = source_of(node)
     return Place((None, 0), (file, line, node.name), file, line)
 

@@ -1,4 +1,4 @@
-"""Which selections the sizes of a node come from, and what is only there to check such sizes."""
+"""Which selections the sizes of a node come from, and which nodes only check such sizes."""
 
 from __future__ import annotations
 

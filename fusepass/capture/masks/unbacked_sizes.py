@@ -1,8 +1,8 @@
-"""Sizes that only the data know, inside an arm: let in while it is traced, and out of it again.
+"""Sizes that depend on data, inside an arm: traced with a symbol, and gone once it is traced.
 
 ``x[mask] += 1`` selects a tensor of unknown size, for which Dynamo breaks the graph. Inside an arm
 it is traced with a symbol for the size, and where it turns out to be an update of the elements
-under the mask, nothing of that size is left. Of anything else the branch is given back.
+under the mask, nothing of that size is left. Otherwise the branch is kept.
 """
 
 from __future__ import annotations

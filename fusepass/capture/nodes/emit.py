@@ -1,4 +1,4 @@
-"""Writes lines: print, log records and warnings as the call in the program would have made them."""
+"""Print, log and warn as the call in the program would have done."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LINE = "fusepass_line"  # meta key on a line node: its Line
 
 
 def always() -> bool:
-    """Of a line that is always written."""
+    """The condition of a line that is always written."""
     return True
 
 

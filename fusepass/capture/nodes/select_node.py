@@ -97,8 +97,8 @@ def sites_around(node: fx.Node, branches: dict[int, Branch]) -> Iterator[int]:
 def without_select(graph: fx.Graph) -> dict[int, Branch]:
     """Branches of a graph that have no select node any more, by site; what arms hold is kept.
 
-    Whoever erases the last select of a branch adds it here: nodes of its arms may live on, and only
-    the branch says which arm of another one it stands in.
+    The code that erases the last select of a branch adds it here: nodes of its arms may
+    live on, and only the branch says which arm of another one it is in.
     """
     known: dict[int, Branch] = getattr(graph, "_fusepass_branches", {})
     graph._fusepass_branches = known  # type: ignore[attr-defined]

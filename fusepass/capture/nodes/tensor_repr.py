@@ -1,4 +1,4 @@
-"""Tensors in texts: what eager's would show besides the contents, on a tensor that has only these.
+"""The text of a tensor as eager prints it, from a tensor with the same contents only.
 
 What a compiled graph hands out has no ``grad_fn`` of eager's, and what was copied to the host has
 lost its device. Torch's own printing asks the tensor for both, so a tensor that answers as eager's

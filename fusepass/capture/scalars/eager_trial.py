@@ -1,4 +1,4 @@
-"""Whether eager takes a number of a kind beside tensors of some dtypes: tried, for it says it best.
+"""Whether eager accepts a kind of number with tensors of some dtypes: found by running eager.
 
 ``x - True`` raises and ``x - torch.tensor(True)`` does not; ``lerp`` of integers names another
 kernel for a tensor than for a number. What raises for the kind of a number, whatever its value, is

@@ -1,4 +1,4 @@
-"""What the program asks for while it is traced can only be told of a number that is known.
+"""Python calls that need the value of a number: the number is read, with a graph break.
 
 Whatever left the number unknown is given back: the branch between whose arms it differs, the mask
 that counts it, or the call that reads it. The frame starts again and breaks there, as Dynamo does.

@@ -305,7 +305,7 @@ def alpha(use: Use) -> None:
         use.narrowed(use.record(FUNCTIONS[use.name], x, use.record(torch.mul, y, factor)))
         return
     if use.name == "sub":
-        # Of an integer zero the negative is zero.
+        # The negative of an integer zero is zero.
         floating = number.kind == "float"
         factor = use.record(torch.neg, factor) if floating else use.record(torch.rsub, factor, 0)
     use.narrowed(use.record(torch.addcmul, x, y, factor))

@@ -81,7 +81,7 @@ class Held:
             self.recorder.grad = grad
 
     def dtype_on(self, device: torch.device) -> torch.dtype:
-        """Of the tensor that holds it there, exactly; it has been asked for with :meth:`on`."""
+        """The exact dtype of the tensor on that device; :meth:`on` was called before."""
         return tensor_value(self._homes[device]).dtype  # type: ignore[union-attr]
 
     def out(self) -> fx.Node:

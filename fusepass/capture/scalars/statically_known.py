@@ -1,4 +1,4 @@
-"""``statically_known_true(n == 3)``: what torch knows of a number, asked in the program.
+"""``statically_known_true(n == 3)`` and its relatives, called by the program on a captured number.
 
 In eager mode the number is there, and the answer is the number's own. So it is here, for a number
 that is not read; where the answer is not known, the number is read.
@@ -62,7 +62,7 @@ def answered(
 
 
 def _of_known(name: str, given: list[Any], call: Callable[[], Any]) -> Any:
-    """Of a truth value that it knows Dynamo gives ``statically_known_false`` as that value."""
+    """The negation of a known truth value: Dynamo's ``statically_known_false`` forgets it."""
     if name == "statically_known_false" and len(given) == 1:
         known, value = constant_of(given[0])
         if known and isinstance(value, bool):

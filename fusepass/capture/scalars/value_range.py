@@ -189,8 +189,8 @@ def _holds(a: Range, number: int) -> bool:
 
 _COUNTING = ("argmax", "argmin", "count_nonzero")
 _SAME_ELEMENTS = frozenset("clone contiguous cpu cuda detach getitem reshape squeeze view".split())
-# Of floats: the largest negative integer is its own absolute value, squares of integers wrap, those
-# of complex numbers may be negative. Not here: rsqrt, which of -0.0 is minus infinity.
+# For floats only: the largest negative integer is its own absolute value, squares of integers wrap,
+# those of complex numbers may be negative. Not here: rsqrt(-0.0) is minus infinity.
 _NEVER_NEGATIVE = frozenset(
     """
     abs exp exp2 linalg_norm linalg_vector_norm norm relu sigmoid softmax sqrt square std var
@@ -205,7 +205,7 @@ _DEPTH = 16  # how many operations are looked through
 def _counted(node: fx.Node, depth: int, holds: Callable[[fx.Node], bool]) -> int | None:
     """The most an integer tensor can hold that has a number of elements, or a position, in it.
 
-    Of a symbolic number of elements it is taken that they do not fill nine petabytes.
+    A symbolic number of elements is assumed to fill less than nine petabytes.
     """
     name, source = op_name(node), node.args[0] if node.args else None
     value = tensor_value(source)

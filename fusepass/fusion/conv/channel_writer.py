@@ -1,4 +1,4 @@
-"""Writes calls into an ATen graph, and what happens to the channels of images as vectors."""
+"""Write calls into an ATen graph that compute a vector per channel."""
 
 from __future__ import annotations
 

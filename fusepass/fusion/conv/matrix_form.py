@@ -1,4 +1,4 @@
-"""A convolution whose images lie channels last, written on trial as a product of matrices.
+"""An NHWC convolution, written as a GEMM for a trial.
 
 Images (B, C, H, W) that lie so are matrices (B * H * W, C), of which both are views. What follows
 the convolution element by element is written in matrix form beside the images, so that what looks

@@ -1,4 +1,4 @@
-"""A rule for convolutions with what follows, put to the question on a trial in matrix form."""
+"""Try the matrix form of a convolution and what follows it; undo it if the rule declines."""
 
 from __future__ import annotations
 

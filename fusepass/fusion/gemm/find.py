@@ -1,6 +1,6 @@
-"""A GEMM, or a gated pair of GEMMs, with the element-wise work around it, found in an ATen graph.
+"""A GEMM, or a gated pair of GEMMs, with the pointwise work around it, found in an ATen graph.
 
-A pair has one ``x``: two GEMMs that meet behind element-wise calls, or two halves of one product.
+A pair has one ``x``: two GEMMs that meet behind pointwise calls, or two halves of one product.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _keeps_columns(view: fx.Node, gemm: fx.Node) -> bool:
 
 
 def _partner(gemm: fx.Node) -> fx.Node | None:
-    """The other product of a gated pair: of the same x, met behind element-wise calls."""
+    """The other product of a gated pair: of the same x, met behind pointwise calls."""
     mine = operands_of(gemm)
     found: list[fx.Node] = []
     seen = {gemm}

@@ -94,7 +94,7 @@ def grown(
         elif any(one in growth.known for one in inputs):
             growth.tainted.add(node)
     if len(growth.steps) == free and not alone and not growth.reduced:
-        raise NoRegion("nothing element-wise follows")
+        raise NoRegion("nothing pointwise follows")
     region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
         raise NoRegion("only one of the products is used")

@@ -59,8 +59,8 @@ def decompose(gm: fx.GraphModule) -> None:
 def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     """The half-precision operands of a product of one row that a node is, before it is rounded.
 
-    Inductor drops the rounding where a cast back to single precision follows. Of what was one
-    product in the program that is nothing; a user's own sum in single precision is kept as it is.
+    Inductor drops the rounding where a cast back to single precision follows. That changes nothing
+    for what was one product in the program; a user's own sum in single precision stays.
     """
     if op_name(total) != "sum" or list(total.args[1:2]) != [[1]] or total.args[2:] or total.kwargs:
         return None

@@ -1,4 +1,4 @@
-"""A GEMM with the element-wise work around it: as it was found, and while it is looked for."""
+"""A GEMM with the pointwise work around it: as it was found, and while it is looked for."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Region:
         outputs: for each of the epilogue's outputs, the nodes that hold it; of one that is reduced,
             the nodes that reduce it.
         nodes: everything the kernel takes the place of, in the order of the graph.
-        pulled: what is computed in the kernel besides: read by element-wise calls only, so that no
+        pulled: what is computed in the kernel besides: read by pointwise calls only, so that no
             other kernel stores it; copies in single precision, whoever reads them; or the scaled x,
             of a region that scales its products.
         scaled: whether it scales its products' rows, first of all, by its first operand.

@@ -264,8 +264,8 @@ def is_monotone(body: Epilogue) -> bool:
     """Whether a function never gives less for more, also in floating point, and NaN for NaN alone.
 
     Then the maximum of what it gives is what it gives for the maximum: each window has a pixel, as
-    padding is at most half of it. Of numbers that it makes equal (0 and -0, say) another one may be
-    taken, which is equal. Sums with a finite number and products with a positive one are monotone
+    padding is at most half of it. Where it makes numbers equal (0 and -0, say) another one of
+    them may be taken. Sums with a finite number and products with a positive one are monotone
     because rounding is.
     """
     previous = "%0"

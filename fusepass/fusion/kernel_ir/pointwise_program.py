@@ -1,4 +1,4 @@
-"""Many independent element-wise computations as one plain value, for one kernel that does them all.
+"""Many independent pointwise computations as one plain value, for one kernel that does them all.
 
 Each is a *member*: an :class:`fusepass.fusion.kernel_ir.epilogue.Epilogue` of no product, its
 *body*, with operands and results of its own. An operand is ``full`` (an element for each of the

@@ -41,7 +41,7 @@ def groups_of(inputs: Sequence[fx.Node]) -> list[list[fx.Node]]:
         together.clear()
 
     for one in inputs:
-        # Of one tensor Inductor computes any number in one kernel, as they are.
+        # Inductor computes any number of inputs that read one tensor in one kernel.
         if computed[one] and all(readers[source] == 1 for source in computed[one]):
             together.append(one)
         else:
@@ -54,7 +54,7 @@ def groups_of(inputs: Sequence[fx.Node]) -> list[list[fx.Node]]:
 def sources_of(node: fx.Node) -> frozenset[fx.Node]:
     """What an input is computed from, if Inductor computes it where it is concatenated only.
 
-    That is by a few element-wise or gathering calls, of tensors in memory or views of them; not of
+    That is by a few pointwise or gathering calls, of tensors in memory or views of them; not of
     a reduction, whose kernel would store the result itself.
 
     Returns:

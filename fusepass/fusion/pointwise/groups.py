@@ -1,8 +1,8 @@
-"""Which element-wise computations of an ATen graph are worth computing together.
+"""Which pointwise computations of an ATen graph are worth computing together.
 
 A member is worth it if Inductor would spend a launch on it, and nothing it could have been fused
 with is left behind: its results are read by calls that Inductor makes as they are, leave the graph
-or are what an input of it is overwritten with, and every element-wise call that reads them is
+or are what an input of it is overwritten with, and every pointwise call that reads them is
 computed by members alone.
 
 Members whose results are read are put together if no one of them is computed from another: those
@@ -160,7 +160,7 @@ def _components(count: int, pairs: Iterable[tuple[int, int]]) -> list[list[int]]
 
 
 def _copies(graph: fx.Graph) -> Copies:
-    """Of results that overwrite inputs, where that is all that the graph writes, at its end."""
+    """Copies of results into inputs, if the graph writes nothing else, and these at its end."""
     made: dict[fx.Node, fx.Node] = {}
     begun, seen = False, set()
     for node in graph.nodes:
@@ -266,7 +266,7 @@ def _alone(
 
 
 def _left_out(graph: fx.Graph, members: Collection[fx.Node]) -> set[fx.Node]:
-    """The element-wise calls that nothing needs any more once members compute their results."""
+    """The pointwise calls that nothing needs any more once members compute their results."""
     gone: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if calls_of(node) is not None and node.users:

@@ -38,7 +38,7 @@ def is_reduction(node: Any) -> bool:
 
 
 def value_of(node: Any) -> Any:
-    """Of a call with several results the first; all results of a reduction have its size."""
+    """A call's value, or the first of several; all results of a reduction have its size."""
     value = node.meta.get("val")
     return value[0] if isinstance(value, (list, tuple)) and value else value
 
@@ -81,7 +81,7 @@ def is_read_beside(node: fx.Node) -> bool:
 
 
 def has_little_to_do(node: fx.Node) -> bool:
-    """Whether what is reduced is one tensor, but for a few cheap element-wise calls."""
+    """Whether what is reduced is one tensor, but for a few cheap pointwise calls."""
     operands = calls = 0
     for one in _computed_as(node.args[0]):
         name = op_name(one)
@@ -125,7 +125,7 @@ def _reductions_before(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _computed_as(node: Any) -> Iterator[fx.Node]:
-    """A node and those of its size that it is computed from, up to what is not element-wise."""
+    """A node and those of its size that it is computed from, up to calls that are not pointwise."""
     whole = count_of(node)
     waiting, seen = [node], {node}
     while waiting:

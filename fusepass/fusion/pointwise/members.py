@@ -1,6 +1,6 @@
-"""Independent element-wise computations of an ATen graph, as members of programs.
+"""Independent pointwise computations of an ATen graph, as members of programs.
 
-A *member* computes results that something else than an element-wise call reads, from what comes
+A *member* computes results that something else than a pointwise call reads, from what comes
 from outside the graph or from calls that Inductor makes as they are. What several members need is
 computed by each.
 """
@@ -122,7 +122,7 @@ def member_of(roots: Sequence[fx.Node]) -> Member:
         return value(made) if isinstance(made, fx.Node) else made
 
     if any(calls_of(root) is None for root in roots):
-        raise NoRegion("not element-wise")
+        raise NoRegion("not pointwise")
     last = [value(root) for root in roots]
     if not all(isinstance(one, tuple) for one in last):
         raise NoRegion("a result is a number")

@@ -1,4 +1,4 @@
-"""A pooling of an ATen graph with what is element-wise on either side of it.
+"""A pooling of an ATen graph with the pointwise work on either side of it.
 
 What comes before is computed from one tensor that is there anyway: an input, or what a library call
 gives. What follows reads nothing but what was pooled. Both are found as far as they go: a shorter
@@ -218,7 +218,7 @@ def _check_lies(source: fx.Node) -> None:
     if value is None or value.dtype not in FLOATS or value.dim() < 3:
         raise NoRegion("it does not read images of floating point")
     if not _contiguous(value):
-        raise NoRegion("its image does not lie plane by plane")
+        raise NoRegion("its image is not NCHW")
 
 
 def _contiguous(value: Tensor) -> bool:
@@ -279,7 +279,7 @@ def _body(source: fx.Node, nodes: Iterable[fx.Node], last: fx.Node) -> Epilogue:
     for node in nodes:
         write = calls_of(node)
         if write is None:
-            raise NoRegion("not element-wise")
+            raise NoRegion("not pointwise")
         names[node] = value(write(emit, node))
     return Epilogue(1, (), tuple(steps), (Output(str(value(last)), "float32"),))
 

@@ -87,7 +87,7 @@ def _bilinear(node: fx.Node, result: torch.Tensor) -> float:
 
 
 def _contraction(node: fx.Node, result: torch.Tensor) -> float:
-    """Of two operands without a common batch: |a| |b| / |result| is the summed size, squared."""
+    """FLOPs of a contraction: |a| |b| / |result| is the summed size, squared, without batches."""
     operands = [v for arg in node.all_input_nodes for v in tensors_of(arg)]
     if not operands or not elements(result):
         return 0.0

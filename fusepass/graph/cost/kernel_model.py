@@ -1,9 +1,9 @@
 """Which kernels a stretch of a graph becomes: a model of how Inductor fuses, coarse and cheap.
 
 - Views are free.
-- Element-wise calls that read one another become one kernel, which reads each operand from memory
+- Pointwise calls that read one another become one kernel, which reads each operand from memory
   once and writes what somebody else needs.
-- A reduction or normalisation joins the element-wise work it reads, and ends that kernel.
+- A reduction or normalisation joins the pointwise work it reads, and ends that kernel.
 - Products of matrices, convolutions, attention, sorts, scans and operators that are not torch's are
   kernels of their own.
 """
@@ -65,8 +65,8 @@ class _Call:
 
     results: list[torch.Tensor]
     operands: list[fx.Node]
-    fuses: bool  # with the element-wise work it reads
-    ends: bool  # whoever reads it is another kernel
+    fuses: bool  # with the pointwise work it reads
+    ends: bool  # each reader is another kernel
     node: fx.Node | None = None
     kernel: list[_Call] = field(default_factory=list)
     stage: int = 0  # kernels on the longest way to it; work of two stages cannot be one kernel

@@ -81,7 +81,7 @@ def estimates(
 
 
 def _seconds(launch: Launch, training: bool) -> float:
-    """The dearer of operations and bytes; a backward takes twice as many of either.
+    """The slower of operations and bytes; a backward takes twice as many of either.
 
     The backward of a product is two products, other backwards are one kernel that reads the
     gradient and what was saved.

@@ -1,4 +1,4 @@
-"""Questions that lead to further questions, answered without recursion and in linear time.
+"""Recursive analyses of a graph, computed without Python recursion and in linear time.
 
 Whether two values are equal may depend on whether a mask is false, and that on whether two other
 values are equal: through a graph of thousands of calls, and back to where it began. Functions that

@@ -84,7 +84,7 @@ def call_of(node: fx.Node) -> Call | None:
             return None
         args, kwargs, flag = given
         inplace = inplace or flag
-    # A further argument speaks of one side: 2 + 3 * x is no x + 3 * 2.
+    # A further argument applies to one side: 2 + 3 * x is no x + 3 * 2.
     turns = op in _TURNED_AROUND and not (op in _COMMUTES_WITH_NUMBER and kwargs)
     if turns and len(args) >= 2 and is_number(args[0]) and is_tensor(args[1]):
         op, args = _TURNED_AROUND[op], (args[1], args[0], *args[2:])

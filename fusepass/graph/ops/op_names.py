@@ -40,7 +40,7 @@ _OPERATOR_METHODS = {
         "lshift rshift"
     ).split()
 }
-# Of an operator with a number in front of a tensor, which the method is called on.
+# Methods that Python calls for an operator with a number in front of a tensor.
 REFLECTED_METHODS = {
     f"__r{name}__": _OPERATOR_NAMES.get(name, name)
     for name in "add sub mul truediv div floordiv mod pow matmul and or xor lshift rshift".split()

@@ -16,7 +16,7 @@ _MOST = 16_000_000  # elements ``quantile`` takes
 
 
 def _vector_norm(node: fx.Node) -> str | None:
-    """Of no element there is no largest or smallest; any other norm is zero."""
+    """No elements have no largest or smallest; any other norm of them is zero."""
     order = argument(node, 1, "p" if op_name(node) == "norm" else "ord", 2)
     return _of_order(node, 2 if order in (None, "fro") else order)
 
@@ -30,7 +30,7 @@ def _of_order(node: fx.Node, order: Any) -> str | None:
 
 
 def _linalg_norm(node: fx.Node) -> str | None:
-    """Of a matrix some norms take its singular values."""
+    """Some norms of a matrix are computed from its singular values."""
     value = tensor_value(argument(node, 0, "input"))
     order, dim = argument(node, 1, "ord"), argument(node, 2, "dim")
     if order in (None, "fro"):

@@ -1,4 +1,4 @@
-"""Whether eager takes operands of some dtypes in a call: tried, for what a trace shows is too much.
+"""Whether eager accepts operands of some dtypes: tried, because tracing accepts more.
 
 Many kernels turn a dtype down only when they run (``topk`` of bool, ``<`` of complex numbers, ``&``
 of floats), and what a trace asks says nothing of it. So the call is made on zeros of the dtypes
@@ -173,7 +173,7 @@ def _succeeds(node: fx.Node, given: Any) -> bool:
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Warnings would speak of the sizes and values of a trial; those torch gives once stay due."""
+    """Warnings would name the sizes and values of a trial; those torch gives once stay due."""
     always = torch.is_warn_always_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

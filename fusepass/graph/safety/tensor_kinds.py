@@ -1,4 +1,4 @@
-"""Calls with tensors that are no ordinary ones: the tables of this folder are not about these.
+"""Calls with tensor subclasses and other special tensors, which the safety tables do not cover.
 
 What ``x * 2`` does with a subclass is for the subclass to say: it may fail, print, or return what
 is no tensor, and it sees which call is made. Sparse, nested and quantized tensors have few of the

@@ -16,7 +16,7 @@ import torch
 from fusepass.graph.ops.normal_call import spelled
 
 _LAST = (-1,)
-_WITHOUT_A_TAG = frozenset({"floor_divide", "rfloor_divide"})  # element-wise, ATen does not say so
+_WITHOUT_A_TAG = frozenset({"floor_divide", "rfloor_divide"})  # pointwise, ATen does not say so
 _OVER_LAST = frozenset("softmax log_softmax _softmax _log_softmax".split())
 _REDUCTIONS = frozenset("sum mean amax amin logsumexp var std all any prod".split())
 

@@ -2,8 +2,8 @@
 
 Calls that hand on the very value they got (``contiguous`` of something contiguous, a transposition
 undone by the next) are passed over, as long as what they got is not written meanwhile. A call in
-place on memory made in this graph is the value it leaves behind, for whoever reads that memory
-afterwards, unless the plain operation has another dtype.
+place on memory made in this graph is the value it leaves behind, for later readers of that
+memory, unless the plain operation has another dtype.
 
 Terms are made on demand and once per node, so that equal terms are the same object.
 """

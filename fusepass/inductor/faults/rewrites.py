@@ -200,7 +200,7 @@ def _hyperbolic(writer: _Writer) -> fx.Node:
 
 
 def _acosh(writer: _Writer) -> fx.Node:
-    """Of large numbers ``log(2x)``, without the square that overflows."""
+    """For large numbers ``log(2x)``, without the square that overflows."""
     call = writer.call
     x = writer.widened(writer.node.args[0])
     large = call(_aten.add.Tensor, call(_aten.log.default, x), math.log(2))

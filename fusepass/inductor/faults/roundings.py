@@ -2,7 +2,7 @@
 
 Generated code computes halves in single precision and rounds what it stores, so that
 ``x.half().float()`` is ``x`` there, and ``(x.half() * y).float()`` neither rounds nor overflows.
-Where a cast of the program's own begins a chain of element-wise calls and another one ends it, or
+Where a cast of the program's own begins a chain of pointwise calls and another one ends it, or
 the result of the first is promoted at once, each call of the chain is made by its own kernel.
 Casts of autocast, and those that a kernel's formula makes, are no casts of the program's: there
 Inductor's result is the closer one, and rounding it would keep kernels apart.

@@ -86,7 +86,7 @@ def _check_probabilities(node: fx.Node) -> bool:
 
 
 def _check_chances(node: fx.Node) -> bool:
-    """Of ``bernoulli``, which eager draws in float64 or as the tensor of chances has it."""
+    """Check ``bernoulli``: eager draws in float64, or in the dtype of the tensor of chances."""
     of_chances = op_name(node) == "bernoulli" and argument(node, 1, "p") is None
     chances = argument(node, 0, "input") if of_chances else argument(node, 1, "p")
     return _look_at(node, chances, (0, 1), False, _CHANCES)

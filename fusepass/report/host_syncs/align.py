@@ -1,4 +1,4 @@
-"""Gives what was watched the times of a call that was not: watching slows the host down.
+"""Correct the times of a watched call by those of an unwatched one: watching slows the host.
 
 Both traces hold the same waits in the same order, as long as the program does the same twice.
 """

@@ -1,4 +1,4 @@
-"""What stands between a match and a place where the rule may act: every reason to turn it down.
+"""Every reason to reject a match before its rule may act on it.
 
 In order: what its parameters are, whether its calls can be taken out, the options, what the rule's
 own ``check`` says, and whether the replacement, run on fake tensors, fits.

@@ -1,4 +1,4 @@
-"""Whether a recorded replacement fits: what it returns is, in all but value, what it stands for."""
+"""Whether a replacement returns what the match returned: dtype, shape, strides, aliases."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _shared(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject |
 def _overwritten(one: fx.Node, other: fx.Node) -> bool:
     """Whether the later of two values is made in place, of the earlier one's memory.
 
-    Whoever reads the earlier one does so before that: legality refuses a view that is read later.
+    Readers of the earlier one read it before that: legality refuses a view that is read later.
     """
     call = call_of(max(one, other))
     return call is not None and call.inplace

@@ -92,7 +92,7 @@ def search(
 def _find_misses(
     within: Search, by_name: dict[str, list[Pattern]], found: Found, built_in: frozenset[str]
 ) -> None:
-    """Of a rule of the user the best miss; of ours the best one at each call that looks like it."""
+    """Keep the best miss of each user's rule, and that of a built-in one at each similar call."""
     matched = {rule.name for rule, _, _ in found.rejected}
     patterns = dict.fromkeys(p for listed in by_name.values() for p in listed)
     for core, pattern, miss in near_miss.climb(within.terms, list(patterns)):

@@ -1,9 +1,9 @@
-"""What the variables of a match are, held against what the pattern's example says of them.
+"""Check what a match binds to each variable against the pattern's example.
 
 Sizes that are one size in the pattern must be one size in the graph, dtypes that are one dtype one
 dtype, and every tensor as many dimensions as in the example. Otherwise a bias that is broadcast
 along another dimension would pass for the bias of the rule, and no check of the result's shape
-would see it. Of a computation that treats rows apart, leading dimensions may be more than one.
+would see it. A computation that treats each row alone may have several leading dimensions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether the calls of a match may be taken out of their graph, and what must then be redirected.
 
-The replacement runs at one place. It reads its operands there, and hands its results to whoever
-read the outputs of the match. So nobody else may read what is inside, nothing may write in
-between what is read, and no operand may need a result.
+The replacement runs at one place. It reads its operands there, and its results go to the
+readers of the match's outputs. So nothing else may read a value inside the match, nothing may write
+an operand in between, and no operand may need a result.
 """
 
 from __future__ import annotations

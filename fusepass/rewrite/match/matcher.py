@@ -1,7 +1,7 @@
 """Finding a pattern in a graph: backtracking over commuted operands, with a reason for each miss.
 
 The pattern is a DAG, so a part of it that is read twice must be one and the same value in the
-graph. Of every attempt that fails, the one that got furthest is kept for the report.
+graph. The failed attempt that matched most is kept for the report.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Attempt:
             return
         names = list(mine)
         orders = [names]
-        # A further argument speaks of one side, as alpha does of other. One that the call leaves
+        # A further argument applies to one side, as alpha does of other. One that the call leaves
         # at its default does not: adding one times a tensor is adding it.
         if wanted.op in COMMUTATIVE and {n for n, _ in found.args} == {"self", "other"}:
             rest = [n for n in names if n not in ("self", "other")]

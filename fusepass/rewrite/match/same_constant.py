@@ -1,4 +1,4 @@
-"""Arguments that are no tensors: whether what a call has is what the pattern wants.
+"""Whether an argument that is no tensor is the one that the pattern wants.
 
 For the report: in which arguments a call differs from the operation that the pattern has.
 """

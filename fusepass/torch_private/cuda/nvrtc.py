@@ -86,7 +86,7 @@ def _library() -> Any:
 
 
 def _said(library: Any, program: ctypes.c_void_p) -> str:
-    """The compiler's own words, if there are any."""
+    """The compiler's log, if there is one."""
     size = ctypes.c_size_t()
     if program.value is None or library.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
         return ""

@@ -1,7 +1,7 @@
 """``torch._check`` and its kin, which raise like an ``if``. Run on torch 2.11 to 2.15.
 
-Dynamo hands them to the graph as assertions about symbols. Of a number that nobody has read there
-is nothing to assert, so those are traced as the test and the raise that they consist of.
+Dynamo hands them to the graph as assertions about symbols. A number that was not read
+has no symbol to assert about, so its check is traced as the test and the raise it consists of.
 """
 
 from __future__ import annotations

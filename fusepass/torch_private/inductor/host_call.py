@@ -30,8 +30,8 @@ class HostCall:
         module: where ``maker`` is found, by name.
         maker: name of a function; called once, before the first call of the generated code, it
             gives the function that is called with ``numbers``, the operator's tensors and the
-            outputs that are not ``returned``; it gives those that are, in a list. Of a tensor that
-            is a view from the beginning of another, the other is given: nothing but its address
+            outputs that are not ``returned``; it gives those that are, in a list. A tensor that
+            is a view from the beginning of another is passed as that other: only its address
             counts.
         arguments: of ``maker``; ``eval(repr(arguments))`` has to give them again.
         outputs: dtype, shape and strides of each.
@@ -195,7 +195,7 @@ _CLASSES: list[type] = []
 
 
 def _kernel_class() -> type:
-    """Of the nodes of Inductor's graph that are such calls; made once Inductor is there."""
+    """The class of Inductor's nodes for such calls; made once Inductor is there."""
     if _CLASSES:
         return _CLASSES[0]
     from torch._inductor import ir

@@ -28,9 +28,10 @@ _CYCLES_TO_QUEUE = 1_500_000  # of a waiting kernel; the host queues all launche
 
 
 # What a graph break costs the host besides reading the value back: leaving one compiled graph,
-# finding and checking the code that resumes, entering the next. On the host of an H200, with torch
-# 2.11: 22 µs in a function of three lines, 40 to 46 µs in layers of modules, 80 and more where they
-# train; on a desktop CPU with torch 2.13 9 to 48 µs. Not measured, because that takes a compile.
+# finding and checking the code that resumes, entering the next. On the host of an H200 that
+# took 22 µs in a function of three lines, 40 to 46 µs in layers of modules, 80 and more in
+# training (torch 2.11). A desktop CPU took 9 to 48 µs (torch 2.13). Not measured here, because
+# that takes a compile.
 RESUME = 40e-6
 
 

@@ -104,7 +104,7 @@ class Problem:
 
     @property
     def bytes_needed(self) -> int:
-        """Of inputs and results."""
+        """Bytes of inputs and results."""
         return (sum(self._extents) + 4 * self.m * self.n) * self.dtype.itemsize
 
     @property

@@ -84,7 +84,7 @@ class ConvProblem(Problem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the inputs, in two orders while they are drawn, and the results."""
+        """Bytes of the inputs, in two orders while they are drawn, and of the results."""
         counts = 2 * math.prod(self.images) + 2 * math.prod(self.kernel)
         return self.dtype.itemsize * (counts + 5 * math.prod(self.result))
 
@@ -116,7 +116,7 @@ class ConvRegionProblem(ConvProblem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the inputs (in fp32 while they are drawn) and the results."""
+        """Bytes of the inputs (in fp32 while they are drawn) and of the results."""
         full = sum(one.kind == "full" for one in self.epilogue.operands)
         results = 4 * math.prod(self.result) * (2 * full + len(self.epilogue.outputs))
         return super().bytes_needed + results

@@ -23,7 +23,7 @@ _FEWEST = 64  # up to these no kernel for many rows is timed
 
 
 def _rows(m: int) -> int:
-    """Of a class: rounded up to a power of two or to 96, as the rows of kernels that stream are."""
+    """Rows of a class: rounded up to a power of two, or to 96 for the kernels that stream."""
     return 96 if 64 < m <= 96 else rounded(m)
 
 
@@ -131,7 +131,7 @@ class RegionProblem(Problem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the inputs (in fp32 while they are drawn) and the results."""
+        """Bytes of the inputs (in fp32 while they are drawn) and of the results."""
         products = self.epilogue.products
         full = sum(one.kind == "full" for one in self.epilogue.operands)
         results = products + full + len(self.epilogue.outputs)

@@ -81,11 +81,11 @@ class NormedProblem(Problem):
 
     @property
     def _vectors(self) -> tuple[torch.dtype, ...]:
-        """Of the norm."""
+        """Dtypes of the norm's gain and shift."""
         return (self.gain,) if self.shift is None else (self.gain, self.shift)
 
     @property
     def bytes_needed(self) -> int:
-        """Of the inputs (in fp32 while they are drawn) and the results."""
+        """Bytes of the inputs (in fp32 while they are drawn) and of the results."""
         most = max(len(one.outputs) + len(one.operands) for one in self.epilogues)
         return 6 * (self.n * self.weight_strides[1] + 3 * self.k + most * self.m * self.n)

@@ -1,4 +1,4 @@
-"""A pooling with what is element-wise on either side as the tuner sees it, and a random image.
+"""A pooling with what is pointwise on either side as the tuner sees it, and a random image.
 
 Many tensors that are computed and concatenated, as the tuner sees it, and random ones.
 """
@@ -57,7 +57,7 @@ class PoolProblem(Problem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the image and the results."""
+        """Bytes of the image and the results."""
         return 4 * self.m * (math.prod(self.shape.image) + 2 * math.prod(self.shape.result))
 
 
@@ -84,5 +84,5 @@ class CatProblem(Problem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the tensors and the result."""
+        """Bytes of the tensors and the result."""
         return 2 * self.m * max(self.n, self.k) * self.dtype.itemsize

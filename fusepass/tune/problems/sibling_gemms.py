@@ -74,7 +74,7 @@ class SiblingProblem(Problem):
 
     @property
     def bytes_needed(self) -> int:
-        """Of the inputs (in fp32 while they are drawn) and the results."""
+        """Bytes of the inputs (in fp32 while they are drawn) and of the results."""
         read = self.m * self.x_strides[0] + self.n * self.weight_strides[1]
         most = max(len(one.outputs) + len(one.operands) for one in self.epilogues)
         return 6 * (read + most * self.m * self.n)

@@ -79,7 +79,7 @@ def test_a_product_and_a_bias_that_are_scaled(alpha: float, beta: float) -> None
 
 
 def test_a_scaled_product_alone_is_no_region() -> None:
-    with pytest.raises(NoRegion, match="nothing element-wise"):
+    with pytest.raises(NoRegion, match="nothing pointwise"):
         region_of(lambda x, w, v: torch.addmm(v[0], x, w, alpha=0.5, beta=2), pairs=False)
 
 
@@ -151,7 +151,7 @@ def test_copies_in_single_precision_are_not_made(shape: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_copies_that_round_are_made(dtype: torch.dtype) -> None:
-    """Of other half precision than the product's, too: its kernels read one kind of them."""
+    """Copies of another half precision than the product's, too: its kernels read only one."""
     given = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16(), torch.randn(N).to(dtype)
     graph = make_fx(widened, select_decomp_table(), tracing_mode="fake")(*given).graph
     region = region_at(next(filter(is_gemm, graph.nodes)), pairs=False)

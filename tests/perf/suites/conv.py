@@ -25,7 +25,7 @@ _WIDENED = 4  # how many times as many channels leave a block of three convoluti
 
 
 class Block(nn.Module):
-    """A residual block: two convolutions of 3 x 3, or one between two of single pixels."""
+    """A residual block: two 3×3 convolutions, or one between two 1×1 convolutions."""
 
     def __init__(self, inputs: int, width: int, stride: int, *, deep: bool) -> None:
         super().__init__()
