@@ -16,7 +16,7 @@ from fusepass.kernels.codegen.special_functions import finest, special_functions
 
 
 def element_parameters(epilogue: Epilogue) -> str:
-    """Of the function: products, what is read beside them, and, to be filled, the outputs."""
+    """Parameters of the function: products, what else is read, and the outputs to be filled."""
     first = epilogue.products
     products = [f"float v{i}" for i in range(first)]
     read = [f"{number_type(one)} v{i}" for i, one in enumerate(epilogue.operands, first)]

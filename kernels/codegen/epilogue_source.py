@@ -104,7 +104,7 @@ def interpreted() -> bool:
 
 
 def parameters(epilogue: Epilogue) -> Iterator[str]:
-    """Of a kernel, for its epilogue's operands and outputs."""
+    """Parameters of a kernel for its epilogue's operands and outputs."""
     for i, operand in enumerate(epilogue.operands):
         yield f"p{i}"
         if operand.kind == "full":
@@ -219,7 +219,7 @@ def _slope_of_tanh(epilogue: Epilogue, step: Step) -> str | None:
         return None
     scaled = _scaled(epilogue, inner.args[0], 2 * math.log2(math.e))
     half = f"_logistic({scaled})"
-    # Of single precision, 1 - half is 0 as soon as half rounds to 1: what is left lies below.
+    # In single precision 1 - half is 0 once half rounds to 1; the exact rest is not.
     rest = f"_logistic(-({scaled}))" if finest((epilogue,)) == "float32" else f"(1.0 - {half})"
     return f"4.0 * {half} * {rest}"
 
@@ -239,8 +239,8 @@ def _scaled(epilogue: Epilogue, arg: Argument, scale: float) -> str:
 def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str, dict[int, float]]:
     """A value as a polynomial of another one: its name and coefficients by power.
 
-    Of what is computed otherwise than by adding, and by multiplying to a power of at most 3, it is
-    the value itself.
+    A value that other operations than sums and products compute, or whose power would exceed 3, is
+    itself the variable.
     """
     if not isinstance(arg, str):
         return "", {0: float(arg)}

@@ -1,4 +1,4 @@
-"""A kernel in Triton whose text, as Inductor copies it into its generated code, has more behind it.
+"""A Triton kernel with further code after its text, which Inductor copies into generated code.
 
 Inductor writes the text of a user's kernel, and of the functions it calls, and makes a launcher of
 it. What stands behind the text runs next, and may have the launcher do something else.

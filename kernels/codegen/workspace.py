@@ -42,7 +42,7 @@ _lock = threading.RLock()
 
 
 class KeptMemory(threading.local):
-    """Of one place in compiled code: by stream, in each thread anew.
+    """Memory kept for one place in compiled code: by stream, in each thread anew.
 
     Args:
         kinds: of the results.

@@ -1,4 +1,4 @@
-"""A depthwise convolution with everything element-wise around its result as one operation.
+"""A depthwise convolution with the pointwise work around its result as one operation.
 
     ``fusepass::depthwise(x, weight, operands, epilogue, stride, padding, dilation, patch)``
 

@@ -1,4 +1,4 @@
-"""Launches of the kernel for depthwise convolutions; calls are to be quick for the host."""
+"""Launch the kernel for depthwise convolutions with little host overhead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA C++ of a depthwise convolution with an epilogue; images lie channels last.
+"""CUDA C++ of an NHWC depthwise convolution with an epilogue.
 
 A thread computes a patch of a few pixels, for a few neighbouring channels: each number that it
 reads of the image is used by all pixels of the patch it belongs to, from registers. The threads of

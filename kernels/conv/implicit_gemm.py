@@ -1,4 +1,4 @@
-"""A convolution with everything element-wise around its result as one operation.
+"""A convolution with the pointwise work around its result as one operation.
 
     ``fusepass::conv_region(x, weights, operands, epilogue, tile)``
 

@@ -1,4 +1,4 @@
-"""The Triton text of a convolution with an epilogue; images and weights lie channels last.
+"""The Triton text of an NHWC convolution with an epilogue.
 
 A product of matrices that is never laid out as one (implicit GEMM): a row of the first is what a
 pixel of the result reads of the image, tap by tap, found by its address; pixels outside are zeros.

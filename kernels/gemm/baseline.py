@@ -25,7 +25,7 @@ def unfused(
 ) -> list[Tensor]:
     """The outputs of a region, by its GEMMs and one kernel for all that is behind them.
 
-    Of a sum with one product Inductor makes an ``addmm``; what is only reduced it reads again.
+    Inductor makes a sum with one product an ``addmm``; it reads again what is only reduced.
 
     Args:
         x: (M, K), or batches of that.

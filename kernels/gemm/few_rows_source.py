@@ -74,8 +74,8 @@ LINES = {"rows": _ROWS, "row": _ROW}
 """How a weight is loaded and multiplied, in the loop over K; ``{0}`` is its number."""
 
 # What a norm of one row adds: its gain is multiplied where x is read, and its scale, which is known
-# behind the last of x, to the products. Of more rows x would have to go back to shared memory for
-# the tensor cores: on an H200 0.4 to 1.03 of the speed with a kernel for the norm.
+# behind the last of x, to the products. With more rows x would have to go back to shared memory
+# for the tensor cores: on an H200 0.4 to 1.03 of the speed with a kernel for the norm.
 _GAIN = """\
         gain = tl.load(gain_ptr + start + k, mask=k < K - start, other=0.0).to(tl.float32)
         x = x.to(tl.float32)"""
@@ -88,7 +88,7 @@ _NORM = {
         x *= ({{gain}})[None, :]""",
     "$norm_ends": "    scale = tl.rsqrt(tl.sum(squares, 1) / K + {eps})[:, None]",
 }
-# Of a centred one mean and scale come first, from all of x at once, and so without cancellation:
+# A centred norm computes mean and scale first, from all of x at once, and so without cancellation:
 # sums of x times gain, gain and shift beside the products took 1.03 to 1.26 times as long.
 _CENTRED = {
     "$gain ": "gain_ptr, {shift_ptr}WHOLE: tl.constexpr, ",

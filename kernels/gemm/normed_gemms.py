@@ -1,4 +1,4 @@
-"""Products of one normalised row, each with what is element-wise behind it, in one launch.
+"""Products of one normalised row, each with the pointwise work after it, in one launch.
 
     ``fusepass::normed_gemms(x, weights, operands, text, tile) -> outputs``
 
@@ -161,7 +161,7 @@ def in_cuda(
 
 
 def _tile_of(epilogues: Sequence[Epilogue], name: str) -> Tile | None:
-    """Of that name."""
+    """The tile of that name."""
     found = ring_of(epilogues[0])
     return found if found is not None and found.name == name else _NAMED.get(name)
 

@@ -1,4 +1,4 @@
-"""A GEMM, or a gated pair of GEMMs, with everything element-wise around its result in one kernel.
+"""A GEMM, or a gated pair of GEMMs, with the pointwise work around its result in one kernel.
 
     ``fusepass::gemm_region(x, weights, operands, epilogue, tile) -> outputs``
 
@@ -330,7 +330,7 @@ OPERATOR = torch.ops.fusepass.gemm_region.default
 def _shapes(
     x: Tensor, weights: Sequence[Tensor], epilogue: Epilogue, tile: Tile | None
 ) -> list[tuple[Any, Any]]:
-    """Of the outputs with a tile; without one, of what is reduced at once."""
+    """Shapes of the outputs with a tile; without one, of what is reduced at once."""
     m, n = math.prod(x.shape[:-1]), weights[0].shape[-1]
     if tile is not None:
         return [tile.shape_of(output, len(weights), m, n) for output in epilogue.outputs]

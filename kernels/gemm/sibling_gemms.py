@@ -1,4 +1,4 @@
-"""Several GEMMs of one operand, each with what is element-wise behind it, in one launch.
+"""Several GEMMs of one operand, each with the pointwise work after it, in one launch.
 
     ``fusepass::sibling_gemms(x, weights, operands, epilogues, tile) -> outputs``
 
@@ -85,8 +85,8 @@ def _rows(m: int, n: int, k: int, warps: int, stages: int) -> Tile:
 
 
 # By the most rows of x that they are for; the fastest on an H200 first, but TIMED of different use.
-# Of one row those that are together within 2 % of the best of 56 on an H100 and an H200, for five
-# models.
+# For one row: those that together come within 2 % of the best of 56 tiles, for five models, on an
+# H100 and an H200.
 _TILES: dict[float, tuple[Tile, ...]] = {
     1: (
         Tile(1, 4, 512, 4, 1, form="row"),
@@ -117,7 +117,7 @@ _IN_TF32 = {
     most: tuple(replace(tile, k=tile.k // 2, itemsize=4) for tile in some)
     for most, some in _TILES.items()
 }
-"""Of as many bytes; not measured."""
+"""Tiles of as many bytes; not measured."""
 _NAMED = {
     tile.name: tile for tiles in (_TILES, _IN_TF32) for some in tiles.values() for tile in some
 }

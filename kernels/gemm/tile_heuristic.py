@@ -34,21 +34,20 @@ def likely(
     *,
     matrices: bool = False,
 ) -> list[str]:
-    """The tiles of those that should be best for a product, at most two; of one row four.
+    """The tiles that should be best for a product, at most two; four for one row.
 
-    Of few rows the smallest that hold all, on Hopper one that streams and one other. Of one row the
-    kernel for one row, and plain loads: of one product two tiles of those, and a stream if it is
-    large (with one for ``down`` an MLP on an H200 took up to 0.5 % less), of a pair one. The best
-    of about 70 is then at most 7 % faster (on average 1), of pairs as fast, for 20 layers on an
-    H100 and an H200 (``tests/perf/one_row_tiles.py``).
+    Few rows take the smallest tiles that hold all; on Hopper one that streams and one other. One
+    row takes the kernel for one row, and plain loads: two tiles of those for one product, and a
+    stream if it is large; one for a pair. The best of about 70 tiles is then at most 7 % faster for
+    one product, and no faster for pairs (``tests/perf/one_row_tiles.py``, 20 layers, two cards).
 
-    Of many the one whose epilogues run behind other products, if there are enough; else the largest
-    of which there are enough to go round; on Hopper one in Gluon and one in CUDA C++, where both
-    take it: on an H200 Gluon's ping-pong is 1 % faster than that in CUDA C++ with GELU (erf) where
-    K is 768, elsewhere up to 2 %, and with other functions up to 6 % slower. Compiling a kernel
+    Many rows take the tile whose epilogues run behind other products, if there are enough tiles;
+    else the largest that gives each multiprocessor one. On Hopper that is one in Gluon and one in
+    CUDA C++, where both take it: on an H200 Gluon's ping-pong is up to 2 % faster with GELU
+    (erf) and up to 6 % slower with other functions. Compiling a kernel
     takes longer than timing it. Where rows begin anywhere in a line of L2, so that pieces of 128
-    bytes lie in two of them, the one in CUDA C++ is the tile that loads least: 2048 x 520 -> 2 *
-    4096 took 41 us by 128 x 256, 51 by ping-pong.
+    bytes lie in two of them, the one in CUDA C++ is the tile that loads least: there a tile
+    of 128 x 256 took 0.8 of the time of ping-pong.
 
     Args:
         named: the tiles that take it, by name.
@@ -94,7 +93,7 @@ def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
 
 
 def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: int) -> list[str]:
-    """Of tiles that stream, the smallest for which a multiprocessor loads least.
+    """The smallest tile that streams for which a multiprocessor loads least.
 
     What blocks add up for each other takes about as long as loading so much more.
     """
@@ -118,7 +117,7 @@ _LINE = 64  # numbers of a half type in a line of L2
 def _fewest_loads(
     some: Mapping[str, Tile], products: int, m: int, n: int, processors: int, *, hidden: bool
 ) -> list[str]:
-    """Of tiles in CUDA C++ the one for which a multiprocessor loads least, which takes the time.
+    """The tile in CUDA C++ for which a multiprocessor loads least: loads take the time.
 
     If there are enough, and loads are not what counts, the one whose epilogues are ``hidden``: they
     run behind other products.

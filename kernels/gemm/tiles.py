@@ -104,7 +104,7 @@ class Tile:
 
     @property
     def groups(self) -> int:
-        """Of warps that multiply, where others load; else 0."""
+        """Groups of warps that multiply, where others load; else 0."""
         return GROUPS.get(self.form, 0)
 
     @property
@@ -157,7 +157,7 @@ class Tile:
         return self.m * (self.n // 2 if halved else self.n) * each + 256
 
     def shape_of(self, output: Output, products: int, m: Any, n: Any) -> tuple[Any, Any]:
-        """Of what a kernel stores for an output: of one that is reduced, partial results."""
+        """Shape of what a kernel stores for an output: partial results if it is reduced."""
         if not output.over:
             return m, n
         tiles_m = (m + self.m - 1) // self.m
@@ -304,7 +304,7 @@ def ring_of(epilogue: Epilogue, memory: int = 1 << 30) -> Tile | None:
 def _streams(products: int) -> tuple[Tile, ...]:
     """With as many steps of 128 of K in flight as there is room for; more than eight gain nothing.
 
-    Of wider tiles fewer bytes of x are read, of narrower ones there may be just enough to go round.
+    Wider tiles read fewer bytes of x; narrower ones may be just enough for all multiprocessors.
     """
     made, alone = [], Epilogue(products, (), (), ())
     for rows, columns, blocks in itertools.product(_STREAM_ROWS, (64, 56, 48, 32), (1, 2, 4)):
@@ -357,14 +357,14 @@ def on_hopper(device: torch.device) -> bool:
 
 
 def most_few_rows(x: Tensor) -> int:
-    """Rows of a matrix up to which there are kernels for few rows; weights may lie elsewise."""
+    """Rows of a matrix up to which there are kernels for few rows; weights may have any layout."""
     half = x.dtype in (torch.float16, torch.bfloat16)
     return STREAMED_ROWS if half and is_hopper(x.device) else FEW_ROWS
 
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """Of a device; 1 where there are none."""
+    """Multiprocessors of a device; 1 where there are none."""
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,4 +1,4 @@
-"""Many independent element-wise computations as one operation, and one launch.
+"""Many independent pointwise computations as one operation, and one launch.
 
     ``fusepass::horizontal(operands, program) -> results``
     ``fusepass::horizontal_into(results, operands, program)``

@@ -1,4 +1,4 @@
-"""Launches of the kernel for many independent element-wise members.
+"""Launches of the kernel for many independent pointwise members.
 
 Calls are to be quick for the host, which has hundreds of addresses to give: what a program and the
 shapes of its operands say is read off once, and a table whose addresses are those of the call

@@ -1,4 +1,4 @@
-"""CUDA C++ of a kernel that computes many independent element-wise members at once.
+"""CUDA C++ of a kernel that computes many independent pointwise members at once.
 
 All that it has to know of its members, their addresses included, comes by value as its one
 parameter, so nothing is copied to the device beforehand and CUDA graphs hold it as it is. A block
@@ -154,7 +154,7 @@ def _rounds_at_once(body: Epilogue, rounds: int) -> int:
 
 
 def _steps(body: Epilogue, *, varies: bool) -> Iterator[str]:
-    """Of eight elements: first what is the same for all of them, then what each has for itself.
+    """Steps for eight elements: first those all of them share, then those of each element.
 
     Args:
         body: whose.

@@ -1,4 +1,4 @@
-"""Max- or average-pooling with what is element-wise on either side of it as one operation.
+"""Max- or average-pooling with the pointwise work on either side of it as one operation.
 
     ``fusepass::pool(x, before, behind, largest, kernel, stride, padding, divisor, dtype, patch)``
 

@@ -1,4 +1,4 @@
-"""Launches of the kernel for pooling; calls are to be quick for the host."""
+"""Launch the kernel for pooling with little host overhead."""
 
 from __future__ import annotations
 

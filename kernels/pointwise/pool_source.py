@@ -1,4 +1,4 @@
-"""CUDA C++ of max- and average-pooling with what is element-wise on either side of it, by planes.
+"""CUDA C++ of NCHW max- and average-pooling with the pointwise work on either side of it.
 
 A thread computes a patch of a few pixels and reads the rows of the image below it once, in vectors.
 Arithmetic is in fp32. Pixels outside the image are no part of a maximum; in an average they are

@@ -11,8 +11,8 @@ its turn: a group far ahead would take the ring's older contents for its own.
 ``cooperative``: one group of eight warps, for products with hardly more tiles than
 multiprocessors, where there is nothing to hide an epilogue behind.
 
-TMA's descriptors are parameters, made by the host. Of batches, and of matrices whose rows overlap,
-the kernel makes them of pointers: it takes a microsecond longer, and each launch an allocation.
+TMA's descriptors are parameters, made by the host. For batches, and matrices whose rows overlap,
+the kernel makes them from pointers: it takes a microsecond longer, and each launch an allocation.
 
 Matrices that an epilogue reads come by TMA, too, while the products are computed, into the place
 its results will take on their way out: threads of a product's layout read pieces of 16 bytes.
@@ -165,7 +165,7 @@ def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool, tail: bool = F
         "$parts": "1" if pair else "2",
         "$count": str(epilogue.products),
         "$groups": str(groups),
-        # Of 512 registers per lane of a warp in four; the first group gets what these leave.
+        # Out of 512 registers per lane of a warp in four; the first group gets what these leave.
         "$warps": "[4, 1, 1]" if groups == 2 else "[1, 1]",
         "$registers": "[240, 24, 24]" if groups == 2 else "[24, 24]",
         **copies(),

@@ -1,6 +1,7 @@
 """Launches of GEMMs in CUDA C++ for Hopper; calls are to be quick for the host.
 
-Of those of ``tile_source.py`` and, of few rows, of ``stream_source.py`` and ``row_source.py``.
+It launches the kernels of ``tile_source.py`` and, for few rows, those of ``stream_source.py`` and
+``row_source.py``.
 """
 
 from __future__ import annotations
@@ -274,5 +275,5 @@ def _apart(operands: Sequence[Tensor], text: str, cut: Cut) -> list[Any]:
 
 
 def _widths(cut: Cut) -> tuple[int, ...]:
-    """Of products with epilogues of their own."""
+    """Widths of products that have an epilogue each."""
     return cut.widths if isinstance(cut, Row) else ()

@@ -58,11 +58,11 @@ class Row:
 
     @property
     def threads(self) -> int:
-        """Of a block: the warps that multiply, and the one that loads."""
+        """Threads of a block: the warps that multiply, and the one that loads."""
         return 32 * self.warps + 32
 
     def blocks(self, m: int, n: int, products: int, processors: int) -> int:
-        """Of a launch: one for each multiprocessor, if there is work for all."""
+        """Blocks of a launch: one for each multiprocessor, if there is work for all."""
         return min(n, processors)
 
     def shared(self, epilogue: Epilogue, k: int = WIDEST) -> int:

@@ -53,14 +53,14 @@ class Stream:
     leads: bool = False
 
     threads = 160
-    """Of a block: four warps that multiply, and the one that loads."""
+    """Threads of a block: four warps that multiply, and the one that loads."""
 
     def boxes(self, products: int) -> tuple[int, int]:
         """Rows of x and of a weight that one copy brings."""
         return self.rows, self.columns
 
     def blocks(self, m: int, n: int, products: int, processors: int) -> int:
-        """Of a launch, each of whose tiles has all rows."""
+        """Blocks of a launch, each of whose tiles has all rows."""
         return min(-(-n // self.columns) * self.split, self.most(processors))
 
     def most(self, processors: int) -> int:

@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def groups(self) -> int:
-        """Of four warps that multiply."""
+        """Groups of four warps that multiply."""
         return 2 if self.turns else self.rows // 64
 
     @property
@@ -61,7 +61,7 @@ class Shape:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 128 * self.groups + (128 if self.many else 32)
 
     @property
@@ -78,12 +78,12 @@ class Shape:
         return self.rows, self.width(products)
 
     def blocks(self, m: int, n: int, products: int, processors: int) -> int:
-        """Of a launch."""
+        """Blocks of a launch."""
         return min(-(-m // self.rows) * -(-n // self.width(products)), processors)
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of a thread that loads, and of one that multiplies, where it is not the compiler's."""
+        """Registers of a thread that loads, and of one that multiplies, where they are set."""
         if self.own // 64 * self.columns > 256:
             return 24, 240
         return {1: (40, 216), 2: (40, 232), 3: (32, 160)}[self.groups]
@@ -232,7 +232,7 @@ def _read_ahead(epilogue: Epilogue) -> str:
     return "\n".join(lines)
 
 
-# Of each eight columns a thread has two neighbours in each of two rows.
+# A thread has two neighbours out of each eight columns, in each of two rows.
 _MADE = """\
         u32 made[OUTPUTS][PIECE / 4];
         const map_t* maps[] = {$addresses};

@@ -69,7 +69,7 @@ __device__ __forceinline__ u64 described(u32 at) {
 }
 """
 
-# Of launches that overlap: lets one behind begin; waits for all in front, with what they wrote.
+# For launches that overlap: let the next begin; wait for all before, and for what they wrote.
 LEADS = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");'
 AWAITS = '  asm volatile("griddepcontrol.wait;" ::: "memory");'
 

@@ -20,9 +20,9 @@ def described(
 ) -> dict[str, Described]:
     """What the host makes descriptors of, by parameter.
 
-    Of each the names of the parameters that say how many rows and columns it has and how far apart
-    its rows begin; the rows and columns of a tile; and whether tensor cores multiply it, so that of
-    fp32 TMA rounds to TF32 (they themselves drop bits).
+    For each matrix: the names of the parameters that say how many rows and columns it has and how
+    far apart its rows begin; the rows and columns of a tile; and whether tensor cores multiply it.
+    Then TMA rounds fp32 to TF32, whereas tensor cores would drop bits.
 
     Args:
         epilogue: whose kernel it is.
