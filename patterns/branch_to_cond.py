@@ -1,11 +1,11 @@
-"""A branch that is too dear to run on both sides becomes ``torch.cond``: one graph, one arm run.
+"""A branch whose arms are too expensive to run both becomes ``torch.cond``: one graph, one arm run.
 
     ``select(p, f(x), g(x))  ->  torch.cond(p, f, g, x)``
 
 AOTAutograd refuses a ``cond`` whose arm hands back an operand, so such results are cloned inside
 the arm; capture has already made sure that nobody could see the difference. Arms write nothing
 that existed before them. Under Inductor a cond reads its predicate back to the host, which is why
-this is only for dear arms. Op by op it is a call of one of the arms, as in eager.
+this is only for expensive arms. Op by op it is a call of one of the arms, as in eager.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A convolution of single pixels is a product of matrices, with whatever is element-wise behind it.
+"""A 1×1 convolution as a GEMM, with the pointwise work that follows it.
 
     conv(x, w) with w of (O, I, 1, 1)  =  x as (B * H * W, I) @ w as (I, O)
 
@@ -9,7 +9,7 @@ the same kernels and under the same conditions as behind a linear layer: ``gemm_
 The changes of channels that come first are two vectors there: ``s * y + t``.
 
 The site is written in matrix form on trial, put to that rule, and taken back unless a kernel of
-ours was measured faster than the convolution with one element-wise kernel, and than the product
+ours was measured faster than the convolution with one pointwise kernel, and than the product
 with one.
 """
 
@@ -47,7 +47,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def is_pointwise_conv(node: fx.Node) -> bool:
-    """Whether a node is a convolution of single pixels that lie channels last, of known sizes."""
+    """Whether a node is a 1×1 convolution of an NHWC image, of known sizes."""
     if not is_conv(node):
         return False
     args: Any = node.args
@@ -104,7 +104,7 @@ def _check(site: Site) -> Accept | Reject:
 
 
 def _whole_region(product: fx.Node) -> Region:
-    """Whatever is element-wise behind it: the rule for GEMM regions says who computes it."""
+    """The pointwise work after it: the rule for GEMM regions says who computes it."""
     try:
         return region_at(product, pairs=False)
     except NoRegion:

@@ -1,4 +1,4 @@
-"""A convolution and what is element-wise behind it, in one Triton kernel.
+"""A convolution and the pointwise work after it, in one Triton kernel.
 
     f(s * (conv(x, w) + a) + t, z, …)  ->  fusepass::conv_region(x, [w], [s, t, z, …], f)
 
@@ -7,10 +7,10 @@ ReLU in (rule ``conv_relu``); for other activations (SiLU, hard-swish, GELU, lea
 Inductor writes the result to memory and reads it again. In matrix form it is a product like
 another: what may follow is found as behind a linear layer.
 
-Whether it pays is measured: the library's convolution and one element-wise kernel, as Inductor runs
+Whether it pays is measured: the library's convolution and one pointwise kernel, as Inductor runs
 them, against one kernel, whose convolution is mostly slower than the library's.
 
-What Inductor does with a convolution and what is element-wise behind it, to be timed.
+What Inductor does with a convolution and the pointwise work after it, to be timed.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ RULE = GraphRule("conv_region", is_dense_conv, _check, _replace, tries=True)
 
 
 def inductors(problem: ConvRegionProblem) -> Candidate:
-    """The library's kernel, and one element-wise kernel if anything follows."""
+    """The library's kernel, and one pointwise kernel if anything follows."""
     unfused = partial(_unfused, problem=problem)
     return Candidate(INDUCTOR, unfused, traced=partial(_traced, problem=problem))
 

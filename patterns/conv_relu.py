@@ -7,14 +7,14 @@ channel can be applied to the weight that makes it; the bias, z and the ReLU are
 sum is accumulated. The left side rounds what the convolution gives, the right one the scaled
 weight: in half precision both errors are half an ulp of a factor or of the sum.
 
-Of two convolutions whose results are added (the last of a residual block, and that of its
-shortcut) the first becomes the residual of the other's kernel, and both biases go into that.
+Where two convolutions' results are added (the last of a residual block, and that of its shortcut),
+the first becomes the residual of the other's kernel, and both biases go into that.
 
 The weights are scaled by each call of the compiled code, from the weights and statistics there are
 then: nothing can be stale. That reads and writes the weights once, which is charged to the fused
 candidate; where images are large it is nothing beside a pass over them.
 
-Whether it pays is measured: the convolution and one element-wise kernel, as Inductor runs them,
+Whether it pays is measured: the convolution and one pointwise kernel, as Inductor runs them,
 against cuDNN's fused kernel. Whether its ReLU is torch's, which keeps NaN and infinity, is asked of
 the kernel that computes a problem before it is taken.
 """

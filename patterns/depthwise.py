@@ -1,4 +1,4 @@
-"""A depthwise convolution and what is element-wise behind it, in one kernel of ours.
+"""A depthwise convolution and the pointwise work after it, in one kernel of ours.
 
     f(s * (conv(x, w) + a) + t, z, …)  ->  fusepass::depthwise(x, w, [s, t, z, …], f)
 
@@ -7,7 +7,7 @@ pixel) its result is a product like another: what may follow it, and what that r
 found as behind a linear layer. Where Inductor would compute what follows in a kernel that it
 generates anyway (a norm, a mean over pixels), the convolution is taken alone.
 
-Whether it pays is measured: the library's convolution and one element-wise kernel, as Inductor runs
+Whether it pays is measured: the library's convolution and one pointwise kernel, as Inductor runs
 them, against one kernel.
 """
 

@@ -1,9 +1,9 @@
-"""A GEMM and the element-wise work around its result, in one kernel.
+"""A GEMM and the pointwise work around its result, in one kernel.
 
     ``e(x @ w)``             ->  ``fusepass::gemm_region(x, [w], …, e)``
     ``e(x @ w1, x @ w2)``    ->  ``fusepass::gemm_region(x, [w1, w2], …, e)``
 
-where ``e`` is any composition of element-wise operations with further operands: one number per
+where ``e`` is any composition of pointwise operations with further operands: one number per
 column (bias), per row, per element (residual, a saved activation), or one in all. Both sides are
 the same function: ``e`` of an element needs that element of the products and nothing else, so it
 can be computed where the product is accumulated, before it is rounded and stored. The right side
@@ -20,7 +20,7 @@ as it is and scaled themselves: ``(diag(r) x) w = diag(r) (x w)``. The scaled x 
 
 Where x has few rows, a product alone is taken, too: what counts there is how fast weights are read.
 
-Whether it pays is measured, whole against whole: the GEMMs and one element-wise kernel, as Inductor
+Whether it pays is measured, whole against whole: the GEMMs and one pointwise kernel, as Inductor
 runs them, against one kernel; of the sum with a whole matrix, also without the library's ``addmm``
 (``sum_apart.py``).
 """

@@ -2,10 +2,10 @@
 
     cat([f(a), g(b), …, h(c), …])  ->  cat([cat([f(a), g(b), …]), cat([h(c), …]), …])
 
-Up to eight inputs Inductor computes where they are concatenated; of more, of different tensors, it
-computes each by a kernel of its own, which writes to its place in the result: 26 for the features
-of a recommendation model. In groups of up to eight it takes four. What is computed stays the same.
-(Of one tensor, as in a positional encoding, one kernel computes them all.)
+Inductor computes up to eight inputs in the kernel that concatenates them. It computes each of more
+inputs, if they read different tensors, in a kernel of its own: 26 kernels for the features of a
+recommendation model. Groups of up to eight take four. What is computed stays the same. (Inputs that
+read one tensor, as in a positional encoding, are one kernel already.)
 
 Each element of a group looks at all its inputs' bounds, so whether it pays is measured: what
 Inductor generates for the one and for the other.
@@ -34,7 +34,7 @@ from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
 
 GROUPED = "in groups"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Of Inductor: with other values its code is not what was timed.
+# Inductor's settings: with other values its code is not what was timed.
 _SETTINGS = {
     "force_pointwise_cat": False,
     "combo_kernels": False,

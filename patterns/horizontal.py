@@ -1,4 +1,4 @@
-"""Many small element-wise kernels that do not depend on each other, in one launch.
+"""Many small pointwise kernels that do not depend on each other, in one launch.
 
     y1 = f(a1, b1); y2 = f(a2, b2); …; yn = g(an)  ->  fusepass::horizontal([a1, b1, a2, …], [f, …])
     a1.copy_(f(a1, b1)); a2.copy_(f(a2, b2)); …  ->  fusepass::horizontal_into([a1, …], …)
@@ -56,7 +56,7 @@ def _check(site: Site) -> Accept | Reject:
         groups = groups.where(lambda group: _device(group).type == "cuda")
     count = sum(map(len, groups.all))
     if not count:
-        return Reject(Reason.FLAVOUR, "no independent element-wise kernels", site.anchor)
+        return Reject(Reason.FLAVOUR, "no independent pointwise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
     nowhere = kernel_gate.refused(_device(groups.all[0]), site.options, site.anchor)
@@ -71,7 +71,7 @@ def _check(site: Site) -> Accept | Reject:
             warnings.warn(CandidateFailed("horizontal", problem), stacklevel=2)
             return Reject(Reason.INTERNAL, f"its kernel cannot be made: {problem}", site.anchor)
     site.notes["groups"] = groups
-    text = f"{count} element-wise kernels that do not depend on each other, in {len(groups.all)}"
+    text = f"{count} pointwise kernels that do not depend on each other, in {len(groups.all)}"
     return Accept(Reason.COST, text)
 
 

@@ -4,7 +4,7 @@
     ``all(x) & all(y)  ->  all(x & y)``
 
 Exact, because ``any`` is a repeated ``or`` and ``all`` a repeated ``and``, both associative and
-commutative. The elementwise connective is fused into the reduction that reads ``x`` and ``y``
+commutative. The pointwise connective is fused into the reduction that reads ``x`` and ``y``
 anyway, so a kernel and its launch go away: the guard ``isinf(h).any() or isnan(h).any()`` of fp16
 encoders, once its two branches are one, has exactly this form.
 """

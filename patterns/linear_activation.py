@@ -15,7 +15,7 @@ distribution's and c = sqrt(2/π), the activations of a are
 
 Why it can pay: Inductor runs the GEMM and then a kernel that reads and writes the whole result,
 which for a small inner size takes half as long as the GEMM. Why it need not: where the activation's
-result goes into another element-wise operation, that second kernel runs anyway and computes the
+result goes into another pointwise operation, that second kernel runs anyway and computes the
 activation for free. So every site is put to the tuner, and stays Inductor's unless another way was
 measured faster.
 
@@ -155,7 +155,7 @@ def _check(match: Match, activation: str) -> Accept | Reject:
         same = replace(library, refuses=lambda region: None, estimate=None)
         bias = "bias" in match.values
         choice = choice_at(_product(match), match.output_nodes[0], bias, match.options, same)
-        # Of what was not timed, more is known about the library's kernel by itself.
+        # Where nothing was timed, the choice below knows more about the library's kernel.
         if choice is not None and choice.microseconds and choice.source != "model":
             return _verdict(choice, node)
     return _verdict(choose(problem, match.options, found), node)

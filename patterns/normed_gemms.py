@@ -10,7 +10,7 @@ and likewise with ``layer_norm``.
 
 and r, which needs all of x, may come last. The kernels for one row read all of x in each program,
 multiply in fp32, and so need no kernel in front of them. Nothing is rounded where eager rounds n.
-Of a LayerNorm each program computes mean and variance before its products. The kernel for one row
+For a LayerNorm each program computes mean and variance before its products. The kernel for one row
 in CUDA C++ has n in shared memory, rounded once.
 
 The products are a gated pair, one product with what is behind it, or several with their biases.

@@ -1,9 +1,9 @@
-"""Max- or average-pooling and what is element-wise on either side of it, in one kernel of ours.
+"""Max- or average-pooling and the pointwise work on either side of it, in one kernel of ours.
 
     g(max_pool2d(f(x)))  ->  fusepass::pool(x, f, g, …)
     max_pool2d(f(x))     ->  fusepass::pool(x, …, f)       where f keeps the order of numbers
 
-for images that lie plane by plane. Inductor computes either side in one kernel, too, but reads
+for NCHW images. Inductor computes either side in one kernel, too, but reads
 numbers of half precision one by one. Which f may be taken past a maximum, and why that changes no
 value but the sign of a zero, says :func:`fusepass.fusion.kernel_ir.epilogue.is_monotone`.
 

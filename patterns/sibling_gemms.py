@@ -8,7 +8,7 @@ Inductor does with frozen weights of one size (join them, multiply once, split) 
 of them.
 
 It pays where one product alone has too few tiles for the device: with few rows, or narrow weights.
-Products that one kernel computes with what is element-wise behind them are left to the rule for
+Products that one kernel computes with the pointwise work after them are left to the rule for
 that (``gemm_region.py``). Whether it pays is measured, all products against all.
 """
 

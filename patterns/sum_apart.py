@@ -1,4 +1,4 @@
-"""A product and the matrix added to it, where the library is better off without the sum.
+"""``addmm`` as a GEMM and a sum, where the library multiplies faster without the sum.
 
     ``addmm(c, x, w)``  ->  ``add(c, mm(x, w))``
 
