@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     # pytest (from 9.2 on) listens to loggers that do not propagate, and torch writes what it
-    # traces, graphs and code as text, for whoever listens: a tenth of the time of many tests.
+    # traces, graphs and code as text, for any listener: a tenth of the time of many tests.
     logging.getLogger("torch.__trace").propagate = True
     gc.set_threshold(5000, 20, 40)  # modules are most of what is there, and they stay
     # What is no device here keeps every seed for the day it becomes one, with a stack: 1 ms each.
@@ -57,7 +57,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of what is marked ``sampled(n)`` all but one in n of a test's parameters are slow."""
+    """All but one in n parameters of a test marked ``sampled(n)`` are slow."""
     seen: Counter[str] = Counter()
     for item in items:
         mark = item.get_closest_marker("sampled")
@@ -86,7 +86,7 @@ def _reset() -> None:
     torch.manual_seed(SEED)
     guards = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
-        # Of each compile Dynamo times the guards, with the CPU's caches emptied: 26 ms of 130.
+        # Dynamo times the guards of each compile, with the CPU's caches emptied: 26 ms of 130.
         guards.profile_guard_manager = lambda *given: 0.0  # type: ignore[attr-defined]
     if "fusepass" in sys.modules:
         sys.modules["fusepass"].reset()

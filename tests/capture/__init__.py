@@ -1,1 +1,1 @@
-"""Branch programs, and the harness that holds fusepass to what eager PyTorch does with them."""
+"""Branch programs, and the harness that compares fusepass with eager."""

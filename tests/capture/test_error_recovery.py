@@ -160,7 +160,7 @@ def behind_a_branch(x: Tensor, flag: Tensor, number: Tensor) -> Tensor:
 
 
 def test_dynamos_stand_ins_do_not_raise_for_the_program() -> None:
-    """Of a bool that it does not know torch 2.11 says that integers have no order."""
+    """torch 2.11 says of an unknown bool that integers have no order; the program does not."""
     x, yes, no = torch.ones(3), torch.tensor([True]), torch.tensor([False])
     numbers = [torch.tensor(value) for value in (True, False, 1, 0.5, 3)]
     side_by_side(bounded, *[(x, number) for number in numbers])

@@ -126,7 +126,7 @@ def _of_kind(summary: Summary, shape: str) -> int:
 
 
 def _share(fate: Counter[str]) -> float:
-    """Of the sites that Dynamo came to, those without a graph break."""
+    """The share of sites without a graph break, among those that Dynamo came to."""
     return fate["removed"] / max(fate["removed"] + fate["keep"], 1)
 
 

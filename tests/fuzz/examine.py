@@ -1,4 +1,4 @@
-"""A program held to eager: compiled once per context, called with every input set, compared."""
+"""One program against eager: compiled once per context, called with every input set, compared."""
 
 from __future__ import annotations
 

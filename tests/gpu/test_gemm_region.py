@@ -279,7 +279,7 @@ def applied(compiled: Any) -> list[str]:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_gated_mlp(mode: str, packed: bool, choices: None) -> None:
-    """Of a size at which the kernel is faster by a sixth: it must be taken, and be right."""
+    """At this size the kernel is faster by a sixth: it must be taken, and be right."""
     module = Mlp(1024, 4096, packed=packed).cuda().bfloat16()
     x = torch.randn(8192, 1024, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(module, backend="fusepass", options={"mode": mode})

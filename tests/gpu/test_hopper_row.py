@@ -46,7 +46,7 @@ def tile_of(form: str, rows: int, name: str = "plain") -> Tile:
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_against_torch(name: str) -> None:
-    """Of one column and of several for each warp; of a piece of K, of less and of many."""
+    """With one column and several for each warp; with a piece of K, less, and many."""
     tile = tile_of("ring", 1, name)
     for n, k in ((8, 8), (520, 1032), (9000, 264), (1608, 2048), (72, WIDEST)):
         for how in ("in order", "packed", "swapped")[: 1 if EPILOGUES[name].products == 1 else 3]:
@@ -77,7 +77,7 @@ def test_operands_and_outputs_of_every_kind() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite(value: float) -> None:
-    """Of x it is in every column, of a weight in one."""
+    """A value in x reaches every column, one in a weight a single column."""
     tile, text = tile_of("ring", 1), EPILOGUES["plain"].text()
     dtype = getattr(torch, EPILOGUES["plain"].outputs[0].dtype)
     x = torch.rand(1, 2056, device="cuda").to(dtype) + 1

@@ -51,7 +51,7 @@ TILES = streams("plain")
 
 @pytest.mark.parametrize(("name", "tile"), CASES)
 def test_against_torch(name: str, tile: Tile) -> None:
-    """Of one step of K and many, of one tile and several for each block."""
+    """With one step of K and many, with one tile and several for each block."""
     for m, n, k in ((tile.m, 520, 1032), (tile.m - 5, 8, 8), (1, 72, 136), (tile.m, 9000, 264)):
         for how in ("in order", "packed", "swapped")[: 1 if EPILOGUES[name].products == 1 else 3]:
             agrees(name, tile, (m, n, k), how)
@@ -98,7 +98,7 @@ def test_infinities_and_nan(tile: Tile) -> None:
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.name)
 def test_alike_on_two_streams_and_in_graphs(tile: Tile) -> None:
-    """Blocks that share K add up in one order, whoever comes first; nothing stays from before."""
+    """Blocks that share K add up in one order, whichever comes first; nothing stays from before."""
     epilogue = EPILOGUES["plain"]
     dtype = getattr(torch, epilogue.outputs[0].dtype)
     weight = torch.randn(5000, 2048, device="cuda").to(dtype).t()

@@ -188,7 +188,7 @@ def test_inductor_calls_the_library(mode: str, bias: bool, cache_dir: Path) -> N
 
 
 class FeedForward(nn.Module):
-    """Linear, activation, linear: what follows the activation is no element-wise operation."""
+    """Linear, activation, linear: what follows the activation is not pointwise."""
 
     def __init__(self, activation: nn.Module, bias: bool = True) -> None:
         super().__init__()

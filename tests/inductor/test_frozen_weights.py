@@ -130,7 +130,7 @@ def test_the_same_view_again_is_no_change() -> None:
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_step_that_counts_no_version(kind: type[torch.optim.Optimizer]) -> None:
-    """Of an optimizer whose weights are others nothing is said, nor of a step without gradients."""
+    """No error for an optimizer of other weights, nor for a step without gradients."""
     net, other, x = Net().eval(), nn.Linear(4, 4), torch.randn(2, 3, 8, 8)
     compiled = torch.compile(net, backend="fusepass", options=OPTIONS)
     optimizers = [kind(one.parameters(), lr=0.5, fused=True) for one in (other, net)]

@@ -40,7 +40,7 @@ def fresh() -> Iterator[None]:
 
 
 def traces(program: Program) -> list[str]:
-    """Of the one graph of a program."""
+    """Traces of the one graph of a program."""
     found: list[list[str]] = []
 
     def seen(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from fusepass.inductor.settings_trial import Trial
 
 
 def a_trial(*, replayed: bool) -> Trial:
-    """Of nothing; it is told what to time."""
+    """A trial of an empty graph; tests tell it what to time."""
     nothing = torch.fx.GraphModule({}, torch.fx.Graph())
     return Trial(nothing, [], torch.device("cpu"), replayed, id)  # type: ignore[arg-type]
 

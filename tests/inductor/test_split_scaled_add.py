@@ -37,8 +37,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def less_than_most(t: Tensor) -> Tensor:
     """As a softmax that does not overflow has it, but for the factor.
 
-    Of exact numbers only: of others in half precision, whose maximum Inductor does not round,
-    its gradient of ``amax`` is NaN, with a factor and without.
+    For exact numbers only: Inductor does not round the maximum of others in half precision, so
+    that its gradient of ``amax`` is NaN, with a factor and without.
     """
     return torch.sub(t, t.amax(-1, keepdim=True), alpha=2)
 

@@ -114,7 +114,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Of each operator that becomes a launch in Triton, with each kind of kernel there is."""
+    """Cases of each operator that becomes a launch in Triton, with each kind of kernel."""
     for tile in TILES:
         yield Case(f"gemm_region {tile}", *_products(tile))
     yield Case(f"gemm_region {TILES[0]} varies", *_products(TILES[0]), varies=True)
@@ -310,7 +310,7 @@ def _rotated(x: Tensor) -> Tensor:
     return x * 2 + torch.cat(halves, 1) * 3
 
 
-# Element-wise work between which something moves numbers, or writes them.
+# Pointwise work with a call in between that moves numbers, or writes them.
 CUT: dict[str, Callable[[Tensor], Any]] = {
     "a layout": lambda x: _laid(x * 2),
     "two layouts": lambda x: [x * 2, _laid(x * 2)],
@@ -354,7 +354,7 @@ def concatenate() -> None:
 
 
 def interpret() -> None:
-    """Of what ``generate`` wrote, write each name and how far results are from the reference's."""
+    """Write each name that ``generate`` wrote, and how far its results are from the reference."""
     codes = {name: code for name, code, _ in map(json.loads, sys.stdin)}
     for case in cases():
         if not case.interpreted:

@@ -71,7 +71,7 @@ def every_operation() -> list[Epilogue]:
 
 
 def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]:
-    """Of odd sizes, some off the multiples of 16 bytes, some of no elements."""
+    """Members of odd sizes: some no multiple of 16 bytes, some without elements."""
     generator = torch.Generator().manual_seed(1)
     kind = getattr(torch, dtype)
     operands: list[Tensor] = []
@@ -114,7 +114,7 @@ def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]
 def addresses_of(
     operands: list[Tensor], results: list[Tensor], program: Program
 ) -> list[list[int]]:
-    """Of each member's operands, then of its results."""
+    """For each member's operands, then for its results."""
     starts, behind = program.starts, program.result_starts
     return [
         [

@@ -145,7 +145,7 @@ def code_of(
 
 
 def compiled_kernels(code: str) -> dict[str, int]:
-    """Of our kernels in Triton: lines of the machine code that Triton makes of their text."""
+    """Lines of machine code that Triton makes from each of our kernels' text."""
     found = {}
     for name, text in re.findall(
         r"async_compile\.triton\('(fusepass\w*)', '''(.*?)'''", code, re.DOTALL

@@ -109,7 +109,7 @@ def test_concatenations_by_groups() -> None:
 
 @pytest.mark.sampled(3)
 def test_what_cuts_no_chain() -> None:
-    """Why there is no rule for these: element-wise work on both sides is one kernel already."""
+    """Why there is no rule for these: pointwise work on both sides is one kernel already."""
     found = dict(_written("cut"))
     assert len(found) == 12
     assert set(found.values()) == {1}, found

@@ -1,4 +1,4 @@
-"""Programs with convolutions, batch norms and ReLUs, held to eager."""
+"""Programs with convolutions, batch norms and ReLUs, compared with eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with products and something element-wise around them, held to eager."""
+"""Programs with products and pointwise work around them, compared with eager."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def run(module: Net, x: Tensor, rules: bool, train: bool) -> tuple[list[Tensor],
 
 
 def lying(tensor: Tensor) -> list[int]:
-    """Its strides; run op by op, those of single pixels differ from what was traced anyway."""
+    """Its strides; run op by op, those of 1×1 images differ from what was traced anyway."""
     return [n for size, n in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 

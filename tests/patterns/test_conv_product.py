@@ -1,4 +1,4 @@
-"""Convolutions of single pixels as products: what is taken, what comes close, nothing changes."""
+"""1×1 convolutions as products: what is taken, what comes close, nothing changes."""
 
 from __future__ import annotations
 

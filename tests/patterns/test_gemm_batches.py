@@ -1,4 +1,4 @@
-"""Products of batches of matrices with element-wise work around them: experts, attention scores."""
+"""Products of batches of matrices with pointwise work around them: experts, attention scores."""
 
 from __future__ import annotations
 

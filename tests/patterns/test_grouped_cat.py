@@ -30,7 +30,7 @@ Program = Callable[..., Any]
 
 
 def features(count: int = 12, rows: int = 6, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Of three widths; NaN, infinities and a negative zero among them."""
+    """Tensors of three widths; NaN, infinities and a negative zero among them."""
     made = [torch.randn(rows, 3 + i % 3).to(dtype) for i in range(count)]
     for one, number in zip(made, (float("nan"), float("inf"), float("-inf"), -0.0), strict=False):
         one[0, 0] = number

@@ -204,7 +204,7 @@ def test_the_kernel_in_cuda_is_a_candidate(
 
 
 def test_scores_of_the_last_token() -> None:
-    """Of one token the slice takes all, and is an alias."""
+    """A slice of a single token takes all, and is an alias."""
 
     def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
         return alone(torch.ops.aten.alias(llama(x, gain)), w, b).float()

@@ -1,4 +1,4 @@
-"""Pooling with what is element-wise around it: what is taken, what comes close, nothing changes."""
+"""Pooling with pointwise work around it: what is taken, near misses, unchanged results."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_what_is_written_in_between(written: bool) -> None:
 
 
 def test_zeros_that_are_told_apart() -> None:
-    """Of what underflows to 0 and -0 the first one is taken, as in eager."""
+    """Numbers underflow to 0 and -0: the first one is taken, as in eager."""
     x = torch.tensor([-1e-20, 0.0]).view(1, 1, 1, 2)
     assert found_in(lambda x: 1 / F.max_pool2d(x * 1e-30, (1, 2)), x) == 1
 

@@ -57,7 +57,7 @@ Call = Callable[[int], Any]
 
 
 def epilogue_behind(name: str, m: int, k: int, n: int) -> Epilogue:
-    """Of a product of such sizes."""
+    """The epilogue of a product of such sizes."""
     if name == "gated":
         gated = lambda x, w, v: F.silu(x @ w) * (x @ v)  # noqa: E731
         return epilogue_of(gated, (m, k), (k, n), (k, n), pairs=True)

@@ -58,7 +58,7 @@ class Block(nn.Module):
         self.layers = nn.Sequential(*(layer(width, width, 1, nn.SiLU()) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x's shape."""
+        """A result of x's shape."""
         made: Tensor = x + self.layers(x)
         return made
 

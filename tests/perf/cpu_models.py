@@ -6,8 +6,8 @@ ResNet-18 (torchvision) of one image, a 4-layer MLP of 32 rows, BERT-tiny (trans
 tokens, fp32, random weights. Processes take turns, so that a slow minute hits all; of each the
 median of twenty calls, of the processes the median.
 
-Prediction: ResNet-18 1.45 (weights are no longer copied in each call), frozen 2; the MLP 1.0 and
-1.5 (its weights packed once), BERT-tiny 1.0 and 1.1. Frozen, fusepass computes ReLU behind oneDNN's
+Prediction: ResNet-18 1.45 (weights are no longer copied in each call), frozen 2. The MLP 1.0, frozen
+1.5 (its weights packed once). BERT-tiny 1.0, frozen 1.1. Frozen, fusepass computes ReLU behind oneDNN's
 convolutions, whose own drops NaN: 0.98 of Inductor's frozen ResNet-18, 1.0 of the others.
 """
 
@@ -63,7 +63,7 @@ MODELS = {made.__name__: made for made in (resnet18, mlp, bert_tiny)}
 
 
 def milliseconds(model: str, way: str) -> float:
-    """Of one call, in this process."""
+    """Milliseconds of one call, in this process."""
     torch.manual_seed(0)
     config.freezing = way == "inductor_frozen"  # as an option of torch.compile it comes too late
     module, x = MODELS[model]()

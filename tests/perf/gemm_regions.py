@@ -14,8 +14,8 @@ the weights once. ``unfused`` is what Inductor does by default: the GEMMs, then 
 
 Predictions, written before the run with the committed kernels (H200, torch 2.11), from what their
 prototypes took:
-- linear: ping-pong 0.94 to 1.05 of addmm, GELU (erf) 1.07 at K = 1024 and 1.15 at K = 768; 256 rows
-  1.06 (ReLU) to 1.13; 2048x1024->1024 by plain loads 1.08 (ReLU) to 1.25.
+- linear, ping-pong: 0.94 to 1.05 of addmm; GELU (erf) 1.07 at K = 1024 and 1.15 at K = 768.
+- linear, 256 rows: 1.06 (ReLU) to 1.13; 2048x1024->1024 by plain loads: 1.08 (ReLU) to 1.25.
 - gated: 0.94 to 1.02 of the merged GEMM, 256 rows 1.05.
 - few: one row 1.03 of the limit, 16 rows 1.05, 64 rows 1.10, as before.
 """

@@ -31,7 +31,7 @@ RULE = "grouped_cat"
 
 
 def scaled(*given: Tensor) -> Tensor:
-    """Each scaled by itself; element-wise work behind."""
+    """Each scaled by itself; pointwise work follows."""
     return F.relu(torch.cat([one * 2 + 1 for one in given], 1))
 
 

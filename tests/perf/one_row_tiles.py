@@ -10,8 +10,8 @@ of several cards how far the tiles that default mode times are behind the best, 
 
 Predicted before the first run on an H200, of tiles chosen on an H100: within 5 %. Found: up to
 14 % (single products by plain loads or a ring of 1,024), 13 % (pairs), 8 % (LayerNorm). Predicted
-then of a norm in the ring (rings with a kernel for the norm in front took 57.4 and 22.8 us for
-4096 -> 2 * 14336 and 3072 -> 12288): as long as the ring alone.
+then: a norm in the ring takes as long as the ring alone. Rings with a kernel for the norm in front
+took 57.4 us (4096 -> 2 * 14336). They took 22.8 us with 3072 -> 12288.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ class Layer:
         return likely(named, self.epilogue.products, 1, self.widths[0], self.k)
 
     def _ring(self) -> Tile:
-        """Of the kernel in CUDA C++ that computes a norm, too."""
+        """The tile of the kernel in CUDA C++ that computes a norm, too."""
         found = ring_of(self.epilogue)
         assert found is not None
         return found
 
 
 def _tile(name: str, form: str) -> Tile:
-    """Of a name as in the lists above."""
+    """The tile of a name as in the lists above."""
     sizes, _, rest = name.partition("w")
     (n, k), (warps, stages) = sizes.split("x"), rest.split("s")
     return Tile(1, int(n), int(k), int(warps), int(stages), form=form)

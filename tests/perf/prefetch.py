@@ -16,11 +16,11 @@ Bars, for ``_sync``: at most 1.05 of the slower of loader and model alone for ra
 at least 1.3 times faster than the plain loop at ratio 1.
 
 Predictions, written before the first run (H200, torch 2.11):
-- Over the slower one: the first batch cannot overlap (1 in 50: 2 % where both take as long, 1 % at
-  0.5, 4 % × 0.25 = 1 % at 2), staging adds 0.6 MB an image, 0.1 ms of 4.5 (2 %) where the loader is
-  the slower one. So 1.01 to 1.02 at 0.5, 1.03 to 1.05 at 1, 1.02 to 1.03 at 2.
-- Plain over prefetch, ``_sync``: loader + model + 1 ms of copy against the longer of them: 1.9 to
-  1.95 at 1, 1.45 to 1.5 at 0.5 and 2.
+- Over the slower one: the first batch of 50 cannot overlap (2 % where both take as long, else 1 %).
+  Staging adds 0.6 MB an image, 2 % where the loader is the slower one. So at most 1.02 at 0.5, 1.05
+  at 1, 1.03 at 2.
+- Plain over prefetch, ``_sync``: loader + model + 1 ms of copy against the longer of them. 1.9 to
+  1.95 at 1, at most 1.5 at 0.5 and 2.
 - Without reading the loss the plain loop overlaps already, all but the copy, which waits for the
   model: (40 + 1) / 40 or so, 1.0 to 1.05 at ratio 1. There is little to gain and nothing to lose.
 - ``workers``: four processes make the loader four times as fast; plain and prefetch are both within
@@ -53,7 +53,7 @@ from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.samples import rotation
 
 HEIGHT, WIDTH, CROP = 375, 500, 224
-# Of the loader's time to the model's, with the part of the remaining time that each may take.
+# The loader's time to the model's, with the part of the remaining time that each may take.
 RATIOS = {1.0: 0.5, 0.5: 0.65, 2.0: 1.0}
 WITHIN, FASTER = 1.05, 1.3
 PATCH = 16

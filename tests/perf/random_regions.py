@@ -1,4 +1,4 @@
-"""Random products with something element-wise behind them: never slower. Bar 6 of issue 6.
+"""Random products followed by pointwise work: never slower. Bar 6 of issue 6.
 
     python tests/perf/random_regions.py --json random-regions.json
 

@@ -13,7 +13,7 @@ from fusepass.bench.hardware import heading
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
-    """Of a script with this docstring: ``--json`` says where its record is to be written."""
+    """Options of a script with this docstring: ``--json`` says where its record is to be written."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", type=Path)
     return parser

@@ -13,7 +13,7 @@ parts win wherever there are fewer results than some 132 x 64, and whole kernels
 Cooperative kernels are between both: 1.2 times as fast as parts at few results, whatever the size.
 
 Measured: right for few rows (1.1 to 1.9 up to 512), wrong for sums of all, which lose from 65,536
-numbers on (0.03 at 4 MB); cooperative kernels win up to 131,072 numbers where the sum is read again
+numbers on (0.03 at 4 MB). Cooperative kernels win up to 131,072 numbers where the sum is read again
 (1.1 to 1.6) and lose above (0.3 to 0.9).
 
 What is recorded last loses up to 1.7 us where results are large, with the same kernels, too (rows
@@ -54,7 +54,7 @@ WAYS["fusepass"] = {}
 
 
 def _norm_backward(x: Tensor, given: Tensor) -> list[Tensor]:
-    """Of LayerNorm's gain and bias, by hand: two sums over rows."""
+    """Gradients of LayerNorm's gain and bias, by hand: two sums over rows."""
     mean = x.mean(-1, keepdim=True)
     hat = (x - mean) * (x.var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
     return [(given * hat).sum(0), given.sum(0)]
@@ -194,7 +194,7 @@ def compiled(
 
 
 def check(made: Any, want: Any) -> None:
-    """Of half types as far as one more rounding of each number goes, on the whole."""
+    """Compare results; half types may be off by one more rounding of each number, on the whole."""
     for one, other in zip(
         *([x] if isinstance(x, Tensor) else x for x in (made, want)), strict=True
     ):

@@ -8,8 +8,8 @@ calls; interleaved rounds, medians of microseconds. ``joined`` multiplies by one
 of them beforehand, whose result would still have to be split.
 
 Prediction, written before the first run, from the kernel by itself: 2 with up to 256 rows of a
-small model, 1.6 for one row of a large one, 4 for eight layers; 1.0 from 1024 rows on. Of the
-models, written before theirs: 1.1 of what they took without the rule, in a CUDA graph.
+small model, 1.6 for one row of a large one, 4 for eight layers; 1.0 from 1024 rows on. For the
+models, written before their run: 1.1 of what they took without the rule, in a CUDA graph.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ TF32, while tensor cores given fp32 drop the bits that it rounds.
 
 Prediction, written before the first run: errors of 1.00 (2.6 before operands were rounded). Times as
 before for what TMA rounds on the way, of 1024 rows and more: 1.19 with GELU, 1.15 with ReLU, 1.09 of
-gated pairs. Of few rows, where instructions round, 1.15 with one and 16; 64 rows by TMA 1.05, by
-instructions left to Inductor; siblings of 16 rows 1.3, of 128 left to Inductor.
+gated pairs. Few rows, where instructions round: 1.15 with one and 16; 64 rows by TMA 1.05, by
+instructions left to Inductor. Siblings of 16 rows 1.3, of 128 left to Inductor.
 """
 
 from __future__ import annotations

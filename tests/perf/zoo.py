@@ -77,7 +77,7 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Of results of any shape, a number."""
+        """One number from results of any shape."""
         loss: Tensor = self.model(*inputs).float().square().mean()
         return loss
 
@@ -99,7 +99,7 @@ def step(call: Callable[..., Tensor], parameters: Sequence[nn.Parameter]) -> Non
 
 
 def gradients(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Of all parameters, in one row."""
+    """Gradients of all parameters, in one row."""
     return torch.cat([one.grad.flatten().double() for one in parameters if one.grad is not None])
 
 

@@ -121,11 +121,11 @@ def test_a_rule_made_in_a_function_is_printed():
 
 def test_a_rule_that_never_fires_fails_with_its_reasons():
     def check(match):
-        return Reject("cost", "too dear today")
+        return Reject("cost", "too expensive today")
 
     with pytest.raises(RuleCheckFailed, match="not applied to its own") as failure:
         check_rule(silu(check=check))
-    assert "cost: too dear today" in str(failure.value)
+    assert "cost: too expensive today" in str(failure.value)
 
 
 def test_a_check_that_raises_is_told_in_its_own_words():

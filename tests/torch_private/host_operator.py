@@ -19,7 +19,7 @@ OWN: list[list[Tensor]] = []
 
 
 def filler(factor: float, device: str) -> Callable[..., None]:
-    """Of two outputs: the first tensor times a factor, and the sum of the others."""
+    """Fill two outputs: the first tensor times a factor, and the sum of the others."""
     assert device == "cpu"
 
     def fill(rows: int, x: Tensor, *rest: Tensor) -> None:

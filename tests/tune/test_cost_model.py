@@ -42,7 +42,7 @@ def times(m: int, k: int, n: int, epilogue: Epilogue = SILU) -> tuple[float | No
     [(401408, 16, 96, 2.4), (100352, 24, 144, 2.3), (401408, 16, 64, 1.84), (100352, 64, 72, 2.3)],
 )
 def test_products_of_few_columns_gain(m: int, k: int, n: int, gain: float) -> None:
-    """Measured gains, of convolutions of single pixels; the model claims no more."""
+    """Measured gains of 1×1 convolutions; the model claims no more."""
     unfused, fused = times(m, k, n)
     assert unfused is not None
     assert fused is not None

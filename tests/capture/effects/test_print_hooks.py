@@ -1,4 +1,4 @@
-"""Lines that compiled code writes, held against eager's: text, order, moments, what is kept."""
+"""Prints of compiled code, compared with eager's: text, order, time, and which stay breaks."""
 
 # ruff: noqa: T201, UP031 - the programs write in every way there is
 

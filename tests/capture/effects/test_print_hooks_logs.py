@@ -1,4 +1,4 @@
-"""Log records and warnings that compiled code writes, held against eager's."""
+"""Log records and warnings of compiled code, compared with eager's."""
 
 # ruff: noqa: LOG015, B028, T201 - the programs write in every way there is
 

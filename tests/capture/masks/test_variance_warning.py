@@ -86,7 +86,7 @@ def test_eager_warns_in_every_call(name: str, codegen: str) -> None:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", WARNS)
 def test_values(name: str, grad: bool) -> None:
-    """Of 16-bit numbers made inside, gradients in float64 are those of other numbers."""
+    """Values and gradients; float64 gradients of 16-bit numbers made inside belong to others."""
     grad = grad and name != "half"
     outcome = by_error_rule(WARNS[name], *draws(), grad=grad)
     assert "keep" not in {treatment for treatment, _ in outcome.treatments}

@@ -110,7 +110,7 @@ def written_between(x: Tensor, index: Tensor) -> Tensor:
 
 
 def empty() -> InputSets:
-    """Of no element there is no largest, and none is asked for."""
+    """No elements: they have no largest, and the program reads none."""
     return [(torch.ones(0),), (torch.ones(0),)]
 
 

@@ -129,7 +129,7 @@ USES: dict[str, Callable[..., Any]] = {
     "clamp_": lambda x, s: x.clone().clamp_(min=s),
     "clamp_max": lambda x, s: torch.clamp_max(x, s),
 }
-# Of a zero and a minus zero eager's clamp gives one or the other, by where they stand.
+# Eager's clamp gives a zero or a minus zero of the two, by their position.
 EITHER_ZERO = ("clamp max", "clamp min", "clamp both", "clamp_", "clamp_max")
 
 

@@ -20,7 +20,7 @@ PAIRS = torch.cartesian_prod(torch.arange(len(NUMBERS)), torch.arange(len(NUMBER
 
 
 def range_of(program: Callable[[Tensor], Tensor], x: Tensor) -> Range:
-    """Of the number that is read from what a program gives."""
+    """The range of the number that is read from a program's result."""
     number = captured(program, x)[-1]
     return read_from(number, lambda _: True)
 

@@ -1,4 +1,4 @@
-"""Which element-wise computations of a graph can be put together, and how they are written."""
+"""Which pointwise computations of a graph can be put together, and how they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors calls may raise: held against eager, for values of which they fail."""
+"""Which errors calls may raise, compared with eager at values that make them fail."""
 
 from __future__ import annotations
 

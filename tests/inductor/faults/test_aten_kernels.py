@@ -22,7 +22,7 @@ Program = Callable[[Tensor], Any]
 
 
 def mean_gradient(x: Tensor, *options: Any) -> Tensor:
-    """Of a mean of three numbers in steps of two."""
+    """The gradient of a mean of three numbers in steps of two."""
     pool = torch.ops.aten.avg_pool2d.default(x, [3, 3], [2, 2], [1, 1], *options)
     rest = (*options, *(False, True)[len(options) :])
     backward = torch.ops.aten.avg_pool2d_backward.default

@@ -94,7 +94,7 @@ def test_a_cubic_of_two_signs_stays() -> None:
 def test_a_sum_with_a_factor_of_zero_stays(
     functions: dict[str, Any], factors: tuple[float, float]
 ) -> None:
-    """Of infinity, 0 times it is NaN, and so is the sum."""
+    """0 times infinity is NaN, and so is the sum."""
     sums = [Step("mul", ("%0", factor)) for factor in factors] + [Step("add", ("%1", "%2"))]
     for swapped in (False, True):
         steps = [sums[1], sums[0], sums[2]] if swapped else sums
@@ -176,7 +176,7 @@ def test_a_half_of_something_else_stays() -> None:
 
 @pytest.mark.parametrize("factor", [1e30, 1e-30])
 def test_factors_that_single_precision_does_not_hold_stay_apart(factor: float) -> None:
-    """Of x = 0 their product would make NaN of infinity, and of a large x something of nothing."""
+    """Their product, infinity or 0, would make NaN of x = 0, and 0 of a large x."""
     twice = Step("mul", ("%0", factor)), Step("mul", ("%1", factor))
     text = line(of(*twice, Step("tanh", ("%2",)), Step("add", ("%3", 1.0))))
     assert text.startswith("2.0 * _logistic(v2 * 2.885390081777")
@@ -252,7 +252,7 @@ def test_functions_are_as_exact_as_they_say(functions: dict[str, Any], name: str
 
 @pytest.mark.parametrize("op", ["logical_and", "logical_or", "logical_not"])
 def test_truth_of_numbers(functions: dict[str, Any], op: str) -> None:
-    """Of floats, too: NaN is true, -0.0 is not."""
+    """Floats have a truth value, too: NaN is true, -0.0 is not."""
     x = torch.tensor([0.0, -0.0, 1.5, math.nan, -math.inf])
     pairs = torch.cartesian_prod(x, x).unbind(1)
     count = 1 if op == "logical_not" else 2

@@ -225,7 +225,7 @@ def test_what_is_launched(batch: int, launched: list[tuple[Any, int, int, Any]])
 def test_vectors_need_their_addresses(
     place: int | None, launched: list[tuple[Any, int, int, Any]]
 ) -> None:
-    """Of x and of matrices; what is read by itself may start anywhere."""
+    """x and matrices must start at a multiple; other operands need not."""
 
     def starting(numbers: Tensor, moved: bool) -> Tensor:
         whole = torch.zeros(numbers.numel() + 8, dtype=numbers.dtype)

@@ -76,8 +76,8 @@ class Case:
         for one, want, theirs in zip(got, exact, eager, strict=True):
             assert one.dtype is want.dtype
             assert one.shape == want.shape
-            # Of float32 results the reference has no product rounded to half types, as eager's is;
-            # special functions may be of 2 units in the last place.
+            # The reference does not round the product of float32 results to half types, as eager
+            # does; special functions may be off by 2 units in the last place.
             few = 2 if one.dtype is torch.float32 else 1
             bound = error_bound(half_ulp(one.dtype, rms(want)), few * rms_error(theirs, want), None)
             assert passes(rms_error(one, want), bound)

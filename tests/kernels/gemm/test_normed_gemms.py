@@ -21,7 +21,7 @@ from tests.kernels.interpreter import interpret, needs_triton
 
 
 def epilogues(dtype: str) -> list[Epilogue]:
-    """Of one product: without operands and with some."""
+    """Epilogues of one product: without operands and with some."""
     row, full = Operand("row", dtype), Operand("full", dtype)
     steps = Step("add", ("%0", "%1")), Step("relu", ("%3",)), Step("mul", ("%4", "%2"))
     return [
@@ -72,12 +72,12 @@ class Case:
 
     @property
     def text(self) -> str:
-        """Of its norm and epilogues."""
+        """The text of its norm and epilogues."""
         return kernel.text_of(self.norm, self.epilogues)
 
     @property
     def vectors(self) -> list[Tensor]:
-        """Of its norm."""
+        """The vectors of its norm."""
         return self.operands[: self.norm.vectors]
 
     def check(self, got: list[Tensor]) -> None:
@@ -90,8 +90,8 @@ class Case:
         for one, want, theirs in zip(got, exact, eager, strict=True):
             assert one.shape == want.shape
             assert one.is_contiguous()
-            # Of float32 results the reference has no product rounded to half types, as eager's is;
-            # special functions may be of 2 units in the last place.
+            # The reference does not round the product of float32 results to half types, as eager
+            # does; special functions may be off by 2 units in the last place.
             few = 2 if one.dtype is torch.float32 else 1
             bound = error_bound(half_ulp(one.dtype, rms(want)), few * rms_error(theirs, want), None)
             assert passes(rms_error(one, want), bound)

@@ -20,7 +20,7 @@ from tests.kernels.interpreter import interpret, needs_triton
 
 
 def epilogues(dtype: str) -> list[Epilogue]:
-    """Of no, one and several operands, and one or two results."""
+    """Epilogues with no, one and several operands, and one or two results."""
     row, full = Operand("row", dtype), Operand("full", dtype)
     several = (row, full, Operand("column", "float32"))
     steps = Step("add", ("%0", "%1")), Step("mul", ("%4", "%3")), Step("sub", ("%5", "%2"))
@@ -62,7 +62,7 @@ class Case:
 
     @property
     def text(self) -> str:
-        """Of its epilogues."""
+        """The text of its epilogues."""
         return kernel.text_of(self.epilogues)
 
     def check(self, got: list[Tensor]) -> None:
@@ -78,8 +78,8 @@ class Case:
             assert one.dtype is theirs.dtype
             assert one.shape == want.shape
             assert one.is_contiguous()
-            # Of float32 results the reference has no product rounded to half types, as eager's is;
-            # special functions may be of 2 units in the last place.
+            # The reference does not round the product of float32 results to half types, as eager
+            # does; special functions may be off by 2 units in the last place.
             few = 2 if one.dtype is torch.float32 else 1
             bound = error_bound(half_ulp(one.dtype, rms(want)), few * rms_error(theirs, want), None)
             assert passes(rms_error(one, want), bound)

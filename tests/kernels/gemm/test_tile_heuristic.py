@@ -99,7 +99,7 @@ def test_one_row_too_long_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_one_row_takes_several_steps(products: int, k: int, step: int) -> None:
-    """Of the first tile of which it does, else short ones."""
+    """The first tile of several steps is taken, else a short one."""
     every = tiles(OF[products]).items()
     named = {name: t for name, t in every if t.form == "row" and t.itemsize == 2}
     (name, *_) = likely(named, products, 1, 4096, k)

@@ -111,7 +111,7 @@ def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_last_steps_by_halves() -> None:
-    """Of one product with nothing to fetch, in tiles of 128 columns; their kernels say so."""
+    """One product with nothing to fetch, in tiles of 128 columns; their kernels say so."""
     small = next(t for t in tiles(HALF).values() if t.form == "cooperative" and t.n == 128)
     assert small.tail(HALF) == 4
     assert small.tail(PAIR) == 0

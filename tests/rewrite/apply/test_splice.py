@@ -1,4 +1,4 @@
-"""Matches that write one tensor in turn: each hands its own result to whoever reads it next."""
+"""Matches that write one tensor in turn: each reader gets the result written last before it."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_parameters_of_a_launch(kernel: MappedKernel, driver: Driver) -> None:
 def test_handles_of_64_bits(
     kernel: MappedKernel, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a plain number ctypes passes 32, and launching what these name ended the process.
+    """ctypes passes 32 bits of a plain number, and launching what these name ended the process.
 
     Kernels that another thread has loaded lie far up in memory.
     """
@@ -214,7 +214,7 @@ def test_one_row_that_is_a_constant(monkeypatch: pytest.MonkeyPatch, driver: Dri
 def test_what_is_multiplied_is_rounded_to_tf32(
     monkeypatch: pytest.MonkeyPatch, driver: Driver
 ) -> None:
-    """Of operands in single precision; what an epilogue reads and results stay as they are."""
+    """Single-precision operands are rounded; an epilogue's operands and results are not."""
     made = compiled("pingpong", monkeypatch, hosted=True, itemsize=4).kernel
     made.run(5, 1, 1, 3, *GIVEN.values())
     assert [one["dtype"] for one in driver.maps] == [TF32, TF32, *[FLOAT32] * 3]

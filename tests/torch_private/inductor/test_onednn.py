@@ -82,7 +82,7 @@ def test_what_is_not_finite(name: str, layer: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("layer", ["linear", "conv", "residual"])
 def test_relu_keeps_nan(layer: str) -> None:
-    """Of each kind of call once, also where others are sampled."""
+    """Each kind of call once, also where others are sampled."""
     module, x = built(layer, nn.ReLU(), torch.bfloat16)
     x.view(-1)[3] = math.nan
     with torch.no_grad():

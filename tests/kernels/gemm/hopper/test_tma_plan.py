@@ -1,4 +1,4 @@
-"""Of which matrices the host makes a kernel's descriptors, and what Inductor is given then."""
+"""For which matrices the host makes a kernel's descriptors, and what Inductor is given then."""
 
 from __future__ import annotations
 
