@@ -56,7 +56,7 @@ def check_program(program: Program, *, codegen: str = "eager") -> None:
     """
     given: object = program
     if not isinstance(given, Program):
-        expected = "a fusepass.testing.Program; one with a text of yours is Program(text)"
+        expected = "a tests.fuzz.program.Program; one with a text of yours is Program(text)"
         raise ArgumentType("the first argument of check_program", given, expected)
     failures = [f for f in examine(program, codegen=codegen).failures if not f.dynamo]
     if failures:

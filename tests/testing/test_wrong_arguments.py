@@ -12,13 +12,13 @@ import torch
 import fusepass
 from fusepass.errors import FusepassError, OptionType, UnknownOption, UnknownRule
 from fusepass.testing import (
-    Program,
     assert_error,
     assert_rewrites,
     assert_untouched,
-    check_program,
     check_rule,
 )
+from tests.fuzz.program import Program
+from tests.fuzz.strategy import check_program
 
 X = torch.ones(4)
 SINE: Any = fusepass.Rule(
@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "check_program: a text": (
         lambda: check_program("x = 1"),  # type: ignore[arg-type]
         TypeError,
-        "must be a fusepass.testing.Program; one with a text of yours is Program(text)",
+        "must be a tests.fuzz.program.Program; one with a text of yours is Program(text)",
     ),
     "check_program: a text without make": (
         lambda: check_program(Program("x = 1")),
