@@ -2,7 +2,7 @@
 
 Around a kernel stands code that Inductor generates, and behind it a compiler; both change from
 release to release of torch. Where ours have been run on a device with the release that is there
-(``torch_private.kernel_calls_tested``) nothing is tried. Elsewhere each new call is compiled by
+(``kernel_call.kernel_calls_tested``) nothing is tried. Elsewhere each new call is compiled by
 Inductor alone, as it will be in its graph, called on random inputs of its sizes and strides, and
 compared with the operator's reference. What came out is remembered in the table of choices.
 """

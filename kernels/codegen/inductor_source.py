@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
-from fusepass.torch_private.inductor.kernel_call import kernel_calls_tested
+from fusepass.torch_private.inductor import kernel_call
 
 LAUNCHERS = "fusepass.torch_private.inductor.kernel_launcher"
 
@@ -49,7 +49,7 @@ def launched_directly(function: FunctionType) -> Any:
 
     With a torch whose launchers were not tested on a device, as it launches those of the user.
     """
-    if not kernel_calls_tested():
+    if not kernel_call.kernel_calls_tested():
         import triton
 
         return triton.jit(function)

@@ -38,8 +38,7 @@ CACHED = (gemm_kernel.inductor_kernel, normed_kernel.kernel)
 def untested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is known of this torch, and a kernel of ours is always chosen."""
     monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
-    for place in (kernel_call,):
-        monkeypatch.setattr(place, "kernel_calls_tested", lambda: False)
+    monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: False)
 
     def choose(problem: Any, options: Any, candidates: Any) -> Choice:
         name = next(one.name for one in candidates[::-1] if one.refuses(problem) is None)
