@@ -53,7 +53,7 @@ def launcher_in(
     itemsize: int = 2,
     **given: bool,
 ) -> Any:
-    monkeypatch.setattr(inductor_source, "kernel_calls_tested", lambda: True)
+    monkeypatch.setattr(inductor_source.kernel_call, "kernel_calls_tested", lambda: True)
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     monkeypatch.setattr("torch._inductor.runtime.triton_helpers.set_driver_to_gpu", lambda: None)
     epilogue = GELU if itemsize == 2 else single(GELU)
