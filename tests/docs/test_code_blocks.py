@@ -90,6 +90,7 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Modul
         if block.kind != "python":
             continue
         if not modules or name_of(page) in MODULE_PER_BLOCK:
+            fusepass.reset()  # what the program before compiled is gone with that program
             modules.append(ModuleType(f"page_{page.stem}_{len(modules)}"))
             monkeypatch.setitem(sys.modules, modules[-1].__name__, modules[-1])
             done = ""
