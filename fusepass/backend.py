@@ -134,7 +134,6 @@ def reset() -> None:
 
 fusepass.reset = reset  # type: ignore[attr-defined]
 
-dynamo_hooks.install(
-    fusepass
-)  # station 1: Dynamo asks capture at each branch of a frame meant for us
+# Station 1: Dynamo asks capture at each branch of a frame that is compiled for this backend.
+dynamo_hooks.install(fusepass)
 ddp.install()

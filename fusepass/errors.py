@@ -1,16 +1,7 @@
-"""Every error and warning a user of fusepass can meet, in one place.
+"""Every error and warning that a user of fusepass can meet, with the base class of each kind.
 
-A message names what is wrong, where it was given, and what to do next. No other module defines an
-exception that leaves the package, so this file is also the list to read when one appears; those of
-``prefetch`` and ``tune`` are written in ``fusepass.errors`` and ``fusepass.errors``.
-
-Errors and warnings of :func:`fusepass.prefetch`; users find them in :mod:`fusepass.errors`.
-
-Errors of :mod:`fusepass.tune`'s calls; users find them in :mod:`fusepass.errors`.
-
-What every error and every warning of fusepass is, and words that several share.
-
-See :mod:`fusepass.errors`.
+A message states the fact, its cause, and what to do next. No other module defines an exception that
+leaves the package, so this file is also the list to read when one appears.
 """
 
 from __future__ import annotations

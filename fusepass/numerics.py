@@ -10,7 +10,7 @@ its RMS error is at most the largest of
 NaN and infinity where the reference is finite never pass, whatever eager does. Tensors that are not
 floating point have to equal eager's.
 
-Whether two ways of computing the same gave the same, within rounding.
+Two ways to compute one thing, as the tuner compares them, agree if they differ by rounding only.
 """
 
 from __future__ import annotations

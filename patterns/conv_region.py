@@ -2,15 +2,13 @@
 
     f(s * (conv(x, w) + a) + t, z, …)  ->  fusepass::conv_region(x, [w], [s, t, z, …], f)
 
-for images that lie channels last, in half precision. cuDNN's kernels take a bias, a residual and
-ReLU in (rule ``conv_relu``); for other activations (SiLU, hard-swish, GELU, leaky ReLU, a gate)
-Inductor writes the result to memory and reads it again. In matrix form it is a product like
-another: what may follow is found as behind a linear layer.
+Images are NHWC, in half precision. cuDNN's kernels take a bias, a residual and ReLU (rule
+``conv_relu``). For other activations (SiLU, hard-swish, GELU, leaky ReLU, a gate) Inductor writes
+the result to memory and reads it again. In matrix form the convolution is a GEMM, and the same
+epilogues may follow as after a linear layer.
 
-Whether it pays is measured: the library's convolution and one pointwise kernel, as Inductor runs
-them, against one kernel, whose convolution is mostly slower than the library's.
-
-What Inductor does with a convolution and the pointwise work after it, to be timed.
+The tuner decides: the library's convolution and one pointwise kernel, as Inductor runs them,
+against one kernel, whose convolution is mostly slower than the library's.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Which numbers the tensors of a chain of calls may hold, and so whether a call rounds anything.
+"""Small sets of numbers that a tensor of a chain may hold, and exact arithmetic on them.
 
-Which numbers a tensor may hold, where that is few enough to say, and exact arithmetic on them.
-
-What needs no rounding is the same on every device, in every order of operations and whether or not
-a product and a sum are contracted into one. So a mask ``(1.0 - tril) * -1e4`` holds 0 and -1e4
-wherever it is made, and ``arange(n) - 3`` whole numbers that fit the dtype.
+A call that rounds nothing gives the same bits on every device, in every order of operations, with
+and without contraction into an FMA. A mask ``(1.0 - tril) * -1e4`` holds 0 and -1e4 wherever it is
+made, and ``arange(n) - 3`` holds whole numbers that fit the dtype.
 """
 
 from __future__ import annotations

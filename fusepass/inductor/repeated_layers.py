@@ -1,11 +1,8 @@
-"""Equal layers as calls of one subgraph: Inductor compiles one of them and uses it again.
+"""Equal layers of a model as calls of one subgraph: Inductor compiles one and reuses it.
 
-Equal stretches of a graph, one after another: the layers of a model.
-
-Dynamo writes the N layers of a model down one by one, so a graph of equal layers is a list of calls
-with a period. Layers need not begin where the modules do: a period may be cut at any of its calls,
-and is cut in front of a matrix product, where Inductor begins a new kernel anyway, so nothing that
-would have been one kernel is divided.
+Dynamo unrolls N equal layers, so the graph is a list of calls with a period. Layers need not begin
+where modules do: a period may be cut at any of its calls. It is cut in front of a GEMM, where
+Inductor begins a new kernel anyway, so no kernel is divided.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Try configs whole: named settings of Inductor for one graph, timed on its real inputs.
 
-What a setting is worth for a graph cannot be told beforehand: products of a library may beat those
-that Inductor generates once everything around them is fused, and the other way round. Under
-``mode="max-autotune…"`` a graph that records no gradients is compiled as asked and once with each
-recipe, those that help together once more with all of them, and the fastest is taken if it wins by
-more than the noise. All of them give the graph's results within rounding, or are left out. What
-was found is remembered for the graph in the table of choices.
+The value of a setting for a graph cannot be predicted: a library's GEMM may beat a generated one
+once everything around it is fused, or lose to it. Under ``mode="max-autotune…"`` a graph that
+records no gradients is compiled as asked and once with each config; those that help are then tried
+together. The fastest is taken if it wins by more than the noise. Each must give the graph's results
+within rounding. The choice is kept for the graph in the table of choices.
 
-Whether a captured graph may be called just to see how long that takes.
+A graph is timed only if a call leaves no trace but its results and in-place writes: it draws no
+random numbers and calls no operator of unknown effect.
 """
 
 from __future__ import annotations

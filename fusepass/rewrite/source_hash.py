@@ -1,15 +1,12 @@
-"""What a rule's functions are made of, as a hash: part of the keys of Inductor's caches.
+"""A hash of the source of a rule's functions: part of the keys of Inductor's caches.
 
-Code is hashed as bytecode with its constants, default values, closures and all that it can get at
-by a name: globals, imports it makes itself, attributes of modules and classes, helpers and theirs,
-as far as they are not torch's own. Which module an attribute is read from is not followed; of a
-module that is reachable every attribute counts that any reachable code names, of a class all.
+Code is hashed as bytecode with its constants, defaults, closures and everything that it can reach
+by name: globals, imports it makes itself, attributes of modules and classes, helpers and theirs,
+as far as they are not torch's own. Which module an attribute is read from is not followed: of a
+reachable module every attribute counts that any reachable code names, of a class all attributes.
 
-What has no stable text (a tensor in a closure, an object), and what reads by names that are made
-when it runs (``getattr``, ``eval``), makes the rule unhashable: caching is then bypassed rather
-than trusted.
-
-Which names a function's code holds: what it can read, if it reads by names written in it.
+A value without stable text (a tensor in a closure, an object), and code that makes names when it
+runs (``getattr``, ``eval``), make the rule unhashable: caching is then bypassed.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from __future__ import annotations
 from fusepass.tune.cost_model import Rates
 from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
 from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
+from fusepass.tune.problems.cat import CatProblem
 from fusepass.tune.problems.conv import ConvProblem, ConvRegionProblem, DepthwiseProblem
 from fusepass.tune.problems.gemm import RegionProblem
 from fusepass.tune.problems.normed_gemms import NormedProblem
-from fusepass.tune.problems.pool import CatProblem, PoolProblem
+from fusepass.tune.problems.pool import PoolProblem
 from fusepass.tune.problems.sibling_gemms import SiblingProblem
 from fusepass.tune.table import Entry
 from fusepass.tune.table_edits import import_choices, prune

@@ -1,13 +1,10 @@
-"""A guard: loggers and warning filters of a frame are as they were when it was traced.
+"""A guard: loggers, warning filters and streams of a frame are as they were when it was traced.
 
-That decides whether they may wait: a filter may have turned a warning into an exception since, and
-``sys.stdout`` or a handler may have become code of the program, which looks around. A guard of the
-frame asks before each call; where an answer is another one, the frame is traced anew.
-
-Who hears a line when it is written: code of the program could look around then.
-
-Dynamo makes changes of attributes, lists and dicts after the graph, and so after the lines. Streams
-and handlers of the standard library do not look at them.
+They decide whether a print or a log record may wait until after the graph. A filter may turn a
+warning into an exception; ``sys.stdout`` or a handler may be code of the program, and such code can
+see that Dynamo applies changes of attributes, lists and dicts only after the graph. Streams and
+handlers of the standard library do not look. The guard asks before each call; where an answer
+changed, the frame is traced anew.
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 """Reductions of ``x[mask]``: over all elements, with the others set to the neutral value.
 
-``x[mask].sum()`` is ``where(mask, x, 0).sum()``; a mean divides by how many are selected, and is
-NaN where none is. Sums are taken in another order than eager's, so their last bits may differ;
-integers, and whether any or all hold, are the same.
+``x[mask].sum()`` is ``where(mask, x, 0).sum()``; a mean divides by the number of selected elements
+and is NaN where there are none. Sums are taken in another order than eager's, so their last bits
+may differ; integers, ``any`` and ``all`` are the same.
 
-The largest and the smallest of what a mask selected: of all elements, the others out of reach.
-
-Where nothing is selected eager raises, and what stands here would be an infinity. So only a call
-is replaced that capture has put the raise in front of (capture/masks/empty_selection.py).
-
-If zeros of both signs are the largest, the result is either one, as in eager on tensors of
-another size.
-
-The gradient is shared by all elements that hold the extremum. An element that is not selected
-holds it too where everything selected is the infinity put in its place; there the mean, which is
-that infinity, has eager's gradient.
+``max`` and ``min`` set the others to an infinity. Eager raises for an empty selection, so only a
+call is replaced that capture has put the raise in front of (capture/masks/empty_selection.py). The
+gradient is shared by all elements that hold the extremum. An element outside the mask holds it too
+where every selected element is that infinity; there the mean, which is that infinity, has eager's
+gradient. If zeros of both signs are the largest, either one may result, as in eager.
 """
 
 from __future__ import annotations

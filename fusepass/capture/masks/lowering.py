@@ -1,15 +1,13 @@
 """Remove data-dependent sizes from a graph: ``x[mask]`` is computed for all elements.
 
-In the order of the program, each selection and each call on one is either computed for all
-elements (lowering_state.py, lower_calls.py), or replaced by what it amounts to: a reduction
-(lower_reductions.py, lower_losses.py) or a store (lower_stores.py). What nothing but
-replaced calls used is erased. Where a call can be neither, the selections it is made of stay as
-they are.
+In program order, each selection and each call on one is either computed for all elements
+(lowering_state.py, lower_calls.py) or replaced by its equivalent: a reduction (lower_reductions.py,
+lower_losses.py) or a store (lower_stores.py). Nodes that only replaced calls used are erased. Where
+a call can be neither, its selections stay as they are.
 
-Whether computing for all elements costs less than selecting and waiting for the host.
-
-Half of the elements are taken to be selected: nobody knows. Selecting them reads the mask twice,
-writes and reads their places, and copies them; what follows then takes half as long.
+This is done where it costs less than selecting and waiting for the host. The cost model takes half
+of the elements to be selected: the fraction is not known. Selecting reads the mask twice, writes
+and reads the positions, and copies the elements; the calls that follow then take half as long.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""``y[0, mask]`` as ``y[0][mask]``: integers and slices of an index first, its mask afterwards.
+"""Other spellings of a selection by mask, brought to ``x[mask]`` with whole dimensions.
 
-That is what torch does with such an index. What is left has only the mask and whole dimensions,
-which is the form in which masked stores and updates are recognised.
+``y[0, mask]`` becomes ``y[0][mask]``: torch, too, applies integers and slices of an index first.
 
-``x[torch.where(mask)]`` as ``x[mask]``: the places of a mask, used to select with at once.
-
-The places are those of all true elements in order, so what they select is what the mask selects.
-That holds while the mask is read where its places were asked for, and where a tensor of its very
-shape is selected from: places alone fit any tensor that is large enough.
+``x[torch.where(mask)]`` becomes ``x[mask]``. The positions are those of all true elements in order,
+so both select the same. That holds while the mask is read where its positions were computed, and
+where the tensor has the mask's shape: positions alone fit any tensor that is large enough.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
     if p: x.add_(1)      ->      s = x.clone(); s.add_(1); x.copy_(where(p, s, x))
 
-Each arm that writes older memory gets a *shadow*, a copy it reads and writes instead; every older
-view of that memory which the arm uses is made again as a view of the shadow. The arm is pure then,
-and where the arms meet the contents they left are selected between and written back once, into the
-memory itself: aliases, also those nobody has in sight here, see what they would have seen.
-(Functionalization, as AOTAutograd does for whole graphs, for one arm; it removes the copies again.)
-
-Where arms meet: the contents they left in memory older than them are written into it, once.
+Each arm that writes older memory gets a *shadow*, a copy that it reads and writes instead. Every
+older view of that memory which the arm uses is made again as a view of the shadow, so the arm is
+pure. At the join the contents are selected and written back once, into the memory itself, so all
+aliases see the result. (This is functionalization, as AOTAutograd does it for whole graphs, for one
+arm; AOTAutograd removes the copies again.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Pointwise calls on a tensor and a Python number, in either order.
+"""Pointwise calls on a tensor and a Python number, rewritten to take a 0-d tensor.
 
-Functions of a tensor and a number that torch has for two tensors, too.
-
-Calls that scale by a Python number beside the tensors: ``alpha=``, ``value=``, a weight.
+Arithmetic in either order, functions that torch has for two tensors, and calls that scale by a
+number beside the tensors (``alpha=``, ``value=``, a weight).
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Products of one row as Inductor writes them for its autotuning, and back.
+"""GEMMs with M = 1 that Inductor wrote as sums for its autotuning, turned back into GEMMs.
 
-With coordinate descent (``max-autotune``) its decompositions turn a product of one row into
-``sum(x.unsqueeze(2) * w.unsqueeze(0), 1)`` in single precision, before any of our rules after
-autograd sees it. For them it becomes a product again; what they leave alone is left as it was.
+With coordinate descent (``max-autotune``) Inductor's decompositions turn such a GEMM into
+``sum(x.unsqueeze(2) * w.unsqueeze(0), 1)`` in single precision, before the rules after autograd see
+it. For these rules it becomes a GEMM again; what they leave alone is restored.
 
-Which sums of a product and a matrix are the program's own, and which Inductor has made.
-
-``addmm`` rounds once, a product and a sum twice. Inductor's passes put one in the place of the
-other, and with torch 2.11 nothing on the new call says so; so those of the program are marked
-before these passes.
+Inductor's passes also replace ``mm + z`` by ``addmm`` and the reverse. ``addmm`` rounds once, a
+GEMM and a sum twice, and torch 2.11 does not mark the new call. So the program's own calls are
+marked before these passes run.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""An epilogue as a plain value: what happens to the elements of a product before they are stored.
+"""An epilogue as a plain value: the pointwise operations on a GEMM's result before it is stored.
 
-A straight line of operations on numbers, the same for every element. It knows neither graphs nor
-kernels: ``fusion/gemm/find.py`` makes one of an FX region, ``kernels/gemm/triton_source.py`` writes
-    it as
-Triton, and :func:`evaluate` computes it with torch, which is the reference for both.
+It is a straight line of operations on numbers, the same for every element. It knows neither graphs
+nor kernels: ``fusion/gemm/find.py`` makes one of an FX region, ``kernels/gemm/triton_source.py``
+writes it as Triton, and :func:`evaluate`, the reference for both, computes it with torch.
 
-Everything is computed in fp32, whatever the dtypes of the graph: rounding to a half type between
-two operations is left out, as Inductor leaves it out inside a kernel.
+Everything is computed in fp32, whatever the dtypes of the graph. Rounding to a half type between
+two operations is left out, as Inductor does inside a kernel.
 
-Functions of one number, as epilogues: which keep the order of numbers, one after the other.
-
-A maximum of what such a function gives is what it gives for the maximum.
+For a function of one number it also says whether that function is monotone: the maximum of its
+results is then its result for the maximum.
 """
 
 from __future__ import annotations

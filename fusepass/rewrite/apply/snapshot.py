@@ -1,6 +1,6 @@
-"""A copy of a graph to go back to.
+"""A copy of a graph to go back to, and where in the program a replacement stands.
 
-Where a node comes from: what Inductor names kernels after, and reports say.
+Inductor names kernels after the origin, and reports give its source line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whether an argument that is no tensor is the one that the pattern wants.
-
-For the report: in which arguments a call differs from the operation that the pattern has.
-"""
+"""Whether a non-tensor argument equals the pattern's, and which arguments of a call differ."""
 
 from __future__ import annotations
 

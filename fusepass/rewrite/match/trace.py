@@ -1,10 +1,9 @@
-"""Running a rule's function on fake tensors and writing down what it calls.
+"""Run a rule's function on fake tensors and record its calls.
 
 Before autograd the graph holds calls as users write them, so they are recorded as they pass
-``__torch_function__``; after autograd it holds ATen calls, so the function is traced through
-Inductor's decompositions. Either way Python control flow in the function just runs.
-
-Why a rule's function cannot be traced, in words for who wrote it.
+``__torch_function__``. After autograd it holds ATen calls, so the function is traced through
+Inductor's decompositions. Python control flow in the function runs as it is. A function that cannot
+be traced gets an error in the words of its author.
 """
 
 from __future__ import annotations

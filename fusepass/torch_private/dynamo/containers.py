@@ -1,6 +1,6 @@
-"""Dynamo: containers and objects made while tracing. Run on torch 2.11 to 2.15.
+"""Dynamo: containers and objects made while tracing; classes registered with torch's pytree.
 
-Classes registered with torch's pytree. Run on torch 2.11 to 2.15.
+Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations

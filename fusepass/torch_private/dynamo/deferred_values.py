@@ -1,11 +1,9 @@
-"""Dynamo: values of a message, computed when it is due. Run on 2.11 to 2.15.
+"""Dynamo: values of a message, computed after the graph. Run on torch 2.11 to 2.15.
 
-A message is that of an exception raised after the graph, or a line written then. While it is traced
-(:func:`message_tracing`) what Dynamo would refuse or specialise is kept
-for later: numbers read from tensors, results whose size depends on data, text made of tensors and
-of sizes that vary, exceptions of the user's own.
-
-Dynamo: what is replaced while a message is traced. Run on 2.11 to 2.15.
+The message is an exception's, or a line that is printed or logged. While it is traced
+(:func:`message_tracing`), values are recorded that Dynamo would otherwise refuse or specialise:
+numbers read from tensors, results whose size depends on data, text made of tensors and of sizes
+that vary, and the user's own exceptions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Dynamo: calls of print, of loggers and of ``warnings.warn``. Run on 2.11 to 2.15.
+"""Dynamo: calls of ``print``, of loggers and of ``warnings.warn``. Run on torch 2.11 to 2.15.
 
-Functions of Python that write lines, as they are until a program replaces them.
-
-A program may put a function of its own in the place of ``print``, so that one process of several
-writes, or of ``warnings.warn``. That is code like any other, with whatever effects it has.
-
-Loggers: which one Dynamo has, whether it is enabled, and torch's own. Run on 2.11 to 2.15.
+It says which logger a call has and whether it is enabled. A program may replace ``print``, so that
+one of several processes writes, or ``warnings.warn``. Such a replacement is code with effects of
+its own, so these functions are compared with Python's originals.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Inductor: lowering of our operators, regions compiled to be timed. Run on 2.11 to 2.15.
+"""Inductor: lowering of our operators, sizes as it writes them, regions compiled to be timed.
 
-Inductor: sizes as it writes them.
+Run on torch 2.11 to 2.15.
 """
 
 from __future__ import annotations

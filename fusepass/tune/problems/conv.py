@@ -1,8 +1,6 @@
-"""A convolution with bias, residual and ReLU as the tuner sees it, and random inputs for it.
+"""Convolutions as the tuner sees them, with random inputs for them.
 
-A convolution with an epilogue as the tuner sees it, and random inputs for it.
-
-A depthwise convolution with an epilogue as the tuner sees it.
+With bias, residual and ReLU; with any epilogue; depthwise.
 """
 
 from __future__ import annotations
