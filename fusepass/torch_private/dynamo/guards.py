@@ -21,7 +21,7 @@ class Holds(Protocol):
     text: str
 
     def holds(self) -> bool:
-        """Whether it does; asked before each call, and in no more than a microsecond."""
+        """Whether it does; asked before each call, so it must take microseconds at most."""
 
 
 def guard_on(translator: Any, name: str, thing: Holds) -> None:
