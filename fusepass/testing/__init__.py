@@ -35,10 +35,23 @@ _HOME = {
     "check_rule": "fusepass.testing.check",
 }
 
+# Public in 0.1.0; they test fusepass itself, and are part of the repository now.
+_MOVED = {
+    "Program": "tests.fuzz.program",
+    "ProgramDiffers": "tests.fuzz.strategy",
+    "check_program": "tests.fuzz.strategy",
+    "programs": "tests.fuzz.strategy",
+}
+
 
 if not TYPE_CHECKING:  # a type checker would take any name to be there
 
     def __getattr__(name: str) -> Any:
+        if name in _MOVED:
+            raise AttributeError(
+                f"fusepass.testing.{name} is {_MOVED[name]}.{name} now, which is part of the "
+                "repository and not of the wheel: import it from there, in a checkout."
+            )
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)

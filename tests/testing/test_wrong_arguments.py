@@ -112,3 +112,9 @@ def test_wrong_rule(rule: Any, words: str) -> None:
     rule = fusepass.Rule("r", rule.pattern, lambda x: x + x, rule.example, devices=rule.devices)
     with pytest.raises(fusepass.FusepassError, match=re.escape(words)):
         fusepass.register(rule)
+
+
+@pytest.mark.parametrize("name", ["Program", "ProgramDiffers", "check_program", "programs"])
+def test_what_left_the_package_says_where_it_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"tests\.fuzz\.\w+\.{name} now"):
+        getattr(fusepass.testing, name)
