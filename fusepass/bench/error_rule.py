@@ -25,20 +25,7 @@ def judge(
             the rule is then the stricter one without it.
         no_reference: why there is no float64 reference, or None if there is one.
     """
-    record = ErrorRecord(
-        passed=None,
-        reason=no_reference,
-        rms=None,
-        bound=None,
-        eager_rms=None,
-        inductor_rms=None,
-        half_ulp=None,
-        relative=None,
-        tensors=len(variant),
-        worst=None,
-        bit_equal_to_eager=all(one["bit_equal"] for one in variant),
-        relative_to_eager=max((one["from_eager"] or 0.0 for one in variant), default=None),
-    )
+    record = _unjudged(variant, no_reference)
     different = _unlike_eager(variant, eager)
     if different is not None:
         record.update({"passed": False, "reason": different, "bit_equal_to_eager": False})
@@ -73,6 +60,24 @@ def judge(
                 why = "NaN or infinity that the float64 reference does not have"
             record.update({"passed": False, "reason": f"output {index}: {why}"})
     return record
+
+
+def _unjudged(variant: Sequence[TensorError], no_reference: str | None) -> ErrorRecord:
+    """What is said of a variant before the rule is applied: how it compares with eager."""
+    return ErrorRecord(
+        passed=None,
+        reason=no_reference,
+        rms=None,
+        bound=None,
+        eager_rms=None,
+        inductor_rms=None,
+        half_ulp=None,
+        relative=None,
+        tensors=len(variant),
+        worst=None,
+        bit_equal_to_eager=all(one["bit_equal"] for one in variant),
+        relative_to_eager=max((one["from_eager"] or 0.0 for one in variant), default=None),
+    )
 
 
 def _unlike_eager(variant: Sequence[TensorError], eager: Sequence[TensorError]) -> str | None:
