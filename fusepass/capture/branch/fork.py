@@ -7,6 +7,7 @@ an arm cannot be kept, Dynamo's own restart discards the whole attempt (hooks.py
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fusepass.capture.branch.join import join_arms
@@ -37,17 +38,101 @@ def _starts(translator: Any, target: int, keeps: bool, number: Any) -> tuple[Any
     return (target, [*rest, tested] if keeps else rest), (translator.instruction_pointer, rest)
 
 
-def _left_as_message(translator: Any, last: Any, site_id: int) -> bool:
-    """Leave what an attempt recorded behind a node for a message, if it wrote nothing."""
-    graph = translator.output.graph
-    traced = tag_as_message(graph, last, site_id)
-    for node in filter(is_line, traced):  # written again when the message is traced
-        graph.erase_node(node)
-    traced = [node for node in traced if not is_line(node)]
-    if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
-        return False
-    leave_sizes(translator, traced)
-    return True
+@dataclass(frozen=True)
+class _Fork:
+    """A branch whose arms are to be traced.
+
+    Attributes:
+        translator: Dynamo's translator.
+        frame: capture's state for this frame.
+        site_id: number of the site.
+        before: the translator's state at the branch.
+        starts: of each arm, the instruction it starts at and the stack it starts with.
+        predicate: the tracked 0-d bool tensor tested.
+        join: the instruction at which the arms meet.
+        where: file and line of the branch.
+    """
+
+    translator: Any
+    frame: Frame
+    site_id: int
+    before: Bindings
+    starts: dict[bool, tuple[int, list[Any]]]
+    predicate: Any
+    join: int
+    where: tuple[str, int]
+
+    def trace_both(self) -> Site:
+        """Trace both arms and join them; or go on in one, if the other turns out to raise."""
+        translator, frame, before = self.translator, self.frame, self.before
+        last = next(iter(reversed(translator.output.graph.nodes)), None)
+        ungraded = frame.ungraded.now(translator.output.graph)
+        arms: dict[bool, Arm] = {}
+        try:
+            for taken in (True, False):
+                arm, start = (self.site_id, taken), self.starts[taken]
+                arms[taken] = trace_arm(translator, frame, arm, before, start, self.join)
+        except ArmRaises as refusal:
+            return self._go_on_after(refusal, taken, last)
+        except BaseException:
+            before.restore()
+            raise
+        try:
+            if ungraded is not None and ungraded.gained(translator.output.graph):
+                text = "an arm writes something that requires grad into a tensor that does not"
+                raise Refusal(Reason.NONE_GRAD, text)
+            before.restore()
+            return join_arms(
+                translator, frame, self.site_id, before, arms, self.join, self.predicate, self.where
+            )
+        except BaseException:
+            before.restore()
+            raise
+
+    def go_on(self, raising: bool) -> Site:
+        """Leave a sink for the arm that raises, and the translator at the start of the other."""
+        translator, arm = self.translator, (*self.starts[raising], self.join)
+        site = record_sink(
+            translator,
+            self.frame,
+            self.site_id,
+            self.before,
+            arm,
+            self.predicate,
+            raising,
+            self.where,
+        )
+        start, stack = self.starts[not raising]
+        translator.stack = list(stack)
+        translator.instruction_pointer = translator.start_point = start
+        return site
+
+    def _go_on_after(self, refusal: ArmRaises, raising: bool, last: Any) -> Site:
+        """Go on when an arm turns out to raise; what it left stands behind the node ``last``."""
+        raised = not isinstance(refusal, ArmStops)
+        stores = raised and self.translator.current_instruction.opname == "STORE_ATTR"
+        self.before.restore()
+        if stores:  # Dynamo asks what the attribute was
+            text = "an arm binds an attribute that did not exist before it, or may not be bound"
+            raise Refusal(Reason.SIDE_EFFECT, text) from None
+        if not self._left_as_message(last):
+            raise refusal
+        try:
+            return self.go_on(raising)
+        except Refusal as fault:
+            raise (refusal if isinstance(refusal, ArmStops) else fault) from None
+
+    def _left_as_message(self, last: Any) -> bool:
+        """Leave what an attempt recorded behind a node for a message, if it wrote nothing."""
+        graph = self.translator.output.graph
+        traced = tag_as_message(graph, last, self.site_id)
+        for node in filter(is_line, traced):  # written again when the message is traced
+            graph.erase_node(node)
+        traced = [node for node in traced if not is_line(node)]
+        if any(map(written_nodes, traced)):  # the attempt itself may have changed fake tensors
+            return False
+        leave_sizes(self.translator, traced)
+        return True
 
 
 @failures_unlogged()  # an arm that is not taken may fail for the tensors of a call
@@ -92,60 +177,5 @@ def fork(
     if chain is not None:
         with or_one_by_one(translator, chain, before):
             return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
-    if raising:
-        return _go_on(
-            translator, frame, site_id, before, starts, predicate, raising[0], join, where
-        )
-    last = next(iter(reversed(translator.output.graph.nodes)), None)
-    ungraded = frame.ungraded.now(translator.output.graph)
-    arms: dict[bool, Arm] = {}
-    try:
-        for taken in (True, False):
-            arms[taken] = trace_arm(
-                translator, frame, (site_id, taken), before, starts[taken], join
-            )
-    except ArmRaises as refusal:
-        raised = not isinstance(refusal, ArmStops)
-        stores = raised and translator.current_instruction.opname == "STORE_ATTR"
-        before.restore()
-        if stores:  # Dynamo asks what the attribute was
-            text = "an arm binds an attribute that did not exist before it, or may not be bound"
-            raise Refusal(Reason.SIDE_EFFECT, text) from None
-        if not _left_as_message(translator, last, site_id):
-            raise
-        try:
-            return _go_on(translator, frame, site_id, before, starts, predicate, taken, join, where)
-        except Refusal as fault:
-            raise (refusal if isinstance(refusal, ArmStops) else fault) from None
-    except BaseException:
-        before.restore()
-        raise
-    try:
-        if ungraded is not None and ungraded.gained(translator.output.graph):
-            text = "an arm writes something that requires grad into a tensor that does not"
-            raise Refusal(Reason.NONE_GRAD, text)
-        before.restore()
-        return join_arms(translator, frame, site_id, before, arms, join, predicate, where)
-    except BaseException:
-        before.restore()
-        raise
-
-
-def _go_on(
-    translator: Any,
-    frame: Frame,
-    site_id: int,
-    before: Bindings,
-    starts: dict[bool, tuple[int, list[Any]]],
-    predicate: Any,
-    raising: bool,
-    join: int,
-    where: tuple[str, int],
-) -> Site:
-    """Leave a sink for the arm that raises, and the translator at the start of the other one."""
-    arm = (*starts[raising], join)
-    site = record_sink(translator, frame, site_id, before, arm, predicate, raising, where)
-    start, stack = starts[not raising]
-    translator.stack = list(stack)
-    translator.instruction_pointer = translator.start_point = start
-    return site
+    branch = _Fork(translator, frame, site_id, before, starts, predicate, join, where)
+    return branch.go_on(raising[0]) if raising else branch.trace_both()
