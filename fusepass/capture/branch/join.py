@@ -64,23 +64,9 @@ def join_arms(
         outputs.pairs.append((ends[0], ends[1]))
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
     predicate_node = predicate.as_proxy().node
-    raises_inside = any(site_id in inner.inside for inner in frame.sites)
-    _check_left([*pairs, *outputs.numbers], rewritten, raises_inside)
-    lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate_node)]
-    _check_lines(lines, rewritten)
-    verdict = legality.check_outputs(
-        translator,
-        frame.options,
-        predicate_node,
-        pairs,
-        rewritten.nodes,
-        rewritten.partial,
-        read=read,
+    verdict = _judged(
+        translator, frame, site_id, predicate_node, pairs, outputs.numbers, rewritten, read
     )
-    if raises_inside and verdict.treatment == "cond":
-        raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
-    if lines and verdict.treatment == "cond":
-        raise Refusal(Reason.SIDE_EFFECT, f"an arm prints, and may not always run: {verdict.text}")
     outer = frame.arms[-1] if frame.arms else None
     branch = Branch(site_id, outer, verdict.treatment, verdict.gated, *where)
     site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
@@ -133,6 +119,35 @@ def _rewrite_arms(translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]
     for arm in nodes.values():
         mark_total_functions(translator, arm)
     return _Rewritten(nodes, shadows, erased, legality.check_arms(nodes))
+
+
+def _judged(
+    translator: Any,
+    frame: Frame,
+    site_id: int,
+    predicate: fx.Node,
+    pairs: list[tuple[fx.Node, fx.Node]],
+    numbers: list[tuple[Any, Any]],
+    rewritten: _Rewritten,
+    read: int,
+) -> legality.Verdict:
+    """How the branch may be treated, by what the arms do and the pairs that they leave.
+
+    Raises:
+        Refusal: it may not be captured.
+    """
+    raises_inside = any(site_id in inner.inside for inner in frame.sites)
+    _check_left([*pairs, *numbers], rewritten, raises_inside)
+    lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate)]
+    _check_lines(lines, rewritten)
+    verdict = legality.check_outputs(
+        translator, frame.options, predicate, pairs, rewritten.nodes, rewritten.partial, read=read
+    )
+    if raises_inside and verdict.treatment == "cond":
+        raise Refusal(Reason.RAISES, f"an arm raises, and may not always run: {verdict.text}")
+    if lines and verdict.treatment == "cond":
+        raise Refusal(Reason.SIDE_EFFECT, f"an arm prints, and may not always run: {verdict.text}")
+    return verdict
 
 
 def _check_left(pairs: list[tuple[Any, Any]], rewritten: _Rewritten, raises_inside: bool) -> None:
