@@ -122,24 +122,7 @@ def record_sink(
     check_message(nodes, "the arm that raises")
     if prints_waiting(translator) != prints:
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises prints first")
-    writer = Writer()
-    recipe = writer.exception(_checked(raised))
-    operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
-    proxy = translator.output.create_proxy("call_function", sink, (bad.as_proxy(), *operands), {})
-    proxy.node.meta["example_value"] = None
-    proxy.node.meta[SINK] = Sink(
-        site=site_id,
-        recipe=recipe,
-        stack=raised.stack,
-        without_context=raised.cause is not None,
-        shows_grad=frozenset(writer.shows_grad),
-        shows_whole=frozenset(writer.shows_whole),
-        grad_enabled=torch.is_grad_enabled(),
-        autocast=autocast_now(),
-        random_calls=random_call_count(translator.output),
-        file=where[0],
-        line=where[1],
-    )
+    _write_sink(translator, site_id, bad, raised, where)
     branch = Branch(site_id, frame.arms[-1] if frame.arms else None, "sink", False, *where)
     text = "the exception is raised after the graph: one read-back per call"
     decision = Decision(
@@ -228,6 +211,30 @@ def _checked(raised: Raised) -> Any:
     if raised.seen_by is not None:
         raise Refusal(Reason.RAISES, f"the exception would pass {raised.seen_by} of the program")
     return raised.value
+
+
+def _write_sink(
+    translator: Any, site_id: int, bad: Any, raised: Raised, where: tuple[str, int]
+) -> None:
+    """Put the node into the graph that raises after it, where ``bad`` is true."""
+    writer = Writer()
+    recipe = writer.exception(_checked(raised))
+    operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
+    proxy = translator.output.create_proxy("call_function", sink, (bad.as_proxy(), *operands), {})
+    proxy.node.meta["example_value"] = None
+    proxy.node.meta[SINK] = Sink(
+        site=site_id,
+        recipe=recipe,
+        stack=raised.stack,
+        without_context=raised.cause is not None,
+        shows_grad=frozenset(writer.shows_grad),
+        shows_whole=frozenset(writer.shows_whole),
+        grad_enabled=torch.is_grad_enabled(),
+        autocast=autocast_now(),
+        random_calls=random_call_count(translator.output),
+        file=where[0],
+        line=where[1],
+    )
 
 
 def user_stack(translator: Any) -> Iterator[tuple[str, str, int]]:
