@@ -100,8 +100,6 @@ def write_trial(
     """
     conv = trial.conv
     graph, write = conv.graph, ChannelWriter(conv.graph)
-    images: Any = conv.meta["val"]
-    columns = images.shape[1]
     scaled, last = scaled_at(conv)
     with graph.inserting_before(last.next):
         product = multiply(write, conv)
@@ -116,35 +114,7 @@ def write_trial(
     for one in (product, made):
         inherit(one, last)
     trial.matrix[last] = made
-
-    def argument(arg: Any) -> Any:
-        """In matrix form; None if it has none."""
-        value = tensor_value(arg)
-        if value is None:
-            return arg
-        if arg in trial.matrix:
-            return trial.matrix[arg]
-        if _same_shape(value, images) and lies_last(value):
-            return as_matrix(write, arg)
-        shape = [1] * (images.dim() - value.dim()) + list(value.shape)
-        by_channel = all(map(known_equal, shape, [1, columns, 1, 1]))
-        return write.call(RESHAPE, arg, [columns]) if by_channel else None
-
-    node = last.next
-    while node.op != "output":
-        following = node.next
-        value = tensor_value(node)
-        reads = any(one in trial.matrix for one in node.all_input_nodes)
-        wanted = reads and (only is None or node in only)
-        if wanted and value is not None and _same_shape(value, images) and calls_of(node):
-            with graph.inserting_before(node):
-                given = [argument(arg) for arg in node.args]
-                if None not in given:
-                    made = write.another(node.target, *given, **node.kwargs)
-                    inherit(made, node)
-                    if made.meta["val"].dtype is value.dtype:
-                        trial.matrix[node] = made
-        node = following
+    _write_what_follows(trial, write, last, only)
     for node, matrix in trial.matrix.items():
         users = [one for one in node.users if one not in trial.matrix]
         if users:
@@ -156,6 +126,44 @@ def write_trial(
             trial.back[node] = image
             _instead(node, image, users)
     return product
+
+
+def _write_what_follows(
+    trial: Trial, write: ChannelWriter, last: fx.Node, only: Container[fx.Node] | None
+) -> None:
+    """Write in matrix form, too, what works element by element on the matrices there are."""
+    images = trial.conv.meta["val"]
+    node = last.next
+    while node.op != "output":
+        following = node.next
+        value = tensor_value(node)
+        reads = any(one in trial.matrix for one in node.all_input_nodes)
+        wanted = reads and (only is None or node in only)
+        if wanted and value is not None and _same_shape(value, images) and calls_of(node):
+            with trial.conv.graph.inserting_before(node):
+                given = [_in_matrix_form(trial, write, arg) for arg in node.args]
+                if None not in given:
+                    made = write.another(node.target, *given, **node.kwargs)
+                    inherit(made, node)
+                    if made.meta["val"].dtype is value.dtype:
+                        trial.matrix[node] = made
+        node = following
+
+
+def _in_matrix_form(trial: Trial, write: ChannelWriter, arg: Any) -> Any:
+    """An argument beside matrices; None if it has no such form."""
+    images: Any = trial.conv.meta["val"]
+    value = tensor_value(arg)
+    if value is None:
+        return arg
+    if arg in trial.matrix:
+        return trial.matrix[arg]
+    if _same_shape(value, images) and lies_last(value):
+        return as_matrix(write, arg)
+    columns = images.shape[1]
+    shape = [1] * (images.dim() - value.dim()) + list(value.shape)
+    by_channel = all(map(known_equal, shape, [1, columns, 1, 1]))
+    return write.call(RESHAPE, arg, [columns]) if by_channel else None
 
 
 def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
