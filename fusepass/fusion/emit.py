@@ -71,6 +71,40 @@ def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
     return [size if isinstance(size, int) else held[size.node.expr] for size in shape]
 
 
+def _hand_out(
+    region: Region,
+    position: int,
+    item: fx.Node,
+    call: Callable[..., fx.Node],
+    shaped: Mapping[fx.Node, list[Any]],
+) -> None:
+    """Let all that reads an output of a region read ``item``, the kernel's, as the program has it.
+
+    Args:
+        region: to be replaced.
+        position: of the output.
+        item: what the kernel gives for it.
+        call: writes a call behind the kernel.
+        shaped: sizes of outputs that have to be reshaped.
+    """
+    output = region.epilogue.outputs[position]
+    if output.over:
+        item = call(_REDUCING[output.by], item, [0])
+    copies: dict[Any, fx.Node] = {}  # of it, by the memory that the program has for each
+    for node in region.outputs[position]:
+        made = item
+        if _is_handed_out(node):
+            memory = memory_of(node)
+            if memory not in copies:
+                copies[memory] = call(_CLONE, item) if copies else item
+            made = copies[memory]
+        if output.over and node.meta["val"].dtype is not torch.float32:
+            made = call(_CONVERT, made, node.meta["val"].dtype)
+        if node in shaped:
+            made = call(torch.ops.aten.reshape.default, made, shaped[node])
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user not in region.nodes)
+
+
 def _is_handed_out(node: fx.Node) -> bool:
     """Whether the graph hands out a node, or a view of it."""
     memory, seen, waiting = memory_of(node), {node}, [node]
@@ -93,6 +127,7 @@ def write_call(site: Site, fused: Fused) -> None:
             operator and its arguments.
     """
     region: Region = site.notes["region"]
+    shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
     graph = site.gm.graph
 
     def call(target: Any, *args: Any) -> fx.Node:
@@ -109,8 +144,6 @@ def write_call(site: Site, fused: Fused) -> None:
         where = last, part.start, part.stop, part.step
         return call(torch.ops.aten.slice.Tensor, part.node, *where)
 
-    shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
-
     with graph.inserting_before(region.before):
         weights = [taken(part) for part in region.weights]
         operands = [
@@ -124,26 +157,8 @@ def write_call(site: Site, fused: Fused) -> None:
         if x_of(region) is not x.meta["val"]:
             x = call(torch.ops.aten.reshape.default, x, [-1, x.meta["val"].shape[-1]])
         results = call(*fused(x, weights, operands, text, tile))
-        for position, nodes in enumerate(region.outputs):
-            item = call(operator.getitem, results, position)
-            output = region.epilogue.outputs[position]
-            if output.over:
-                item = call(_REDUCING[output.by], item, [0])
-            copies: dict[Any, fx.Node] = {}  # of it, by the memory that the program has for each
-            for node in nodes:
-                made = item
-                if _is_handed_out(node):
-                    memory = memory_of(node)
-                    if memory not in copies:
-                        copies[memory] = call(_CLONE, item) if copies else item
-                    made = copies[memory]
-                if output.over and node.meta["val"].dtype is not torch.float32:
-                    made = call(_CONVERT, made, node.meta["val"].dtype)
-                if node in shaped:
-                    made = call(torch.ops.aten.reshape.default, made, shaped[node])
-                node.replace_all_uses_with(
-                    made, delete_user_cb=lambda user: user not in region.nodes
-                )
+        for position in range(len(region.outputs)):
+            _hand_out(region, position, call(operator.getitem, results, position), call, shaped)
     for node in region.moved:
         region.before.prepend(node)
     for node in (*reversed(region.nodes), *reversed(region.pulled)):
