@@ -81,24 +81,34 @@ def grown(
     inside += _between(gemms[0], halves) if halves else gemms
     full = any(operand.kind == "full" for _, operand, _ in growth.operands)
     free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
-    for node in () if alone else _after(gemms[0]):
-        if node in growth.known or node in inside:
-            continue
-        inputs = node.all_input_nodes
-        if reductions and _is_reduced(growth, node):
-            inside.append(node)
-        elif any(one in growth.tainted or one in growth.reduced for one in inputs):
-            growth.tainted.add(node)
-        elif _joins(growth, node):
-            inside.append(node)
-        elif any(one in growth.known for one in inputs):
-            growth.tainted.add(node)
+    if not alone:
+        inside += _joined(growth, gemms[0], inside, reductions)
     if len(growth.steps) == free and not alone and not growth.reduced:
         raise NoRegion("nothing pointwise follows")
     region = finished(growth, x, tuple(parts), inside)
     if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
         raise NoRegion("only one of the products is used")
     return region
+
+
+def _joined(
+    growth: Growth, gemm: fx.Node, inside: Sequence[fx.Node], reductions: bool
+) -> list[fx.Node]:
+    """The nodes behind a product that join what is ``inside``; what depends on them is tainted."""
+    found: list[fx.Node] = []
+    for node in _after(gemm):
+        if node in growth.known or node in inside:
+            continue
+        inputs = node.all_input_nodes
+        if reductions and _is_reduced(growth, node):
+            found.append(node)
+        elif any(one in growth.tainted or one in growth.reduced for one in inputs):
+            growth.tainted.add(node)
+        elif _joins(growth, node):
+            found.append(node)
+        elif any(one in growth.known for one in inputs):
+            growth.tainted.add(node)
+    return found
 
 
 def _roots(

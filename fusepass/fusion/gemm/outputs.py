@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -55,33 +55,43 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     moved = tuple(node for node in between if node in growth.tainted)
     if any(map(is_random, moved)):
         raise NoRegion("what draws random numbers would have to move")
-    starts = {"product": 0, "operand": len(parts), "step": len(parts) + len(growth.operands)}
-
-    def number(arg: Any) -> Argument:
-        if not isinstance(arg, tuple):
-            return arg if isinstance(arg, bool) else float(arg)
-        return f"%{starts[arg[0]] + arg[1]}"
-
     return Region(
         x,
         bool(growth.spared),
         parts,
         tuple(part for part, *_ in growth.operands),
         tuple(shape for *_, shape in growth.operands),
-        Epilogue(
-            len(parts),
-            tuple(operand for _, operand, _ in growth.operands),
-            tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
-            (
-                *(Output(str(number(value)), dtype) for (value, dtype), _ in outputs),
-                *(Output(str(number(v)), "float32", how.over, how.by) for (v, how), _ in reduced),
-            ),
-        ),
+        _epilogue(growth, len(parts), [one for one, _ in outputs], [one for one, _ in reduced]),
         tuple(tuple(nodes) for _, nodes in (*outputs, *reduced)),
         tuple(inside),
         tuple(pulled),
         moved,
         before,
+    )
+
+
+def _epilogue(
+    growth: Growth,
+    products: int,
+    outputs: Iterable[tuple[Value, str]],
+    reduced: Iterable[tuple[Value, Reduced]],
+) -> Epilogue:
+    """What has grown, with its values numbered: products first, then operands, then steps."""
+    starts = {"product": 0, "operand": products, "step": products + len(growth.operands)}
+
+    def number(arg: Any) -> Argument:
+        if not isinstance(arg, tuple):
+            return arg if isinstance(arg, bool) else float(arg)
+        return f"%{starts[arg[0]] + arg[1]}"
+
+    return Epilogue(
+        products,
+        tuple(operand for _, operand, _ in growth.operands),
+        tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
+        (
+            *(Output(str(number(value)), dtype) for value, dtype in outputs),
+            *(Output(str(number(value)), "float32", how.over, how.by) for value, how in reduced),
+        ),
     )
 
 
