@@ -67,80 +67,89 @@ def lie_alike(value: Tensor, whole: Tensor) -> bool:
     return value.shape == whole.shape and value.stride() == whole.stride()
 
 
+class _Computation:
+    """How results that lie as ``whole`` does are computed, as far as it has been asked for.
+
+    Attributes:
+        operands: nodes that it reads.
+        kinds: of the operands.
+        steps: operations, each with its arguments: numbers, or places of operands and steps.
+    """
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+        self.operands: list[fx.Node] = []
+        self.kinds: list[Operand] = []
+        self.steps: list[tuple[str, tuple[Any, ...]]] = []
+        self._known: dict[fx.Node, Any] = {}
+        self._under_way = 0  # nodes; Python's own stack has an end
+
+    def value(self, arg: Any) -> Any:
+        """Where a step finds an argument: a number, or one of operands and steps."""
+        if not isinstance(arg, fx.Node):
+            return arg
+        if arg not in self._known:
+            self._known[arg] = self._computed(arg)
+        return self._known[arg]
+
+    def _emit(self, op: str, *args: Any) -> Any:
+        given = tuple(map(self.value, args))
+        if op == "where" and isinstance(given[0], bool):
+            return given[1] if given[0] else given[2]
+        if not any(isinstance(one, tuple) for one in given):
+            raise NoRegion("a computation with numbers alone")
+        self.steps.append((op, given))
+        if len(self.steps) > _MOST_STEPS:
+            raise NoRegion("it has too many operations")
+        return "step", len(self.steps) - 1
+
+    def _computed(self, node: fx.Node) -> Any:
+        constant, whole = _constant(node), self.whole
+        if constant is not None:
+            return constant
+        write = calls_of(node)
+        own = dense(node)
+        if write is not None and own is not None and (lie_alike(own, whole) or _small(own, whole)):
+            self._under_way += 1
+            if self._under_way > _MOST_DEEP:  # also of what will be no step
+                raise NoRegion("it has too many operations")
+            made = self.value(write(self._emit, node))
+            self._under_way -= 1
+            return made
+        self.kinds.append(Operand(_kind(node, whole), str(node.meta["val"].dtype)[6:]))
+        if len(self.kinds) > _MOST_OPERANDS or not _comes_from_outside(node):
+            raise NoRegion("what it is computed from could be computed in its kernel")
+        self.operands.append(node)
+        return "operand", len(self.operands) - 1
+
+    def named(self, arg: Any) -> Any:
+        """An argument as an epilogue has it: what is counted, operands before steps, by name."""
+        if not isinstance(arg, tuple):
+            return arg
+        return f"%{arg[1] + (len(self.operands) if arg[0] == 'step' else 0)}"
+
+
 def member_of(roots: Sequence[fx.Node]) -> Member:
     """The member with the results of some nodes, which lie alike.
 
     Raises:
         NoRegion: there is none.
     """
-    whole = roots[0].meta["val"]
-    operands: list[fx.Node] = []
-    kinds: list[Operand] = []
-    steps: list[tuple[str, tuple[Any, ...]]] = []
-    known: dict[fx.Node, Any] = {}
-    under_way: list[fx.Node] = []  # Python's own stack has an end
-
-    def value(arg: Any) -> Any:
-        """Where a step finds an argument: a number, or one of operands and steps."""
-        if not isinstance(arg, fx.Node):
-            return arg
-        if arg not in known:
-            known[arg] = computed(arg)
-        return known[arg]
-
-    def emit(op: str, *args: Any) -> Any:
-        given = tuple(map(value, args))
-        if op == "where" and isinstance(given[0], bool):
-            return given[1] if given[0] else given[2]
-        if not any(isinstance(one, tuple) for one in given):
-            raise NoRegion("a computation with numbers alone")
-        steps.append((op, given))
-        if len(steps) > _MOST_STEPS:
-            raise NoRegion("it has too many operations")
-        return "step", len(steps) - 1
-
-    def computed(node: fx.Node) -> Any:
-        constant = _constant(node)
-        if constant is not None:
-            return constant
-        write = calls_of(node)
-        own = dense(node)
-        if write is not None and own is not None and (lie_alike(own, whole) or _small(own, whole)):
-            under_way.append(node)
-            if len(under_way) > _MOST_DEEP:  # also of what will be no step
-                raise NoRegion("it has too many operations")
-            made = value_of(write(emit, node))
-            under_way.pop()
-            return made
-        kinds.append(Operand(_kind(node, whole), str(node.meta["val"].dtype)[6:]))
-        if len(kinds) > _MOST_OPERANDS or not _comes_from_outside(node):
-            raise NoRegion("what it is computed from could be computed in its kernel")
-        operands.append(node)
-        return "operand", len(operands) - 1
-
-    def value_of(made: Any) -> Any:
-        return value(made) if isinstance(made, fx.Node) else made
-
+    done = _Computation(roots[0].meta["val"])
     if any(calls_of(root) is None for root in roots):
         raise NoRegion("not pointwise")
-    last = [value(root) for root in roots]
+    last = [done.value(root) for root in roots]
     if not all(isinstance(one, tuple) for one in last):
         raise NoRegion("a result is a number")
-    if "full" not in {kind.kind for kind in kinds}:
+    if "full" not in {kind.kind for kind in done.kinds}:
         raise NoRegion("nothing of its size is read")
-
-    def named(arg: Any) -> Any:
-        if not isinstance(arg, tuple):
-            return arg
-        return f"%{arg[1] + (len(operands) if arg[0] == 'step' else 0)}"
-
-    written = tuple(Step(op, tuple(map(named, args))) for op, args in steps)
+    steps = tuple(Step(op, tuple(map(done.named, args))) for op, args in done.steps)
     outputs = [
-        Output(named(one), str(root.meta["val"].dtype)[6:])
+        Output(done.named(one), str(root.meta["val"].dtype)[6:])
         for one, root in zip(last, roots, strict=True)
     ]
-    body = Epilogue(0, tuple(kinds), written, tuple(outputs))
-    return Member(tuple(roots), body, tuple(operands))
+    body = Epilogue(0, tuple(done.kinds), steps, tuple(outputs))
+    return Member(tuple(roots), body, tuple(done.operands))
 
 
 def _constant(node: fx.Node) -> float | bool | None:
