@@ -81,16 +81,7 @@ def compiled_or_without_rules(
     record.decisions = record.news(record.decisions)
     named = sorted({decision.rule for decision in undone})
     warnings.warn(InductorFault(named, problem), stacklevel=2)
-    record.decisions += [
-        dataclasses.replace(
-            decision,
-            outcome=Outcome.REJECTED,
-            reason_code=Reason.INTERNAL,
-            reason=f"undone, Inductor cannot compile the result: {problem}",
-            treatment=decision.treatment and "keep",
-        )
-        for decision in undone
-    ]
+    record.decisions += [_rejected(decision, problem) for decision in undone]
     return found
 
 
@@ -115,6 +106,17 @@ def _in_empty_folder(
 
 def _is_new(decision: Decision, before: list[Decision]) -> bool:
     return decision.outcome is Outcome.APPLIED and not any(decision is one for one in before)
+
+
+def _rejected(decision: Decision, problem: str) -> Decision:
+    """A decision that has been undone, because Inductor could not compile what came of it."""
+    return dataclasses.replace(
+        decision,
+        outcome=Outcome.REJECTED,
+        reason_code=Reason.INTERNAL,
+        reason=f"undone, Inductor cannot compile the result: {problem}",
+        treatment=decision.treatment and "keep",
+    )
 
 
 def _optional() -> set[str]:
