@@ -7,13 +7,13 @@ a warning, never the program.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH
+from fusepass.capture.nodes.select_node import BRANCH, Branch
 from fusepass.errors import BranchRuleError, RewriteFault
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -118,23 +118,7 @@ class _Attempt:
             branch = node.meta.get(BRANCH)
             rule.replace(match)
             present = set(gm.graph.nodes)
-            if rule.treatment and branch is not None:
-                decisions.append(
-                    Decision(
-                        Station.CAPTURE,
-                        "branch",
-                        Outcome.APPLIED,
-                        Reason.PROVED,
-                        rule.summary,
-                        rule.treatment,
-                        branch.file,
-                        branch.line,
-                    )
-                )
-            if not rule.settled_by_capture:
-                said = verdict or Accept(Reason.PROVED, rule.summary)
-                why = said.code, said.text
-                decisions.append(self._decision(Outcome.APPLIED, *why, place, rule.treatment))
+            decisions += self._applied(verdict, place, branch)
         if changed:
             rejected = None if facts is None else self._moved(facts)
             if rejected is None:
@@ -145,6 +129,18 @@ class _Attempt:
                 self._put_back()
                 return [_undone(one, rejected) for one in decisions]
         return decisions
+
+    def _applied(
+        self, verdict: Accept | None, place: tuple[str, int], branch: Branch | None
+    ) -> Iterator[Decision]:
+        """What is said of a site that the rule has replaced, which may have been a branch."""
+        rule = self.rule
+        if rule.treatment and branch is not None:
+            proved = Station.CAPTURE, "branch", Outcome.APPLIED, Reason.PROVED
+            yield Decision(*proved, rule.summary, rule.treatment, branch.file, branch.line)
+        if not rule.settled_by_capture:
+            said = verdict or Accept(Reason.PROVED, rule.summary)
+            yield self._decision(Outcome.APPLIED, said.code, said.text, place, rule.treatment)
 
     def _moved(self, facts: Facts) -> Reject | None:
         """Why the graph cannot stay as the rule made it: results in other strides."""

@@ -90,6 +90,16 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
                 new.meta = {**inherited, **node.meta, MADE_BY: frozenset(rules)}
                 new.meta[CANDIDATE] = site.match.options.candidate
                 table[node] = new
+    _hand_over(site, results, renamed)
+    for node in reversed(site.cut.nodes):
+        if not node.users:
+            graph.erase_node(node)
+        else:
+            raise ValueError(f"{node.name} is still read after its match was taken out")
+
+
+def _hand_over(site: Site, results: Sequence[fx.Node], renamed: Renamed) -> None:
+    """Let what is not in the match read the results in place of its outputs."""
     for output, result, readers in zip(site.outputs, results, site.cut.readers, strict=True):
         if result not in site.bases and MADE_BY in result.meta:
             _name_the_same_memory(result, output)
@@ -99,11 +109,6 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
         renamed.outputs[output] = result
         for reader in set(output.users) - set(site.cut.nodes):  # put in by another site just now
             reader.replace_input_with(output, result)
-    for node in reversed(site.cut.nodes):
-        if not node.users:
-            graph.erase_node(node)
-        else:
-            raise ValueError(f"{node.name} is still read after its match was taken out")
 
 
 def _name_the_same_memory(result: fx.Node, output: fx.Node) -> None:
