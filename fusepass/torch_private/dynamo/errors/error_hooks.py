@@ -130,19 +130,10 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         may_break: called with the translator; says whether the graph may break there.
     """
     from torch._dynamo import exc, utils
-    from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.types import (  # type: ignore[attr-defined]
         FrameAction,
         FrameExecStrategy,
     )
-
-    def breaks() -> bool:
-        try:
-            translator: Any = InstructionTranslator.current_tx()
-        except AttributeError:  # nothing has been traced in this thread
-            return False
-        whole = translator is None or translator.one_graph or translator.error_on_graph_break
-        return not whole and not _is_higher_order(translator) and may_break(translator)
 
     def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
         """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
@@ -156,7 +147,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
 
     @functools.wraps(wrap)
     def failing(break_graph: Callable[[], NoReturn]) -> NoReturn:
-        if breaks():
+        if _breaks(may_break):
             give_up_this_time(break_graph)
         wrap(break_graph)
 
@@ -169,7 +160,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         @functools.wraps(make)
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            if breaks():
+            if _breaks(may_break):
                 gb_type = "RuntimeError when making fake tensor call"
                 given: dict[str, Any] = {"context": "", "explanation": str(self), "hints": []}
                 give_up_this_time(lambda: exc.unimplemented(gb_type=gb_type, **given))
@@ -182,6 +173,18 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
             one()
 
     return put_back
+
+
+def _breaks(may_break: Callable[[Any], bool]) -> bool:
+    """Whether what is traced now is no whole graph, and may break where it stands."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        translator: Any = InstructionTranslator.current_tx()
+    except AttributeError:  # nothing has been traced in this thread
+        return False
+    whole = translator is None or translator.one_graph or translator.error_on_graph_break
+    return not whole and not _is_higher_order(translator) and may_break(translator)
 
 
 def _is_higher_order(translator: Any) -> bool:
