@@ -191,6 +191,17 @@ def _leaves(args: Any) -> Iterator[Any]:
             yield one
 
 
+def _reference(value: Any) -> str:
+    """A tensor that begins where an input does."""
+    from torch._inductor import ir
+
+    if isinstance(value, ir.ReinterpretView):
+        base, layout = value.data, value.get_layout()
+        if layout.offset == 0 and layout.dtype == base.get_dtype():
+            return str(base.codegen_reference())
+    return str(value.codegen_reference())
+
+
 _CLASSES: list[type] = []
 
 
@@ -248,14 +259,6 @@ def _kernel_class() -> type:
 
         def get_unbacked_symbol_defs(self) -> Any:
             return OrderedSet()
-
-    def _reference(value: Any) -> str:
-        """A tensor that begins where an input does."""
-        if isinstance(value, ir.ReinterpretView):
-            base, layout = value.data, value.get_layout()
-            if layout.offset == 0 and layout.dtype == base.get_dtype():
-                return str(base.codegen_reference())
-        return str(value.codegen_reference())
 
     _CLASSES.append(FilledByHost)
     return FilledByHost
