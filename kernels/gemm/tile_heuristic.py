@@ -36,11 +36,6 @@ def likely(
 ) -> list[str]:
     """The tiles that should be best for a product, at most two; four for one row.
 
-    Few rows take the smallest tiles that hold all; on Hopper one that streams and one other. One
-    row takes the kernel for one row, and plain loads: two tiles of those for one product, and a
-    stream if it is large; one for a pair. The best of about 70 tiles is then at most 7 % faster for
-    one product, and no faster for pairs (``tests/perf/one_row_tiles.py``, 20 layers, two cards).
-
     Many rows take the tile whose epilogues run behind other products, if there are enough tiles;
     else the largest that gives each multiprocessor one. On Hopper that is one in Gluon and one in
     CUDA C++, where both take it: on an H200 Gluon's ping-pong is up to 2 % faster with GELU
@@ -59,16 +54,7 @@ def likely(
         matrices: whether the epilogue reads any.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
-    rings = [name for name, tile in few.items() if tile.form == "ring"]
-    streamed = not rings or (products == 1 and n * k >= _LARGE)
-    found = rings + (_stream(few, products, n, k, processors) if streamed else [])
-    if few:
-        others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
-        least = min((tile.m for tile in others.values()), default=0)
-        fitting = [name for name, tile in others.items() if tile.m == least]
-        if least == 1:  # of a K that is no two steps the shortest step comes first
-            fitting.sort(key=lambda name: others[name].k if 2 * others[name].k > k else 0)
-        found += fitting[: 3 - products if rings else 2 - len(found)]
+    found = _likely_of_few(few, products, n, k, processors)
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
     many = {name: named[name] for name in _of_many_rows(named)}
@@ -86,6 +72,26 @@ def likely(
         if len(found) > 1 or (hidden and kind != "gluon"):
             break
     return found
+
+
+def _likely_of_few(
+    few: Mapping[str, Tile], products: int, n: int, k: int, processors: int
+) -> list[str]:
+    """The smallest tiles that hold all of few rows; on Hopper one that streams and one other.
+
+    One row takes the kernel for one row, and plain loads: two tiles of those for one product, and a
+    stream if it is large; one for a pair. The best of about 70 tiles is then at most 7 % faster for
+    one product, and no faster for pairs (``tests/perf/one_row_tiles.py``, 20 layers, two cards).
+    """
+    rings = [name for name, tile in few.items() if tile.form == "ring"]
+    streamed = not rings or (products == 1 and n * k >= _LARGE)
+    found = rings + (_stream(few, products, n, k, processors) if streamed else [])
+    others = {name: tile for name, tile in few.items() if tile.form not in ("stream", "ring")}
+    least = min((tile.m for tile in others.values()), default=0)
+    fitting = [name for name, tile in others.items() if tile.m == least]
+    if least == 1:  # of a K that is no two steps the shortest step comes first
+        fitting.sort(key=lambda name: others[name].k if 2 * others[name].k > k else 0)
+    return found + fitting[: 3 - products if rings else 2 - len(found)]
 
 
 def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
