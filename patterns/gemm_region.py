@@ -27,7 +27,7 @@ runs them, against one kernel; of the sum with a whole matrix, also without the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ from fusepass.fusion.inductor_fusion import any_feeds_generated_code
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.hopper.launch import prepare
 from fusepass.kernels.gemm.hopper.programmatic_launch import may_begin_early, saved
-from fusepass.kernels.gemm.tiles import FEW_ROWS, most_few_rows, multiprocessors, tiles
+from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, most_few_rows, multiprocessors, tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, sum_apart
 from fusepass.patterns.gemm_candidates import candidates, usable
@@ -142,24 +142,31 @@ def _asked(
     between = FEW_ROWS < m < _MANY_ROWS and not forced
     if between and not any(tile.few_rows for tile in named.values()):
         return Reject(Reason.COST, f"its rows are {m}: no kernel for few reads the weights", node)
-    entry = remembered(problem, options) if x.device.type == "cuda" else None
-    found = candidates(
-        region.epilogue,
-        m * (problem.batches or 1),
-        n,
-        k,
-        processors=multiprocessors(x.device),
-        named=named,
-        every=options.mode.startswith("max-autotune"),
-        known=None if entry is None else entry.candidate,
-        scaled=region.scaled,
-        overlaps=problem.overlaps,
-    )
+    found = _ours(problem, options, named)
     if library is not None:
         found = (*found, library(region))
     elif apart:
         found = (*found, sum_apart.candidate(region.epilogue))
     return _Asked(region, shaped, problem, found)
+
+
+def _ours(
+    problem: RegionProblem, options: Options, named: Mapping[str, Tile]
+) -> tuple[Candidate, ...]:
+    """Inductor and our kernel, with the tiles of ``named`` worth timing or known to be best."""
+    entry = remembered(problem, options) if problem.device.type == "cuda" else None
+    return candidates(
+        problem.epilogue,
+        problem.m * (problem.batches or 1),
+        problem.n,
+        problem.k,
+        processors=multiprocessors(problem.device),
+        named=named,
+        every=options.mode.startswith("max-autotune"),
+        known=None if entry is None else entry.candidate,
+        scaled=problem.scaled,
+        overlaps=problem.overlaps,
+    )
 
 
 def choice_at(
