@@ -12,6 +12,7 @@ import pytest
 
 SOURCE_FOLDERS = ("fusepass", "patterns", "kernels", "examples", "tests", ".ci")
 MOST_LINES = 700
+MOST_LINES_OF_A_FUNCTION = 60
 MOST_FILES = 30
 
 
@@ -93,3 +94,16 @@ def test_no_file_is_long(sources: Sources) -> None:
     assert len(lines) > len(SOURCE_FOLDERS)
     long = {file: count for file, count in lines.items() if count > MOST_LINES}
     assert not long, f"split these by idea: over {MOST_LINES} lines"
+
+
+def test_no_function_is_long(sources: Sources) -> None:
+    """Its docstring counts, and so do the functions and classes in it; decorators do not."""
+    lines = {
+        f"{file}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for file, text in sources("fusepass", "kernels", "patterns").items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    assert lines
+    long = {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_FUNCTION}
+    assert not long, f"split these by idea: over {MOST_LINES_OF_A_FUNCTION} lines"
