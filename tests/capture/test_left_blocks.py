@@ -91,14 +91,20 @@ PROGRAMS = (one_arm, both_arms, nested, loop, helper)
 
 def _treatments(program: Callable[..., Any], block: Callable[[], Any]) -> set[str]:
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
-    for x in INPUTS:
+    for given in INPUTS:
+        x, twin = (given.clone().requires_grad_() for _ in range(2))
         COUNT.zero_()
-        wanted, left = program(x, block), COUNT.item()
+        wanted, left = program(twin, block), COUNT.item()
         COUNT.zero_()
         with warnings.catch_warnings():
             warnings.simplefilter("error", CaptureFault)
             got = compiled(x, block)
         assert torch.equal(got, wanted)
+        assert got.requires_grad == wanted.requires_grad
+        if wanted.requires_grad:
+            got.sum().backward()
+            wanted.sum().backward()
+            assert torch.equal(x.grad, twin.grad)
         assert COUNT.item() == left
     branches = [d for d in fusepass.last_report(compiled).decisions if d.rule == "branch"]
     kept = {d.reason for d in branches if d.treatment == "keep"}

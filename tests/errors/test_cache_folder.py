@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -81,10 +82,22 @@ def test_writable_folder_is_left_alone(cache_dir: Path) -> None:
     assert list(cache_dir.iterdir()) == []
 
 
-def test_folder_is_asked_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_tried_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[str]()
+    temporary_file = cache_folder.tempfile.TemporaryFile
+
+    def counted(**given: Any) -> Any:
+        tried.append(given["dir"])
+        return temporary_file(**given)
+
+    monkeypatch.setattr(cache_folder.tempfile, "TemporaryFile", counted)
     cache_folder.ensure_writable()
-    monkeypatch.setattr(cache_folder.tempfile, "TemporaryFile", None)  # would raise when called
     cache_folder.ensure_writable()
+    assert tried == [str(cache_dir)]
+    other = cache_dir / "another"
+    monkeypatch.setenv(VARIABLE, str(other))
+    cache_folder.ensure_writable()
+    assert tried == [str(cache_dir), str(other)]
 
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs Linux's read-only /sys")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -34,10 +35,9 @@ def helper(x):
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     global count
-    count = 0
+    count = Counting.calls = 0
     with fusepass.options(codegen="eager"):
         yield
-    assert count == 0
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def helpers(tmp_path: Path) -> Iterator[ModuleType]:
     sys.modules["users_helpers"] = module
     spec.loader.exec_module(module)
     yield module
-    assert (module.count, module.log, module.Kept.total) == (0, [], 0)
     del sys.modules["users_helpers"]
 
 
@@ -66,29 +65,38 @@ class Counting(nn.Module):
 
 
 X = torch.ones(4)
+Read = Callable[[], object]
+
+
+def counts() -> tuple[int, int]:
+    return count, Counting.calls
+
+
+def put_back(program: Any, read: Read = counts, tool: Callable[..., object] = fusepass.explain) -> None:
+    """The program changes what ``read`` reads, and ``tool`` puts that back."""
+    before = read()
+    tool(program, X)
+    assert read() == before
+    program(X)
+    assert read() != before, "the program changes nothing, so there is nothing to put back"
 
 
 class TestModules:
-    @pytest.fixture(autouse=True)
-    def _class(self) -> Iterator[None]:
-        yield
-        assert Counting.calls == 0
-
     def test_itself(self) -> None:
-        fusepass.explain(Counting(), X)
+        put_back(Counting())
 
     def test_in_a_sequential(self) -> None:
-        fusepass.explain(nn.Sequential(nn.Identity(), Counting()), X)
+        put_back(nn.Sequential(nn.Identity(), Counting()))
 
     def test_compiled(self) -> None:
-        fusepass.explain(torch.compile(Counting(), backend="fusepass"), X)
+        put_back(torch.compile(Counting(), backend="fusepass"))
 
     def test_in_a_function(self) -> None:
         net = Counting()
-        fusepass.explain(lambda x: net(x) + 1, X)
+        put_back(lambda x: net(x) + 1)
 
     def test_syncs(self) -> None:
-        fusepass.syncs(Counting(), X)
+        put_back(Counting(), tool=fusepass.syncs)
 
 
 def test_callable_object() -> None:
@@ -98,7 +106,7 @@ def test_callable_object() -> None:
             count += 1
             return x * 2
 
-    fusepass.explain(Program(), X)
+    put_back(Program())
 
 
 def test_nested_code() -> None:
@@ -111,7 +119,7 @@ def test_nested_code() -> None:
         steps = [inner(n) for n in (1, 2)]
         return x * sum(steps) * sum(inner(n) for n in (1, 2))
 
-    fusepass.explain(program, X)
+    put_back(program)
 
 
 def test_a_global_that_was_not_there() -> None:
@@ -120,17 +128,21 @@ def test_a_global_that_was_not_there() -> None:
         made_by_the_call = 1  # type: ignore[name-defined]
         return x * 2
 
-    fusepass.explain(program, X)
-    assert "made_by_the_call" not in globals()
+    put_back(program, lambda: "made_by_the_call" in globals())
+    del globals()["made_by_the_call"]
+
+
+def state_of(module: ModuleType) -> tuple[int, list[int], int]:
+    return module.count, list(module.log), module.Kept.total
 
 
 def test_helper_of_another_module(helpers: ModuleType) -> None:
     helper = helpers.helper
-    fusepass.explain(lambda x: helper(x) * 2, X)
+    put_back(lambda x: helper(x) * 2, lambda: state_of(helpers))
 
 
 def test_helper_named_in_another_module(helpers: ModuleType) -> None:
-    fusepass.explain(lambda x: helpers.helper(x) * 2, X)
+    put_back(lambda x: helpers.helper(x) * 2, lambda: state_of(helpers))
 
 
 def test_attribute_of_another_module(helpers: ModuleType) -> None:
@@ -138,7 +150,7 @@ def test_attribute_of_another_module(helpers: ModuleType) -> None:
         helpers.count += 1  # type: ignore[attr-defined]
         return x * 2
 
-    fusepass.explain(program, X)
+    put_back(program, lambda: state_of(helpers))
 
 
 def test_property_and_inherited_class_attribute() -> None:
@@ -155,9 +167,7 @@ def test_property_and_inherited_class_attribute() -> None:
             return count
 
     state = State()
-    fusepass.explain(lambda x: x * state.next, X)
-    assert Base.total == 0
-    assert not hasattr(State, "new")
+    put_back(lambda x: x * state.next, lambda: (count, Base.total, hasattr(State, "new")))
 
 
 def test_attribute_of_a_function() -> None:
@@ -166,8 +176,7 @@ def test_attribute_of_a_function() -> None:
         return x * 2
 
     helper.calls = 0  # type: ignore[attr-defined]
-    fusepass.explain(helper, X)
-    assert helper.calls == 0  # type: ignore[attr-defined]
+    put_back(helper, lambda: helper.calls)  # type: ignore[attr-defined]
 
 
 def test_bytearray_and_slots() -> None:
@@ -182,6 +191,4 @@ def test_bytearray_and_slots() -> None:
         state.n += 1  # type: ignore[attr-defined]
         return x * 2
 
-    fusepass.explain(program, X)
-    assert kept == b"ab"
-    assert state.n == 0  # type: ignore[attr-defined]
+    put_back(program, lambda: (bytes(kept), state.n))  # type: ignore[attr-defined]

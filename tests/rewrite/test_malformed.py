@@ -11,6 +11,7 @@ from torch import Tensor
 
 import fusepass
 from fusepass import errors
+from fusepass.rewrite.registry import active_rules
 
 X = torch.randn(3, 4)
 ELSEWHERE = torch.ones(4)
@@ -185,4 +186,4 @@ def test_a_scalar_of_the_example_may_be_any_number(number: float, place: str) ->
         pattern=lambda x, n: x + n, replacement=lambda x, n: n + x, example=(X, number), place=place
     )
     with fusepass.rules(given):
-        pass
+        assert given in active_rules()

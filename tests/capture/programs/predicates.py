@@ -15,7 +15,7 @@ FAMILY = Family("predicates")
 DATA = (3, 4)
 
 
-def test_then_select(x: Tensor, p: Tensor) -> Tensor:
+def taken_by_truth(x: Tensor, p: Tensor) -> Tensor:
     if p:
         y = x * 2
     else:
@@ -23,7 +23,7 @@ def test_then_select(x: Tensor, p: Tensor) -> Tensor:
     return y
 
 
-def test_negated(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+def negated_truth(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     h = x.sum()
     if not p:
         h = h + 1
@@ -55,7 +55,7 @@ SCALARS: list[tuple[str, torch.dtype, list[object]]] = [
 for name, dtype, values in SCALARS:
     FAMILY.add(
         f"scalar_{name}",
-        lambda: test_then_select,
+        lambda: taken_by_truth,
         lambda seed, v=values, d=dtype: with_predicates(v, d, ()),
         WHERE,
         grad=dtype.is_floating_point,
@@ -64,7 +64,7 @@ for name, dtype, values in SCALARS:
     )
     FAMILY.add(
         f"not_scalar_{name}",
-        lambda: test_negated,
+        lambda: negated_truth,
         lambda seed, v=values, d=dtype: with_predicates(v, d, ()),
         WHERE,
     )
@@ -73,7 +73,7 @@ for name, dtype, values in SCALARS:
 for label, shape in {"1": (1,), "1x1": (1, 1), "1x1x1": (1, 1, 1), "1x1x1x1": (1,) * 4}.items():
     FAMILY.add(
         f"shape_{label}",
-        lambda: test_then_select,
+        lambda: taken_by_truth,
         lambda seed, s=shape: with_predicates([True, False], torch.bool, s),
         WHERE,
         grad=True,
@@ -81,7 +81,7 @@ for label, shape in {"1": (1,), "1x1": (1, 1), "1x1x1": (1, 1, 1), "1x1x1x1": (1
     )
     FAMILY.add(
         f"zero_dim_result_shape_{label}",
-        lambda: test_negated,
+        lambda: negated_truth,
         lambda seed, s=shape: with_predicates([2.5, 0.0], torch.float32, s),
         WHERE,
         grad=True,

@@ -94,9 +94,11 @@ def test_it_computes_for_real_inside_a_transform() -> None:
 def test_the_default_dtype_does_not_matter() -> None:
     torch.set_default_dtype(torch.float64)
     try:
-        measure(CPU)
+        found = measure(CPU)
+        assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+    assert found.flops32 > 0
 
 
 def test_what_goes_wrong_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
