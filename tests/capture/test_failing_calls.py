@@ -58,6 +58,59 @@ def caught_by_another(x: Tensor, y: Tensor) -> Tensor:
         return x - 1
 
 
+def index_outside(x: Tensor, y: Tensor) -> Tensor:
+    x = x + 1
+    return x[7] * 2
+
+
+def dimension_outside(x: Tensor, y: Tensor) -> Tensor:
+    return x.sum(2)
+
+
+def caught_index(x: Tensor, y: Tensor) -> Tensor:
+    try:
+        return x[7] * 2
+    except IndexError:
+        return x - 1
+
+
+def caught_index_in_a_loop(x: Tensor, y: Tensor) -> Tensor:
+    rows = []
+    for at in (0, 7, 2):
+        try:
+            rows.append(x[at])
+        except IndexError:
+            rows.append(y[:2].float())
+    return torch.stack(rows)
+
+
+def _last_dimension(x: Tensor) -> Tensor:
+    try:
+        return x.sum(2)
+    except IndexError:
+        return x.sum(1)
+
+
+def caught_index_in_a_helper(x: Tensor, y: Tensor) -> Tensor:
+    return _last_dimension(x) + _last_dimension(x[None])
+
+
+def caught_index_behind_a_branch(x: Tensor, y: Tensor) -> Tensor:
+    if (x > 0).all():
+        x = x * 2
+    try:
+        return x.transpose(0, 4)
+    except IndexError as error:
+        return x * len(str(error))
+
+
+def index_not_caught(x: Tensor, y: Tensor) -> Tensor:
+    try:
+        return x[7] * 2
+    except RuntimeError:
+        return x - 1
+
+
 def outcome(program: Callable[..., Any], *args: Any) -> tuple[str, Any]:
     try:
         return "result", program(*args)
@@ -67,7 +120,11 @@ def outcome(program: Callable[..., Any], *args: Any) -> tuple[str, Any]:
 
 @pytest.mark.parametrize(
     "program",
-    [by_number, by_number_read, sizes, in_a_helper, behind_a_branch, caught, caught_by_another],
+    [
+        *(by_number, by_number_read, sizes, in_a_helper, behind_a_branch, caught),
+        *(caught_by_another, index_outside, dimension_outside, index_not_caught, caught_index),
+        *(caught_index_in_a_loop, caught_index_in_a_helper, caught_index_behind_a_branch),
+    ],
 )
 def test_as_in_eager(program: Callable[..., Tensor], capsys: pytest.CaptureFixture[str]) -> None:
     compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
@@ -108,6 +165,13 @@ def test_a_whole_graph_is_wanted() -> None:
     compiled = torch.compile(by_number, backend="fusepass", options=OPTIONS, fullgraph=True)
     with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
         compiled(torch.rand(3), torch.rand(3))
+
+
+@pytest.mark.parametrize("program", [index_outside, caught_index])
+def test_a_whole_graph_is_wanted_with_an_index(program: Callable[..., Tensor]) -> None:
+    compiled = torch.compile(program, backend="fusepass", options=OPTIONS, fullgraph=True)
+    with pytest.raises((IndexError, torch._dynamo.exc.TorchRuntimeError)):
+        compiled(torch.rand(3, 2), torch.rand(3))
 
 
 def test_other_backends_are_as_they_were() -> None:

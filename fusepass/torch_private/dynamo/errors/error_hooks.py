@@ -120,6 +120,29 @@ def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[],
     return lambda: setattr(Translator, "exception_handler", handle)
 
 
+def _break_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
+    """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
+    from torch._dynamo import exc
+    from torch._dynamo.types import (  # type: ignore[attr-defined]
+        FrameAction,
+        FrameExecStrategy,
+    )
+
+    try:
+        break_graph()
+    except exc.Unsupported as error:
+        error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
+        raise
+
+
+def _failing_call(text: str) -> NoReturn:
+    from torch._dynamo import exc
+
+    gb_type = "RuntimeError when making fake tensor call"
+    given: dict[str, Any] = {"context": "", "explanation": text, "hints": []}
+    exc.unimplemented(gb_type=gb_type, **given)
+
+
 def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
     """Break the graph where a call fails on fake tensors, in place of an error of Dynamo's.
 
@@ -130,29 +153,28 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         may_break: called with the translator; says whether the graph may break there.
     """
     from torch._dynamo import exc, utils
-    from torch._dynamo.types import (  # type: ignore[attr-defined]
-        FrameAction,
-        FrameExecStrategy,
-    )
 
-    def give_up_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:
-        """Where Dynamo cannot break the graph there, run the frame as it is, but only this time."""
-        try:
-            break_graph()
-        except exc.Unsupported as error:
-            error.frame_exec_strategy = FrameExecStrategy(FrameAction.DEFAULT, FrameAction.DEFAULT)
-            raise
-
-    wrap = utils._wrap_graph_break_with_torch_runtime_err
+    wrap, run_on_fakes = utils._wrap_graph_break_with_torch_runtime_err, utils.wrap_fake_exception
 
     @functools.wraps(wrap)
     def failing(break_graph: Callable[[], NoReturn]) -> NoReturn:
         if _breaks(may_break):
-            give_up_this_time(break_graph)
+            _break_this_time(break_graph)
         wrap(break_graph)
 
-    undo = [functools.partial(setattr, utils, wrap.__name__, wrap)]
+    @functools.wraps(run_on_fakes)
+    def running(call: Callable[[], Any]) -> Any:
+        try:
+            return run_on_fakes(call)
+        except IndexError as error:  # which torch lets through from 2.13 on, past all handlers
+            if not _breaks(may_break):
+                raise
+            text = str(error)
+        _break_this_time(functools.partial(_failing_call, text))
+
+    undo = [functools.partial(setattr, utils, one.__name__, one) for one in (wrap, run_on_fakes)]
     setattr(utils, wrap.__name__, failing)
+    setattr(utils, run_on_fakes.__name__, running)
     observed = getattr(exc, "FakeTensorObservedException", None)  # of 2.15: not of eager's type
     if observed is not None:
         make = observed.__init__
@@ -161,9 +183,7 @@ def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
             if _breaks(may_break):
-                gb_type = "RuntimeError when making fake tensor call"
-                given: dict[str, Any] = {"context": "", "explanation": str(self), "hints": []}
-                give_up_this_time(lambda: exc.unimplemented(gb_type=gb_type, **given))
+                _break_this_time(functools.partial(_failing_call, str(self)))
 
         observed.__init__ = made
         undo.append(functools.partial(setattr, observed, "__init__", make))
