@@ -17,7 +17,7 @@ from fusepass.inductor.faults.fault import Fault, argument, calls_with, value_of
 from fusepass.inductor.faults.int64_ranges import leaves_32_bits
 from fusepass.inductor.faults.layouts import may_lie_otherwise
 from fusepass.inductor.faults.overflows import may_be_decided
-from fusepass.inductor.faults.signs_of_zero import is_bound_seen, is_extreme_seen
+from fusepass.inductor.faults.signs_of_zero import CLAMPS, EXTREMA, is_choice_seen
 from fusepass.report.decision import Decision, Station
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
@@ -186,13 +186,8 @@ _ROWS = (
     ),
     _Row(
         Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
-        (_aten.minimum.default, _aten.maximum.default),
-        is_extreme_seen,
-    ),
-    _Row(
-        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
-        (_aten.clamp_min.default, _aten.clamp_max.default, _aten.clamp.default),
-        is_bound_seen,
+        (*EXTREMA, *CLAMPS),
+        is_choice_seen,
     ),
     _Row(
         Fault(

@@ -256,7 +256,15 @@ def tangent_of_halves() -> Made:  # 194357
 def signs_of_zero() -> Made:  # 194347, 189799
     def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         low, high = torch.minimum(x, y), torch.maximum(y, x)
-        return low, 1 / low, 1 / high, 1 / (x + torch.zeros_like(x)), 1 / x.clamp(min=0)
+        sums = 1 / (x + torch.zeros_like(x))
+        clamped = [
+            x.clamp(min=0),
+            x.clamp(min=y),
+            y.clamp(-0.0, 0.0),
+            F.relu6(x),
+            high.clamp_max(y),
+        ]
+        return low, 1 / low, 1 / high, sums, *(1 / one for one in clamped)
 
     return f, (torch.full((35,), -0.0), torch.zeros(35))
 
