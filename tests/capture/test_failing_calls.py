@@ -179,3 +179,32 @@ def test_other_backends_are_as_they_were() -> None:
     compiled = torch.compile(by_number, backend="eager")
     with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
         compiled(torch.rand(3), torch.rand(3))
+
+
+def test_an_index_that_varies() -> None:
+    """Torch 2.11 does not guard on an index that varies being inside."""
+
+    def row(x: Tensor, at: int) -> Tensor:
+        try:
+            return x[at]
+        except IndexError:
+            return x[0] * 0
+
+    compiled = torch.compile(row, backend="fusepass", options=OPTIONS)
+    x = torch.rand(4, 4)
+    for at in (0, 3, 2, 9, -4, -5, 1):
+        assert torch.equal(compiled(x, at), row(x, at))
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (5, 7)])
+def test_an_index_that_varies_in_an_arm(sizes: tuple[int, int]) -> None:
+    def row(x: Tensor, at: int) -> Tensor:
+        if x.sum() > 0:
+            return x[at]
+        return x[0]
+
+    compiled = torch.compile(row, backend="fusepass", options=OPTIONS)
+    for size in sizes:
+        x = torch.rand(size, 3)
+        for sign, at in ((1, 2), (1, 3), (-1, 9), (-1, 2), (1, 4)):
+            assert torch.equal(compiled(x * sign, at), row(x * sign, at))

@@ -75,7 +75,7 @@ _NEVER_RAISE = frozenset(
     """.split()
 )
 
-_INDEX = frozenset("__getitem__ cross_entropy embedding getitem nll_loss put take".split())
+_INDEX = frozenset("__getitem__ cross_entropy embedding getitem nll_loss put select take".split())
 _INDEX_OR_NOT = frozenset(
     """
     __setitem__ embedding_bag gather index_add index_copy index_fill index_put index_reduce

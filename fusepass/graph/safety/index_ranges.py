@@ -18,7 +18,7 @@ from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.fake_sizes import is_nonempty
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import known_equal, known_true
 
 _RAISES = "an index out of range raises"
 _SAME_ELEMENTS = frozenset(
@@ -130,6 +130,18 @@ def _along(dim_at: int, index_at: int) -> Callable[[fx.Node], str | None]:
     return check
 
 
+def _select(node: fx.Node) -> str | None:
+    value, dim = tensor_value(argument(node, 0, "input")), argument(node, 1, "dim")
+    index = argument(node, 2, "index")
+    number = index.meta.get("example_value") if isinstance(index, fx.Node) else None
+    if value is None or type(dim) is not int or not isinstance(number, torch.SymInt):
+        return None  # a constant is checked while it is traced
+    size = value.shape[dim]
+    if known_true(number < size) and known_true(number >= -size):
+        return None
+    return "select: an index that varies may be out of range, which raises"
+
+
 def _one_hot(node: fx.Node) -> str | None:
     classes = argument(node, 1, "num_classes", -1)
     if type(classes) is int and classes > 0 and fits(argument(node, 0, "input"), classes):
@@ -168,5 +180,6 @@ INDEX_CHECKS: dict[str, Callable[[fx.Node], str | None]] = {
     **dict.fromkeys(("scatter_", "scatter_add_"), _along(1, 2)),
     "embedding": _embedding,
     "one_hot": _one_hot,
+    "select": _select,
     "take_along_dim": _along(2, 1),
 }
