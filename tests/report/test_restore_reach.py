@@ -72,7 +72,9 @@ def counts() -> tuple[int, int]:
     return count, Counting.calls
 
 
-def put_back(program: Any, read: Read = counts, tool: Callable[..., object] = fusepass.explain) -> None:
+def put_back(
+    program: Any, read: Read = counts, tool: Callable[..., object] = fusepass.explain
+) -> None:
     """The program changes what ``read`` reads, and ``tool`` puts that back."""
     before = read()
     tool(program, X)
