@@ -83,7 +83,7 @@ def test_infinities_and_nan(tile: Tile) -> None:
         assert torch.equal(mine.isnan(), theirs.isnan())
 
 
-def test_of_no_rows_and_on_two_streams() -> None:
+def test_zero_rows_and_two_streams() -> None:
     """Nothing is launched for nothing; launches at once do not disturb each other."""
     epilogue, tile = EPILOGUES["plain"], TILES[0]
     dtype = getattr(torch, epilogue.outputs[0].dtype)

@@ -11,7 +11,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +34,7 @@ SOURCES = sorted(
 GENERATED = {"performance.md"}  # tables and their captions, written from the records
 
 MOST_NUMBERS = 6
+SPACES_OF_A_MESSAGE = 3  # a shorter string is a name or a piece of code
 
 # What is not a word of the field, and the word that is.
 RATHER = {
@@ -49,7 +50,6 @@ RATHER = {
     r"launch(es)? away": "fewer launches",
     r"multiprocessors? stand": "idle multiprocessors",
     r"speak(s)? of": "mention",
-    r"laid out elsewise": "in another layout",
     r"whoever|whosoever": "a name for who it is",
     r"thereof|therein|whereof|wherein|whereat": "a pronoun with its noun",
 }
@@ -90,6 +90,40 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
             text = ast.get_docstring(node)
             if text:
                 yield node.body[0].lineno, text
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Strings of several words: errors, warnings, reasons, words of reports.
+
+    Docstrings are left out, and so are strings of several lines: those are code to be generated.
+    """
+    tree = ast.parse(source)
+    said = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    parts = {
+        id(part): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(p.value if isinstance(p, ast.Constant) else "x" for p in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = "" if id(node) in said or id(node) in parts else node.value
+        else:
+            continue
+        if text.count(" ") >= SPACES_OF_A_MESSAGE and "\n" not in text:
+            yield node.lineno, text
+
+
+def names_of_tests(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[:5] == "test_":
+            yield node.lineno, node.name[5:].replace("_", " ").capitalize()
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
@@ -154,6 +188,17 @@ def file_of(module: str) -> tuple[Path, str]:
     return folder / "__init__.py", ""
 
 
+def assert_plain(folder: str, texts_of: Callable[[str], Iterable[tuple[int, str]]]) -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {fault}"
+        for file in SOURCES
+        if file.is_relative_to(ROOT / folder)
+        for line, text in texts_of(file.read_text())
+        for fault in faults(without_code(text))
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(page: Path) -> None:
     if page.name not in GENERATED:
@@ -162,14 +207,16 @@ def test_page(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_and_comments(folder: str) -> None:
-    found = [
-        f"{file.relative_to(ROOT)}:{line}: {fault}"
-        for file in SOURCES
-        if file.is_relative_to(ROOT / folder)
-        for line, text in texts(file)
-        for fault in faults(without_code(text))
-    ]
-    assert not found, "\n".join(found)
+    assert_plain(folder, lambda source: (*docstrings(source), *comments(source)))
+
+
+@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "tests"])
+def test_messages(folder: str) -> None:
+    assert_plain(folder, messages)
+
+
+def test_names_of_tests() -> None:
+    assert_plain("tests", names_of_tests)
 
 
 def test_files_and_modules_named_are_there() -> None:
@@ -202,4 +249,9 @@ def test_the_lint_sees_each_fault() -> None:
         (1, "Of one\ntwo"),
         (4, "three"),
     ]
+    assert list(messages('"""Of one."""\nx = "Of one two three"\ny = f"Of {x} two three"\n')) == [
+        (2, "Of one two three"),
+        (3, "Of x two three"),
+    ]
+    assert list(names_of_tests("def test_of_two():\n    pass\n")) == [(1, "Of two")]
     assert list(docstrings('def f():\n    """Of one."""\n')) == [(2, "Of one.")]

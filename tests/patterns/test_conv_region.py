@@ -156,7 +156,7 @@ def test_blocks_with_residuals() -> None:
     assert found_in(module, images(1, CHANNELS, 8, 10)) == 5
 
 
-def test_behind_a_convolution_of_single_pixels() -> None:
+def test_behind_a_1x1_convolution() -> None:
     """The residual is read by another convolution, too, and stays where that finds it."""
     first = layer(TAKEN["silu"], width=1, padding=0)
     assert found_in(nn.Sequential(first, Block()).eval(), images(2, CHANNELS, 6, 7)) == 2

@@ -40,7 +40,7 @@ def test_what_was_best_before_is_timed_again() -> None:
 @pytest.mark.parametrize("hopper", [True, False])
 @pytest.mark.parametrize("lies", ["apart", "overlapping", "in batches"])
 @pytest.mark.parametrize("rows", [16, 48, 1024])
-def test_of_tf32_what_rounds_in_time(
+def test_tf32_candidates_round_before_the_instruction(
     hopper: bool, lies: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Hopper by descriptors of the host's, or of few rows; elsewhere by any instructions."""

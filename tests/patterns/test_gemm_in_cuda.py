@@ -73,7 +73,7 @@ def test_one_is_offered_and_written(tuner: Callable[..., Tuner], there: list[Any
     assert len(parse(text).outputs) == 1
 
 
-def test_of_few_rows_weights_are_streamed(tuner: Callable[..., Tuner], there: list[Any]) -> None:
+def test_weights_are_streamed_for_few_rows(tuner: Callable[..., Tuner], there: list[Any]) -> None:
     """By the tile for just as many; of more than 128 by none; of one by a kernel of its own."""
     named = "ring1x1x2048w12s3", "stream16x32x128w5s8", "stream96x48x128w5s5x4"
     for rows, name in zip((1, 13, 65), named, strict=True):

@@ -193,7 +193,7 @@ def test_made_anew_of_a_struct_sequence() -> None:
     assert before.values.tolist() == [2.0]
 
 
-def test_of_transformers() -> None:
+def test_batch_encoding_of_transformers() -> None:
     made = pytest.importorskip("transformers").BatchEncoding({"ids": TWO, "text": ["a"]})
     made.extra = "kept"
     after = replaced(made, minus)

@@ -128,7 +128,7 @@ def test_a_rule_that_never_fires_fails_with_its_reasons():
     assert "cost: too expensive today" in str(failure.value)
 
 
-def test_a_check_that_raises_is_told_in_its_own_words():
+def test_a_check_that_raises_is_reported_with_its_error():
     def check(match):
         return match["x"].shape[0] // 0
 

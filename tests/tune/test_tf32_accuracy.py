@@ -81,7 +81,7 @@ def test_where_it_is_not_allowed_nothing_is_tried() -> None:
     assert kept(failing, in_tf32) == ["in_tf32"]
 
 
-def test_of_which_problems(tf32: None) -> None:
+def test_float32_problems_may_use_tf32(tf32: None) -> None:
     for problem in (LINEAR, REGION, SIBLINGS):
         assert replace(problem, dtype=torch.float32).may_be_tf32
         assert not replace(problem, dtype=torch.float16).may_be_tf32

@@ -214,7 +214,7 @@ def test_kept(name: str, grad: bool) -> None:
     assert not DONE, "done once in eager and once compiled"
 
 
-def test_of_nothing() -> None:
+def test_extremum_of_an_empty_selection() -> None:
     side_by_side(lambda x, m: x[:0][m[:0]].max(), *draws())
 
 

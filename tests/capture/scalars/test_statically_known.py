@@ -167,7 +167,7 @@ def sizes(x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_of_sizes_and_of_what_is_known_dynamo_says(dynamic: bool) -> None:
+def test_sizes_and_constants_are_answered_by_dynamo(dynamic: bool) -> None:
     side_by_side(sizes, (torch.ones(3),), (torch.ones(4),), dynamic=dynamic)
 
 

@@ -230,7 +230,7 @@ def test_counts_that_cannot_raise_are_dropped() -> None:
     side_by_side(program, *TURNS).only("device", "on_device")
 
 
-def test_of_nothing_used_of_which_something_is_selected() -> None:
+def test_unused_numbers_of_a_selection_leave_nothing_behind() -> None:
     def program(x: Tensor) -> Tensor:
         largest, total = x[x > 3].max(), x[x > 3].sum()
         return x * 2

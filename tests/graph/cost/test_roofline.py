@@ -133,7 +133,7 @@ def test_operations(program: Callable[..., Any], inputs: Any, expected: float) -
     assert sum(map(flops, nodes)) == pytest.approx(expected)
 
 
-def test_the_dearer_of_operations_and_bytes_counts() -> None:
+def test_the_larger_of_compute_time_and_memory_time_counts() -> None:
     large = torch.empty(1024, 1024)
     nodes = captured(torch.mm, large, large.t())
     assert roofline.microseconds(nodes) == pytest.approx(1 + 1e6 * 2 * 1024**3 / 2e12)
@@ -186,7 +186,7 @@ def test_the_select_is_part_of_the_kernel_of_element_wise_arms() -> None:
     assert found["break"] == pytest.approx(TRIP + 1 + 4 * KIB / 1e6, abs=0.01)
 
 
-def test_a_dear_arm_beside_one_that_does_nothing_is_not_run_unneeded() -> None:
+def test_an_expensive_arm_beside_an_empty_one_runs_only_where_taken() -> None:
     big = torch.empty(2048, 2048)
     sides, pairs = arms(lambda x: x @ x, lambda x: x, big)
     found = roofline.estimates(sides, pairs, CPU)

@@ -161,7 +161,7 @@ def test_and_what_is_made_of_its_inverse_is_full(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_of_others_nothing_is_known(name: str) -> None:
+def test_other_predicates_are_unknown(name: str) -> None:
     assert known(lambda m: m.any(), False, UNKNOWN[name]) == (False, False)
 
 

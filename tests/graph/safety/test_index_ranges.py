@@ -57,7 +57,7 @@ def test_range(made: Callable[[Tensor], Tensor], bound: int | None) -> None:
     assert range_of(result(traced(made, (3, 4)))) == bound
 
 
-def test_of_no_element_there_is_no_place() -> None:
+def test_argsort_of_an_empty_dimension_has_no_range() -> None:
     assert range_of(result(traced(lambda x: x.argsort(0), (0, 4)))) is None
 
 

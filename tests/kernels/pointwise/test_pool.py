@@ -115,7 +115,7 @@ def test_its_text_on_the_host(seed: int, on_host: None) -> None:
 
 
 @host.needs_compiler
-def test_of_equals_the_first(on_host: None) -> None:
+def test_the_first_of_equal_values_is_chosen(on_host: None) -> None:
     """As in torch: also of 0 and -0, which differ in what is divided by them."""
     x = torch.tensor([[[0.0, -0.0, -0.0, 0.0], [-0.0, -0.0, 0.0, -0.0]]])
     shape = kernel.shape_of(x, True, ((2, 2), (2, 2), (0, 0)), 0, "float32")

@@ -29,7 +29,7 @@ def said(
 
 
 @pytest.mark.parametrize("joined", [torch.cat, torch.stack])
-def test_of_lists_of_tensors(joined: Callable[..., Tensor]) -> None:
+def test_flavours_of_lists_of_tensors(joined: Callable[..., Tensor]) -> None:
     def pattern(x: Tensor, y: Tensor) -> Tensor:
         return joined((x.sin(), y.sin()), 0).exp()
 

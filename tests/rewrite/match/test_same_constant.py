@@ -179,7 +179,7 @@ def test_only_where_it_can_matter_a_number_is_of_the_kind_in_the_pattern(name: s
     assert acts(rule, behind(other), BYTES) == same
 
 
-def test_of_a_number_that_is_read_twice_both_are_of_one_kind() -> None:
+def test_both_uses_of_one_number_have_one_kind() -> None:
     rule = fusepass.Rule(
         "test_read_twice",
         lambda x, k: (x * k).float() + (x + k),
