@@ -25,6 +25,8 @@ from fusepass.capture.masks import empty_selection
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
 from fusepass.capture.mutation.saved_by_arms import written_after_saved
+from fusepass.capture.mutation.saved_earlier import note_saved, written_after_earlier_graphs
+from fusepass.capture.mutation.written_behind import written_behind
 from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import take_back, take_back_that_save
@@ -54,6 +56,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     as_written = settle_sharing(gm, frame, output_graph)
     late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
     give_back_violating(output_graph, frame)
+    note_saved(gm.graph, frame, output_graph)
     try:
         with log.compiling(frame) as record:
             record.as_written = as_written
@@ -87,7 +90,9 @@ def _settled(
         lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch),
     )
     take_back(output_graph, frame, _undecided_gradients(frame, gm))
-    take_back_that_save(output_graph, frame, written_after_saved(gm.graph))
+    written = written_after_saved(gm.graph) or written_behind(gm.graph, output_graph)
+    take_back_that_save(output_graph, frame, written)
+    take_back(output_graph, frame, written_after_earlier_graphs(gm.graph, frame, output_graph))
     take_back(output_graph, frame, identity_outputs.hidden_grad_escapes(gm.graph))
     lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})

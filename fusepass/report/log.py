@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from fusepass.report import cached_decisions
@@ -73,6 +74,8 @@ class CompileLog:
         handled: source positions of calls that may fail where the program handles the error.
         writes_saved: branches that write what arms in front may save for a backward, branches of
             inlined functions whose arms save it, and why they are kept; by source position.
+        saved_names: where functions hold what a graph in front of a graph break may have saved for
+            its backward, by the code of the function.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -81,6 +84,7 @@ class CompileLog:
     settled: set[tuple[Any, ...]] = field(default_factory=set)
     handled: set[tuple[Any, ...]] = field(default_factory=set)
     writes_saved: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    saved_names: dict[CodeType, set[str]] = field(default_factory=dict)
 
 
 _lock = threading.RLock()

@@ -154,7 +154,8 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
         )
     text = f"an arm writes memory that inputs share ({' and '.join(shared.names)})"
     branches = (node for node in gm.graph.nodes if BRANCH in node.meta)
-    sites = [n.meta[BRANCH].site for n in branches if _writes_back(n, shared.keys)]
+    written = {n.meta[BRANCH].site: memories(written_back(n)) for n in branches}
+    sites = [site for site, keys in written.items() if not shared.keys.isdisjoint(keys)]
     take_back(output_graph, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
     return shared.text
 
@@ -169,8 +170,10 @@ def _refused(written: list[Given]) -> str | None:
     return None
 
 
-def _writes_back(branch: fx.Node, keys: frozenset[int]) -> bool:
-    """Whether what the arms of a branch leave is written into one of these memories."""
+def written_back(branch: fx.Node) -> list[fx.Node]:
+    """What the results of a branch are written into where its arms meet."""
+    if WRITTEN not in branch.meta:  # it stands for a number that the arms leave
+        return []
     results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]
     writes = [user for result in results for user in result.users if op_name(user) == "copy_"]
-    return not keys.isdisjoint(memories(written for node in writes for written in node.args[:1]))
+    return [written for node in writes for written in node.args[:1]]

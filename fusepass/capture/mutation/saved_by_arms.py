@@ -28,19 +28,34 @@ def written_after_saved(graph: fx.Graph) -> dict[int, tuple[Reason, str]]:
     Args:
         graph: the complete graph of a frame, selects still in it.
     """
-    nodes = list(graph.nodes)
-    selects = [n for n in nodes if n.target is select and BRANCH in n.meta]
-    if not any(value.requires_grad for n in selects for value in n.meta["example_value"]):
+    saved = saved_in_arms(graph)
+    if not saved:
         return {}
-    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
-    history, lost = History(graph, nodes[-1]), dict[int, tuple[Reason, str]]()
-    for moment, node in enumerate(nodes):
-        sites = [site for site in sites_around(node, branches) if site in branches]
-        for kept in kept_for_backward(node) if sites else ():
-            if history.is_written(kept, moment + 1, len(nodes)):
-                why = (Reason.SIDE_EFFECT, _reason(node, kept, nodes[moment + 1 :]))
-                lost |= {site: why for site in sites if site not in lost}
+    nodes, lost = list(graph.nodes), dict[int, tuple[Reason, str]]()
+    history = History(graph, nodes[-1])
+    for node, kept, sites in saved:
+        later = history.moments[node] + 1
+        if history.is_written(kept, later, len(nodes)):
+            why = (Reason.SIDE_EFFECT, _reason(node, kept, nodes[later:]))
+            lost |= {site: why for site in sites if site not in lost}
     return lost
+
+
+def saved_in_arms(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, list[int]]]:
+    """The nodes in arms with what their backwards read, and the sites they are in.
+
+    Args:
+        graph: the complete graph of a frame, selects still in it.
+    """
+    selects = [n for n in graph.nodes if n.target is select and BRANCH in n.meta]
+    if not any(value.requires_grad for n in selects for value in n.meta["example_value"]):
+        return []
+    branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
+    around = ((node, list(sites_around(node, branches))) for node in graph.nodes)
+    inside = ((node, [one for one in sites if one in branches]) for node, sites in around if sites)
+    return [
+        (node, kept, sites) for node, sites in inside if sites for kept in kept_for_backward(node)
+    ]
 
 
 def sites_that_save(keeping: list[fx.Node]) -> tuple[int, ...]:

@@ -135,12 +135,12 @@ def _as_nodes(value: Any) -> list[fx.Node]:
 def _inplace_flag(node: fx.Node) -> bool:
     if "inplace" in node.kwargs:
         return node.kwargs["inplace"] is not False
-    position = _inplace_position(node.target)
+    position = inplace_position(node.target)
     return 0 <= position < len(node.args) and node.args[position] is not False
 
 
 @functools.lru_cache(maxsize=4096)
-def _inplace_position(function: Any) -> int:
+def inplace_position(function: Any) -> int:
     """Where a function takes ``inplace``, -1 if it does not; signatures are slow to read."""
     try:
         names = list(inspect.signature(function).parameters)

@@ -59,6 +59,21 @@ def tensors_given(graph: fx.Graph) -> list[Given]:
     return found
 
 
+def storage_of(value: Any) -> int | None:
+    """Which storage a tensor lies in; None for one without memory of its own."""
+    return value.untyped_storage().data_ptr() if _has_memory(value) else None
+
+
+def held_storages(output_graph: Any) -> dict[str, int]:
+    """The storages of the tensors that the locals of a frame were when it was called.
+
+    Args:
+        output_graph: Dynamo's.
+    """
+    found = {f"L['{name}']": storage_of(held) for name, held in output_graph.local_scope.items()}
+    return {name: storage for name, storage in found.items() if storage}
+
+
 def _has_memory(value: Any) -> bool:
     if type(value) not in _PLAIN and not isinstance(value, torch.nn.Buffer):
         return False

@@ -1,0 +1,416 @@
+"""Which tensors the code behind a graph may write in place, read off its bytecode.
+
+The code is followed along all its paths, with the memory that each local and each entry of the
+stack may lie in. Functions and modules of the program are followed, too, where what is called can
+be told; others count as writing nothing. A path ends at ``backward()``: what is written then no
+longer concerns what was saved before.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusepass.capture.bytecode.held_values import EACH, NOTHING, NULL, Held, Values, either
+from fusepass.graph.dataflow.effects import inplace_position
+from fusepass.graph.ops.aliasing import may_return_an_operand
+from fusepass.report.user_code import is_torchs_file
+from fusepass.torch_private.dynamo.eager_frames import written
+
+_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
+_ALWAYS = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT")
+_SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "PRECALL")
+_LOCALS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
+_POPPING = ("POP_", "STORE_", "DELETE_", "RETURN_", "RAISE_", "RERAISE", "END_", "PRINT_EXPR")
+_COLLECTING = ("LIST_APPEND", "LIST_EXTEND", "SET_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
+_COLLECTS = ("append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put")
+_FRESH = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "UNARY_", "FORMAT_", "BUILD_STRING", "TO_BOOL")
+_HANDS_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.Unflatten)
+_MOST_STEPS = 20_000
+_DEEPEST = 5
+
+Stack = tuple[Held, ...]
+_State = tuple[Stack, dict[str, Held]]
+
+
+class _BackwardRuns(Exception):
+    """The path does not matter any further."""
+
+
+@dataclass
+class Writes:
+    """What is found while code is followed.
+
+    Attributes:
+        values: what names and attributes stand for.
+        memory: that may be written.
+        steps: how many instructions may still be followed.
+        open: what is being called, for recursion and as a bound on its depth.
+    """
+
+    values: Values
+    memory: set[int] = field(default_factory=set)
+    steps: int = _MOST_STEPS
+    open: list[Any] = field(default_factory=list)
+
+    def write(self, held: Iterable[Held]) -> None:
+        """Note that tensors are written."""
+        for one in held:
+            if not one.container:
+                self.memory |= one.memory
+
+    def call(self, callee: Held, args: list[Held], named: dict[str, Held]) -> Held:
+        """What a call returns, after its writes are noted."""
+        if isinstance(callee.real, EACH):
+            calls = [Held(real=one, owner=callee.owner) for one in callee.real]
+            return either(self.call(one, args, named) for one in calls)
+        if callee.name == "backward" and "retain_graph" not in named:
+            raise _BackwardRuns
+        function = callee.real
+        if isinstance(function, torch.nn.Module):
+            return self._module(function, args, named)
+        given = args if callee.owner is None else [callee.owner, *args]
+        if isinstance(function, types.MethodType):
+            given = [self.values.of(function.__self__), *args]
+            function = function.__func__
+        if isinstance(function, types.FunctionType) and not is_torchs_file(_file(function)):
+            return self._inlined(function, given, named)
+        return self._by_name(callee, function, given, named)
+
+    def _by_name(
+        self, callee: Held, function: Any, given: list[Held], named: dict[str, Held]
+    ) -> Held:
+        name = callee.name or str(getattr(function, "__name__", ""))
+        if (name.endswith("_") and not name.endswith("__")) or _is_in_place(function, given, named):
+            self.write(given[:1])
+        if "out" in named:
+            self.write([named["out"]])
+        owner = None if callee.owner is None else callee.owner.real
+        if isinstance(owner, torch.optim.Optimizer) and name == "step":
+            groups = (group["params"] for group in owner.param_groups)
+            self.write(self.values.of(one) for group in groups for one in group)
+        everything = either([*given, *named.values()])
+        if name in _COLLECTS:
+            self.values.put("[]", everything)
+        if isinstance(function, type):
+            return Held(everything.memory, container=True)
+        return Held(everything.memory) if may_return_an_operand(name) else NOTHING
+
+    def _module(self, module: Any, args: list[Held], named: dict[str, Held]) -> Held:
+        forward = type(module).forward
+        if not is_torchs_file(_file(forward)):
+            return self._inlined(forward, [self.values.of(module), *args], named)
+        if isinstance(module, torch.nn.Sequential):
+            for child in module:
+                args = [self._module(child, args, {})]
+            return args[0] if args else NOTHING
+        given = either([*args, *named.values()])
+        if getattr(module, "inplace", False):
+            self.write(args[:1])
+            return Held(given.memory)
+        hands_on = isinstance(module, _HANDS_ON) or "Dropout" in type(module).__name__
+        return Held(given.memory) if hands_on else NOTHING
+
+    def _inlined(self, function: Any, given: list[Held], named: dict[str, Held]) -> Held:
+        code: Any = getattr(function, "__code__", None)
+        everything = either([*given, *named.values()])
+        if code is None or code in self.open or len(self.open) >= _DEEPEST:
+            return Held(everything.memory)
+        names = dict(zip(code.co_varnames[: code.co_argcount], given, strict=False)) | named
+        if code.co_flags & 0x0C:  # *args, **kwargs
+            count = code.co_argcount + code.co_kwonlyargcount
+            rest = Held(everything.memory, container=True)
+            names |= dict.fromkeys(code.co_varnames[count : count + 2], rest)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            names[name] = self.values.of_cell(cell)
+        read = written(code)
+        self.open.append(code)
+        try:
+            path = _Paths(self, code, read.instructions, function.__globals__)
+            result = path.follow(0, (), names)
+        finally:
+            self.open.pop()
+        return either([result, everything]) if code.co_flags & 0x20 else result  # a generator
+
+
+def _file(function: Any) -> str:
+    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
+def _is_in_place(function: Any, given: list[Held], named: dict[str, Held]) -> bool:
+    """Whether a function is given ``inplace=True``."""
+    if "inplace" in named:
+        return named["inplace"].real is not False
+    position = inplace_position(function) if callable(function) else -1
+    return 0 <= position < len(given) and given[position].real is not False
+
+
+class _Paths:
+    """The paths of one function from one place on.
+
+    Args:
+        writes: what is found.
+        code: of the function.
+        instructions: of it, as Dynamo reads them.
+        names: its globals.
+    """
+
+    def __init__(
+        self, writes: Writes, code: types.CodeType, instructions: Sequence[Any], names: Any
+    ) -> None:
+        self.writes, self.code, self.names = writes, code, names
+        self.instructions = instructions
+        self.index = {id(one): at for at, one in enumerate(instructions)}
+        self.returned = NOTHING
+
+    def follow(self, start: int, stack: Stack, local: dict[str, Held]) -> Held:
+        """Follow all paths; what the function returns."""
+        states: dict[int, _State] = {start: (stack, local)}
+        todo = [start]
+        while todo and self.writes.steps > 0:
+            self.writes.steps -= 1
+            at = todo.pop()
+            for further, state in self._steps(at, *states[at]):
+                known = states.get(further)
+                merged = state if known is None else _merged(known, state)
+                if known is None or merged != known:
+                    states[further] = merged
+                    todo.append(further)
+        return self.returned
+
+    def _steps(self, at: int, stack: Stack, local: dict[str, Held]) -> list[tuple[int, _State]]:
+        inst = self.instructions[at]
+        found: list[tuple[int, _State]] = []
+        entry = getattr(inst, "exn_tab_entry", None)
+        if entry is not None:
+            raised = (*_top(stack, entry.depth, bottom=True), *[NOTHING] * (1 + bool(entry.lasti)))
+            found.append((self.index[id(entry.target)], (raised, local)))
+        name = inst.opname
+        if inst.target is not None:
+            jumped = (self._moved(inst, stack, jump=True), local)
+            found.append((self.index[id(inst.target)], jumped))
+        if name in _ENDS:
+            if name == "RETURN_VALUE":
+                self.returned = either([self.returned, *_top(stack, 1)])
+            return found
+        if name in _ALWAYS or at + 1 >= len(self.instructions):
+            return found
+        try:
+            return [*found, (at + 1, self._after(at, inst, stack, local))]
+        except _BackwardRuns:
+            return found
+
+    def _after(self, at: int, inst: Any, stack: Stack, local: dict[str, Held]) -> _State:
+        name = inst.opname
+        if name.startswith(_LOCALS):
+            return (*stack, local.get(inst.argval, NOTHING)), local
+        if name in ("STORE_FAST", "STORE_DEREF"):
+            return stack[:-1], {**local, inst.argval: _top(stack, 1)[0]}
+        if name in _SKIPPED:
+            return stack, local
+        if name.startswith("CALL") and name in _CALLS:
+            return _CALLS[name](self, at, inst, stack), local
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            return handler(self, inst, stack), local
+        return self._moved(inst, stack, jump=False), local
+
+    def _moved(self, inst: Any, stack: Stack, *, jump: bool) -> Stack:
+        """The stack after an instruction of which only the effect on its height is known."""
+        arg = (inst.arg or 0) if inst.opcode >= dis.HAVE_ARGUMENT else None
+        effect = dis.stack_effect(inst.opcode, arg, jump=jump)
+        name = inst.opname
+        if effect < 0 and (jump or name.startswith(_POPPING)):
+            return stack[: len(stack) + effect]
+        if jump and effect == 0:
+            return stack
+        taken = max(1, 1 - effect) if not name.startswith("BUILD_") else 1 - effect
+        operands = _top(stack, taken)
+        result = NOTHING if name.startswith(_FRESH) else either(operands)
+        result = Held(result.memory, container=name.startswith("BUILD_"), real=_each(operands))
+        if name == "GET_ITER":
+            result = operands[0]
+        return (*stack[: max(0, len(stack) - taken)], *[result] * (taken + effect))
+
+    def collect(self, inst: Any, stack: Stack) -> Stack:
+        """An element is put into a list, set or dict that is further down."""
+        added, rest = _top(stack, 1)[0], list(stack[:-1])
+        if inst.arg <= len(rest):
+            rest[-inst.arg] = either([rest[-inst.arg], added])
+        return tuple(rest)
+
+    def called(self, stack: Stack, count: int, names: Sequence[str]) -> Stack:
+        """A call with ``count`` arguments on the stack, the last of them named."""
+        function, *args = _top(stack, count + 2)
+        rest = stack[: max(0, len(stack) - count - 2)]
+        first, *args = args
+        if function.real is NULL:
+            function = first
+        elif first.real is not NULL:
+            args = [first, *args]
+        plain = len(args) - len(names)
+        named = dict(zip(names, args[plain:], strict=True))
+        return (*rest, self.writes.call(function, args[:plain], named))
+
+    def call(self, at: int, inst: Any, stack: Stack) -> Stack:
+        """``CALL``: up to Python 3.12 an instruction in front has the names of arguments."""
+        before = next((one for one in reversed(self.instructions[:at]) if _counts(one)), None)
+        names: Any = ()
+        if before is not None and before.opname == "KW_NAMES":
+            held = before.argval
+            names = held if isinstance(held, tuple) else self.code.co_consts[before.arg]
+        return self.called(stack, inst.arg, names)
+
+    def call_with_names(self, _at: int, inst: Any, stack: Stack) -> Stack:
+        """``CALL_KW`` of Python 3.13."""
+        names = _top(stack, 1)[0].real
+        known = names if isinstance(names, tuple) else ()
+        return self.called(stack[:-1], inst.arg, known)
+
+    def call_with_stars(self, _at: int, inst: Any, stack: Stack) -> Stack:
+        """``f(*args, **kwargs)``."""
+        effect = dis.stack_effect(inst.opcode, inst.arg or 0, jump=False)
+        function, *args = (one for one in _top(stack, 1 - effect) if one.real is not NULL)
+        rest = stack[: max(0, len(stack) - 1 + effect)]
+        return (*rest, self.writes.call(function, [Held(one.memory) for one in args], {}))
+
+    def load_global(self, inst: Any, stack: Stack) -> Stack:
+        held = self.writes.values.named(self.names, inst.argval)
+        return (*stack, held, NULL_HELD) if (inst.arg or 0) % 2 else (*stack, held)
+
+    def load_attribute(self, inst: Any, stack: Stack) -> Stack:
+        held = self.writes.values.attribute(_top(stack, 1)[0], inst.argval)
+        as_method = inst.opname == "LOAD_METHOD" or _is_method(inst)
+        return (*stack[:-1], held, NULL_HELD) if as_method else (*stack[:-1], held)
+
+    def store_subscript(self, _inst: Any, stack: Stack) -> Stack:
+        value, holder, _ = _top(stack, 3)
+        self.writes.write([holder])
+        self.writes.values.put("[]", value)
+        return stack[: max(0, len(stack) - 3)]
+
+    def store_attribute(self, inst: Any, stack: Stack) -> Stack:
+        value, _ = _top(stack, 2)
+        self.writes.values.put(inst.argval, value)
+        return stack[: max(0, len(stack) - 2)]
+
+    def subscript(self, _inst: Any, stack: Stack) -> Stack:
+        holder, key = _top(stack, 2)
+        held = self.writes.values.element(holder, key)
+        return (*stack[: max(0, len(stack) - 2)], held)
+
+    def operate(self, inst: Any, stack: Stack) -> Stack:
+        left, right = _top(stack, 2)
+        rest = stack[: max(0, len(stack) - 2)]
+        if dis._nb_ops[inst.arg][1].endswith("="):  # type: ignore[attr-defined]
+            self.writes.write([left])
+            return (*rest, either([left, right]) if left.container else left)
+        both = either([left, right])
+        return (*rest, both if left.container or right.container else NOTHING)
+
+    def elements(self, inst: Any, stack: Stack) -> Stack:
+        """``FOR_ITER`` and ``UNPACK_SEQUENCE``."""
+        holder = _top(stack, 1)[0]
+        element = self.writes.values.element(holder, NOTHING)
+        if inst.opname == "FOR_ITER":
+            return (*stack, element)
+        count = 1 + dis.stack_effect(inst.opcode, inst.arg, jump=False)
+        return (*stack[:-1], *[element] * count)
+
+
+NULL_HELD = Held(real=NULL)
+_CALLS: dict[str, Callable[..., Stack]] = {
+    "CALL": _Paths.call,
+    "CALL_KW": _Paths.call_with_names,
+    "CALL_FUNCTION_EX": _Paths.call_with_stars,
+}
+_HANDLERS: dict[str, Callable[[_Paths, Any, Stack], Stack]] = {
+    "BINARY_OP": _Paths.operate,
+    "BINARY_SUBSCR": _Paths.subscript,
+    "FOR_ITER": _Paths.elements,
+    "LOAD_ATTR": _Paths.load_attribute,
+    "LOAD_METHOD": _Paths.load_attribute,
+    "LOAD_GLOBAL": _Paths.load_global,
+    "LOAD_NAME": _Paths.load_global,
+    "STORE_ATTR": _Paths.store_attribute,
+    "STORE_SUBSCR": _Paths.store_subscript,
+    "UNPACK_EX": _Paths.elements,
+    "UNPACK_SEQUENCE": _Paths.elements,
+    "LOAD_CONST": lambda _, inst, stack: (*stack, Held(real=inst.argval)),
+    "LOAD_SMALL_INT": lambda _, inst, stack: (*stack, Held(real=inst.argval)),
+    "PUSH_NULL": lambda _, inst, stack: (*stack, NULL_HELD),
+    "COPY": lambda _, inst, stack: (*stack, _top(stack, inst.arg)[0]),
+    "SWAP": lambda _, inst, stack: _swapped(stack, inst.arg),
+    **dict.fromkeys(_COLLECTING, _Paths.collect),
+}
+
+
+def _swapped(stack: Stack, depth: int) -> Stack:
+    full = list(_top(stack, max(depth, len(stack))))
+    full[-depth], full[-1] = full[-1], full[-depth]
+    return tuple(full)
+
+
+def _counts(instruction: Any) -> bool:
+    return instruction.opname not in ("CACHE", "EXTENDED_ARG", "PRECALL")
+
+
+def _is_method(instruction: Any) -> bool:
+    """Whether ``LOAD_ATTR`` leaves two entries, as it does for calls from Python 3.12 on."""
+    arg = instruction.arg or 0
+    return dis.stack_effect(instruction.opcode, arg, jump=False) > 0
+
+
+def _top(stack: Stack, count: int, *, bottom: bool = False) -> Stack:
+    """The upper entries of a stack, or the lower ones; nothing is known of what is missing."""
+    missing = [NOTHING] * (count - len(stack))
+    if bottom:
+        return (*stack[:count], *missing)
+    return (*missing, *stack[max(0, len(stack) - count) :])
+
+
+def _each(operands: Stack) -> Any:
+    """The objects in a display like ``[self.a, self.b]``, if all are known."""
+    known = [one.real for one in operands]
+    return EACH(known) if known and all(one is not None for one in known) else None
+
+
+def _merged(one: _State, other: _State) -> _State:
+    stack = one[0]
+    if len(stack) == len(other[0]):
+        stack = tuple(a | b for a, b in zip(stack, other[0], strict=True))
+    names = one[1] | {
+        name: held | one[1][name] if name in one[1] else held for name, held in other[1].items()
+    }
+    return stack, names
+
+
+def memory_written(
+    values: Values,
+    code: types.CodeType,
+    instructions: Sequence[Any],
+    names: Any,
+    start: _State,
+    at: int,
+) -> set[int]:
+    """Memory that code from an instruction on may write in place.
+
+    Args:
+        values: what names and attributes stand for.
+        code: of the function.
+        instructions: of it, as Dynamo reads them.
+        names: its globals.
+        start: the stack and the locals there.
+        at: index of the instruction.
+    """
+    writes = Writes(values)
+    known = -1
+    while known != values.known_stores():  # a loop may read what it stores further down
+        known = values.known_stores()
+        _Paths(writes, code, instructions, names).follow(at, *start)
+    return writes.memory
