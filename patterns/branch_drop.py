@@ -25,8 +25,8 @@ from fusepass.graph.dataflow import mask_facts, recursion, value_numbering, writ
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.mask_facts import facts_of
 from fusepass.graph.dataflow.recursion import Steps
-from fusepass.graph.dataflow.value_numbering import SameValues
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.value_numbering import ValueNumbering
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_parts
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
@@ -88,7 +88,7 @@ def _acting_arm(node: fx.Node) -> bool | None:
         pairs = list(zip(acts, idle, strict=True))  # type: ignore[arg-type]
         if not all(a is b or {op_name(a), op_name(b)} & _HANDS_ON for a, b in pairs):
             continue
-        history = History(node.graph, node)
+        history = WriteHistory(node.graph, node)
         unchanged = _Unchanged(history, predicate, not acting, history.moments[node])  # type: ignore[arg-type]
         if not (unchanged.facts.false or unchanged.facts.true):
             continue
@@ -113,9 +113,11 @@ class _Unchanged:
         hands_gradients: whether a value that is not stored then would get (zero) gradients.
     """
 
-    def __init__(self, history: History, predicate: fx.Node, outcome: bool, moment: int) -> None:
+    def __init__(
+        self, history: WriteHistory, predicate: fx.Node, outcome: bool, moment: int
+    ) -> None:
         self.history = history
-        self.values = SameValues(history, self._handed_on)
+        self.values = ValueNumbering(history, self._handed_on)
         self.facts = facts_of(predicate, outcome, self.values, moment)
         self.hands_gradients = False
 
@@ -127,8 +129,8 @@ class _Unchanged:
         """
         for node in arms:
             if written_nodes(node) and self.values.questions.answer(self._stores_nothing, node):
-                self.history.forgive(node)
-                self.values.questions.forget_unknown()
+                self.history.ignore_writes(node)
+                self.values.questions.retry_unknown()
 
     def _handed_on(self, node: fx.Node) -> Steps:
         """Step function: the node whose value this one hands on when it is computed."""
@@ -155,7 +157,7 @@ class _Unchanged:
         """Step function: whether all elements of a mask have a value; it may be one number."""
         if not isinstance(mask, fx.Node):
             return mask is value
-        return (yield (self.facts.all_are, value, mask, moment))
+        return (yield (self.facts.all_equal, value, mask, moment))
 
     def _note(self, unused: object) -> None:
         value = tensor_value(unused)
@@ -170,7 +172,7 @@ class _Unchanged:
             return False
         source, target = node.args[1], node.args[0]
         parts = where_parts(source)
-        if parts is None or not self.history.holds(source, moment):
+        if parts is None or not self.history.holds_value(source, moment):
             return False
         read = self.history.moments[source]
         if not (yield (self._is_all, False, parts[0], read)) or not isinstance(target, fx.Node):

@@ -29,7 +29,7 @@ from fusepass.fusion import kernel_gate
 from fusepass.fusion.pointwise.groups import Copies, groups_of, overwritten
 from fusepass.fusion.pointwise.members import Member, program_of
 from fusepass.graph.ops.op_names import op_name
-from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.pointwise import horizontal as kernel
 from fusepass.kernels.pointwise.horizontal_launch import prepare
 from fusepass.report.decision import Reason
@@ -51,7 +51,7 @@ def _check(site: Site) -> Accept | Reject:
     values = [node.meta.get("val") for node in site.gm.graph.nodes]
     devices = {one.device for one in values if isinstance(one, Tensor)}
     memory = min(map(memory_of_device, devices), default=0)
-    groups = groups_of(site.gm.graph, bound_on_saved_bytes(site.options, memory))
+    groups = groups_of(site.gm.graph, saved_bytes_limit(site.options, memory))
     if candidate != REFERENCE:
         groups = groups.where(lambda group: _device(group).type == "cuda")
     count = sum(map(len, groups.all))

@@ -29,9 +29,9 @@ from fusepass.host_tensors import (
 )
 from fusepass.host_tensors import plan as host_tensors_plan
 from fusepass.host_tensors import value_sets as graph_held_numbers
-from fusepass.host_tensors.cpu_chain import still_needed
-from fusepass.host_tensors.device_copies import Crossing, crossing_of
-from fusepass.host_tensors.plan import Plan, places_of, plan_of
+from fusepass.host_tensors.cpu_chain import nodes_still_read
+from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
+from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
@@ -40,14 +40,14 @@ from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
 def _check(site: Site) -> Reject | Accept | None:
-    found = crossing_of(site.anchor)
+    found = device_copy_at(site.anchor)
     assert found is not None
     if site.options.non_blocking and _may_not_wait(found):
         text = f"{found.operands[0].name} is in pinned memory: its copy does not wait"
         return Accept(Reason.FORCED, text)
     if site.fake_mode is None:
         return Reject(Reason.NOT_CONSTANT, "the graph has no fake tensors to try it on")
-    plans: list[Plan] = []
+    plans: list[HostTensorPlan] = []
     for operand in found.operands or (found.node,):
         plan = plan_of(site, found, operand)
         if isinstance(plan, Reject):
@@ -56,7 +56,7 @@ def _check(site: Site) -> Reject | Accept | None:
             return Reject(Reason.STRIDE_MISMATCH, "made there, it would have another layout")
         plans.append(plan)
     site.notes["plans"] = plans
-    if any(plan.drawn for plan in plans):
+    if any(plan.random_draw for plan in plans):
         return Accept(Reason.RANDOM_OP, "drawn on the device, as host_random permits")
     kept = sum(p.value.numel() * p.value.element_size() for p in plans if p.value is not None)
     if any(plan.value is not None for plan in plans):
@@ -65,12 +65,12 @@ def _check(site: Site) -> Reject | Accept | None:
 
 
 def _replace(site: Site) -> None:
-    found, graph = crossing_of(site.anchor), site.gm.graph
+    found, graph = device_copy_at(site.anchor), site.gm.graph
     assert found is not None
     if "plans" not in site.notes:
         site.anchor.kwargs = {**site.anchor.kwargs, "non_blocking": True}
         return
-    plans: list[Plan] = site.notes["plans"]
+    plans: list[HostTensorPlan] = site.notes["plans"]
     if found.kind in ("copy", "literal"):
         stands_for = _put_result(site, found, plans[0])
         found.node.replace_all_uses_with(stands_for)
@@ -86,53 +86,53 @@ def _replace(site: Site) -> None:
     _erase_unneeded(site, found, plans)
 
 
-def _put_result(site: Site, found: Crossing, plan: Plan) -> fx.Node:
+def _put_result(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
     """What stands for the copy: fresh memory where the program could tell."""
     fake, private = tensor_value(found.node), places_of(site).is_private(found.node)
     assert fake is not None
-    if plan.made is None:
+    if plan.replay is None:
         assert plan.value is not None
-        node = rewrite.put_constant(site.gm, plan.value, fake, found.node)
-        return node if private else rewrite.put_copy(site.gm.graph, node, found.node, {})
+        node = rewrite.insert_constant(site.gm, plan.value, fake, found.node)
+        return node if private else rewrite.insert_copy(site.gm.graph, node, found.node, {})
     node = _put_calls(site, found, plan)
     if found.kind == "literal":
         return node
     made = tensor_value(node)
     if private and made is not None and replay.same_layout(made, fake):
         return node
-    return rewrite.put_copy(site.gm.graph, node, found.node, _layout(found.node))
+    return rewrite.insert_copy(site.gm.graph, node, found.node, _layout(found.node))
 
 
-def _put_operand(site: Site, found: Crossing, operand: fx.Node, plan: Plan) -> fx.Node:
-    if plan.made is not None:
+def _put_operand(site: Site, found: DeviceCopy, operand: fx.Node, plan: HostTensorPlan) -> fx.Node:
+    if plan.replay is not None:
         return _put_calls(site, found, plan)
     assert plan.value is not None
     with site.fake_mode, torch.no_grad():
         fake = torch.empty_strided(
             tuple(plan.value.shape), plan.value.stride(), dtype=found.dtype, device=found.device
         )
-    return rewrite.put_constant(site.gm, plan.value, fake, found.node)
+    return rewrite.insert_constant(site.gm, plan.value, fake, found.node)
 
 
-def _put_calls(site: Site, found: Crossing, plan: Plan) -> fx.Node:
-    assert plan.made is not None
+def _put_calls(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
+    assert plan.replay is not None
     places = places_of(site)
     shared = not any(key in places.writers for key in memories(plan.chain.nodes))
-    return rewrite.put_calls(site.gm, plan.chain, plan.made, found.node, shared=shared)
+    return rewrite.insert_calls(site.gm, plan.chain, plan.replay, found.node, shared=shared)
 
 
-def _erase_unneeded(site: Site, found: Crossing, plans: list[Plan]) -> None:
+def _erase_unneeded(site: Site, found: DeviceCopy, plans: list[HostTensorPlan]) -> None:
     calls = {node for plan in plans for node in plan.chain.nodes if node is not found.node}
-    needed, position = still_needed(calls), places_of(site).position
+    needed, position = nodes_still_read(calls), places_of(site).position
     for node in sorted(calls - needed, key=position.__getitem__, reverse=True):
         site.gm.graph.erase_node(node)
 
 
-def _keeps_layout(site: Site, found: Crossing, plan: Plan) -> bool:
+def _keeps_layout(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> bool:
     """Whether a copy on the device of what is made there is laid out as the copy from the CPU."""
-    if plan.made is None:
+    if plan.replay is None:
         return True
-    expected, made = tensor_value(found.node), plan.made.values[plan.chain.wanted]
+    expected, made = tensor_value(found.node), plan.replay.values[plan.chain.wanted]
     assert expected is not None
     with site.fake_mode, torch.no_grad():
         copied = made.to(**_layout(found.node), dtype=expected.dtype, copy=True)
@@ -143,7 +143,7 @@ def _layout(node: fx.Node) -> dict[str, Any]:
     return {k: v for k, v in node.kwargs.items() if k == "memory_format"}
 
 
-def _may_not_wait(found: Crossing) -> bool:
+def _may_not_wait(found: DeviceCopy) -> bool:
     """Whether the copy is one of a pinned input that can be told not to wait."""
     node = found.node
     if found.kind != "copy" or not graph_constants.is_pinned_input(found.operands[0]):
@@ -154,7 +154,7 @@ def _may_not_wait(found: Crossing) -> bool:
 
 RULE = GraphRule(
     "host_tensor",
-    lambda node: crossing_of(node) is not None,
+    lambda node: device_copy_at(node) is not None,
     _check,
     _replace,
     summary="a tensor made on the CPU is made on the device",

@@ -38,7 +38,7 @@ from fusepass.fusion.gemm.norm import RowNorm, norm_of
 from fusepass.fusion.gemm.siblings import Siblings, siblings_of
 from fusepass.fusion.inductor_fusion import any_feeds_generated_code, made_by_generated_code
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import op, sibling_gemms
 from fusepass.kernels.gemm.hopper.launch import prepare
@@ -129,7 +129,7 @@ def _found(first: fx.Node, options: Options) -> _Found | str:
         except NoRegion as why:
             return f"no region around its product: {why}"
     memory = memory_of_device(first.meta["val"].device)
-    most = bound_on_saved_bytes(options, memory)
+    most = saved_bytes_limit(options, memory)
     found = siblings_of(first, sibling_gemms.MOST, most, lambda one: True)
     if found is None or {one.nodes[0] for one in found.regions} != products:
         return "its products are neither a pair nor such that one launch computes"

@@ -24,7 +24,7 @@ from fusepass.fusion import kernel_gate
 from fusepass.fusion.gemm.gemm import is_gemm
 from fusepass.fusion.gemm.region import Region
 from fusepass.fusion.gemm.siblings import Siblings, siblings_of
-from fusepass.graph.safety.saved_for_backward import bound_on_saved_bytes
+from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import sibling_gemms as kernel
 from fusepass.patterns import sibling_candidates
 from fusepass.patterns.sibling_candidates import candidates
@@ -50,7 +50,7 @@ def _check(site: Site) -> Accept | Reject:
     if first in seen:
         return Reject(Reason.FLAVOUR, "it was looked at with those in front of it", first)
     memory = memory_of_device(first.meta["val"].device)
-    most_bytes = bound_on_saved_bytes(site.options, memory)
+    most_bytes = saved_bytes_limit(site.options, memory)
     forced = site.options.candidate == REFERENCE
     found = siblings_of(first, kernel.MOST, most_bytes, lambda one: forced or _takes(one))
     if found is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusepass.capture.frame_state import Frame
-from fusepass.graph.ops.op_names import op_name, shown_name
+from fusepass.graph.ops.op_names import display_name, op_name
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.user_code import is_torchs_file, is_users_file
@@ -102,11 +102,11 @@ def _why(translator: Any, reason: str) -> _Why:
     kind = said(reason).kind
     if kind == "Data dependent operator":
         name = _operation(translator, reason)
-        text = f"{shown_name(name)} reads a number from a tensor"
+        text = f"{display_name(name)} reads a number from a tensor"
         return Reason.PYTHON_VALUE, _joined(text, _READS, name)
     if kind.startswith("Dynamic shape operator"):
         name = _operation(translator, reason)
-        text = f"the size of what {shown_name(name)} gives depends on data"
+        text = f"the size of what {display_name(name)} gives depends on data"
         return Reason.SIZE, _joined(text, _SIZES, name)
     for start, why in _TEXTS.items():
         if kind.startswith(start):

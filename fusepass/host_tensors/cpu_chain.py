@@ -18,10 +18,10 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors.exact_ops import LIKE
 from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
 
-_SECOND_FOR_ITS_KIND = frozenset("expand_as view_as reshape_as type_as to".split())
+_SECOND_READ_FOR_METADATA = frozenset("expand_as view_as reshape_as type_as to".split())
 
 
-class NotMadeHere(Exception):
+class NotInGraph(Exception):
     """The tensor depends on what this graph was given.
 
     Attributes:
@@ -34,7 +34,7 @@ class NotMadeHere(Exception):
 
 
 @dataclass(frozen=True)
-class Chain:
+class CpuChain:
     """The calls a tensor is computed by.
 
     Attributes:
@@ -52,7 +52,7 @@ class Chain:
     written: frozenset[int]
 
 
-class Places:
+class GraphPositions:
     """Where the nodes of a graph stand, and who writes which memory.
 
     Calls inserted later that only write memory of their own, and erased ones that nobody needs,
@@ -74,11 +74,11 @@ class Places:
         return all(k not in self.writers and k not in self.handed_out for k in memories([node]))
 
 
-def chain_of(wanted: fx.Node, reader: fx.Node, places: Places) -> Chain:
+def chain_of(wanted: fx.Node, reader: fx.Node, places: GraphPositions) -> CpuChain:
     """The chain of a CPU tensor as ``reader`` reads it.
 
     Raises:
-        NotMadeHere: it depends on an input, on a tensor of another device, or on a call that is
+        NotInGraph: it depends on an input, on a tensor of another device, or on a call that is
             not one of torch's.
     """
     position, writers = places.position, places.writers
@@ -94,33 +94,33 @@ def chain_of(wanted: fx.Node, reader: fx.Node, places: Places) -> Chain:
         if _holds_no_tensor(node):
             sizes.add(node)
             continue
-        _admit(node)
+        _check_reproducible(node)
         moments[node] = moment
         for key in memories([node]):
             for writer in writers.get(key, ()):
                 if position[writer] < moment:
                     written.add(key)
                     todo.append((writer, position[writer] + 1))
-        for_shape = for_their_kind(node)
+        for_shape = operands_read_for_metadata(node)
         shapes.update(for_shape)
         own = position[node]
         todo += [(source, own) for source in node.all_input_nodes if source not in for_shape]
     nodes = tuple(sorted(moments, key=position.__getitem__))
-    return Chain(wanted, nodes, frozenset(sizes), frozenset(shapes), frozenset(written))
+    return CpuChain(wanted, nodes, frozenset(sizes), frozenset(shapes), frozenset(written))
 
 
-def for_their_kind(node: fx.Node) -> list[fx.Node]:
+def operands_read_for_metadata(node: fx.Node) -> list[fx.Node]:
     """Operands of which a call reads shape, dtype or device, and no elements."""
     name = op_name(node)
     if name in LIKE and node.args and isinstance(node.args[0], fx.Node):
         return [node.args[0]]
-    if name in _SECOND_FOR_ITS_KIND:
+    if name in _SECOND_READ_FOR_METADATA:
         others = [*node.args[1:2], node.kwargs.get("other")]
         return [o for o in others if isinstance(o, fx.Node) and tensor_value(o) is not None]
     return []
 
 
-def still_needed(calls: Iterable[fx.Node]) -> set[fx.Node]:
+def nodes_still_read(calls: Iterable[fx.Node]) -> set[fx.Node]:
     """Those of the calls of one or several chains that something else reads, directly or not."""
     inside = set(calls)
     writers: dict[int, list[fx.Node]] = {}
@@ -148,23 +148,23 @@ def _holds_no_tensor(node: fx.Node) -> bool:
     return value is not None and not any(isinstance(part, torch.Tensor) for part in parts)
 
 
-def _admit(node: fx.Node) -> None:
+def _check_reproducible(node: fx.Node) -> None:
     """Refuse what cannot be made anywhere else.
 
     Raises:
-        NotMadeHere: see :func:`chain_of`.
+        NotInGraph: see :func:`chain_of`.
     """
     if node.op not in ("call_function", "call_method"):
-        raise NotMadeHere(f"it depends on {node.name}, which the graph is given", node)
+        raise NotInGraph(f"it depends on {node.name}, which the graph is given", node)
     if op_name(node) is None:
-        raise NotMadeHere(f"it depends on {node.name}, which is no operation of torch's", node)
+        raise NotInGraph(f"it depends on {node.name}, which is no operation of torch's", node)
     value = node.meta.get("example_value")
     for part in value if isinstance(value, (tuple, list)) else (value,):
         if part is None and op_name(node) in ("setitem", "__setitem__"):
             continue
         if not isinstance(part, torch.Tensor) or not is_plain_fake(part):
-            raise NotMadeHere(f"{node.name} gives what is no ordinary tensor", node)
+            raise NotInGraph(f"{node.name} gives what is no ordinary tensor", node)
         if part.device.type != "cpu":
-            raise NotMadeHere(f"it depends on {node.name}, which is on {part.device}", node)
+            raise NotInGraph(f"it depends on {node.name}, which is on {part.device}", node)
         if part.requires_grad:
-            raise NotMadeHere(f"{node.name} requires grad", node)
+            raise NotInGraph(f"{node.name} requires grad", node)

@@ -16,7 +16,7 @@ _INDEXED = frozenset("getitem __getitem__ setitem __setitem__ index index_put in
 
 
 @dataclass(frozen=True)
-class Crossing:
+class DeviceCopy:
     """A call that takes CPU tensors to another device.
 
     Attributes:
@@ -36,7 +36,7 @@ class Crossing:
     dtype: torch.dtype
 
 
-def crossing_of(node: fx.Node) -> Crossing | None:
+def device_copy_at(node: fx.Node) -> DeviceCopy | None:
     """The crossing at a node, or None.
 
     A tensor of no dimensions beside tensors of a device, or as an index, is a number to the
@@ -49,7 +49,7 @@ def crossing_of(node: fx.Node) -> Crossing | None:
     if target is None or target.device.type == "cpu":
         return None
     if name == "copy_":
-        return _into(node, argument(node, 1, "src"), target)
+        return _copy_into(node, argument(node, 1, "src"), target)
     if name not in _INDEXED:
         return None
     indices = node.args[1] if len(node.args) > 1 else None
@@ -58,33 +58,33 @@ def crossing_of(node: fx.Node) -> Crossing | None:
     on_cpu = tuple(dict.fromkeys(part for part in tensors if _is_cpu(part)))
     whole = [tensor_value(part) for part in on_cpu]
     if on_cpu and all(v is not None and v.dtype is torch.int64 and v.dim() for v in whole):
-        return Crossing(node, "index", on_cpu, target.device, torch.int64)
+        return DeviceCopy(node, "index", on_cpu, target.device, torch.int64)
     if name in ("setitem", "__setitem__") and not tensors:
-        return _into(node, node.args[2], target)
+        return _copy_into(node, node.args[2], target)
     return None
 
 
-def _copy(node: fx.Node, name: str) -> Crossing | None:
+def _copy(node: fx.Node, name: str) -> DeviceCopy | None:
     result = tensor_value(node)
     if result is None or result.device.type == "cpu":
         return None
     source = node.args[0] if node.args else None
     if name in _COPIES and _is_cpu(source):
         assert isinstance(source, fx.Node)
-        return Crossing(node, "copy", (source,), result.device, result.dtype)
+        return DeviceCopy(node, "copy", (source,), result.device, result.dtype)
     if name not in _LITERALS or (tensor_value(source) is not None and name != "new_tensor"):
         return None
     if result.device.type == "meta":  # no data, and Dynamo's example is a meta tensor itself
         return None
-    return Crossing(node, "literal", (), result.device, result.dtype)
+    return DeviceCopy(node, "literal", (), result.device, result.dtype)
 
 
-def _into(node: fx.Node, source: object, target: torch.Tensor) -> Crossing | None:
+def _copy_into(node: fx.Node, source: object, target: torch.Tensor) -> DeviceCopy | None:
     value = tensor_value(source)
     if value is None or not _is_cpu(source) or (op_name(node) != "copy_" and value.dim() == 0):
         return None
     assert isinstance(source, fx.Node)
-    return Crossing(node, "into", (source,), target.device, target.dtype)
+    return DeviceCopy(node, "into", (source,), target.device, target.dtype)
 
 
 def _is_cpu(node: object) -> bool:

@@ -26,7 +26,7 @@ PLACES = frozenset(
     transpose t T mT select narrow flatten unflatten ravel movedim repeat tile flip fliplr flipud
     roll diagonal chunk split unbind cat stack hstack vstack meshgrid broadcast_tensors """.split()
 )
-OF_A_NUMBER = ("tensor", "as_tensor", "asarray")
+FROM_NUMBER = ("tensor", "as_tensor", "asarray")
 COMPARISONS = frozenset("eq ne lt le gt ge".split())
 LOGIC = frozenset("logical_and logical_or logical_xor logical_not".split())
 BITS = frozenset("bitwise_and bitwise_or bitwise_xor bitwise_not".split())

@@ -12,17 +12,17 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import RANDOM_OPS
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.host_tensors.cpu_chain import Chain
+from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.torch_private.fx.graph_constants import as_int
 
 LIMIT = 64 * 2**20  # bytes of one tensor: a mask of 4096 × 4096 float32
 
 
-class NoValue(Exception):
+class NotConstant(Exception):
     """The value differs from call to call, or cannot be computed here; the text says why."""
 
 
-class TooLarge(NoValue):
+class TooLarge(NotConstant):
     """The value, or one on the way to it, has more than ``LIMIT`` bytes."""
 
 
@@ -44,24 +44,24 @@ def is_literal(node: fx.Node) -> bool:
     return not found
 
 
-def value_of(chain: Chain) -> torch.Tensor:
+def value_of(chain: CpuChain) -> torch.Tensor:
     """The CPU tensor that a chain ends in, as its reader would see it.
 
     Raises:
-        NoValue: it depends on a symbolic size or on random numbers, a call fails, or gives what it
-            did not give when it was traced (under autocast).
+        NotConstant: it depends on a symbolic size or on random numbers, a call fails, or gives what
+            it did not give when it was traced (under autocast).
         TooLarge: something on the way is larger than ``LIMIT``.
     """
     for node in chain.nodes:
         if is_draw(node):
-            raise NoValue(f"{op_name(node)} draws random numbers")
+            raise NotConstant(f"{op_name(node)} draws random numbers")
         _check_size(node)
     env: dict[fx.Node, Any] = {node: _number(node) for node in chain.sizes}
     with _as_in_eager():
         for node in chain.shapes:
             env[node] = _like(node)
         for node in chain.nodes:
-            env[node] = _called(node, env)
+            env[node] = _call_on_cpu(node, env)
     return env[chain.wanted]  # type: ignore[no-any-return]
 
 
@@ -69,11 +69,11 @@ def literal_value(node: fx.Node) -> torch.Tensor:
     """What a call that makes a tensor of numbers makes, on the CPU.
 
     Raises:
-        NoValue: it fails.
+        NotConstant: it fails.
     """
     with _as_in_eager():
         env = {source: _like(source) for source in node.all_input_nodes}
-        return _called(node, env, on_cpu=True)  # type: ignore[no-any-return]
+        return _call_on_cpu(node, env, on_cpu=True)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def _as_in_eager() -> Iterator[None]:
         yield
 
 
-def _called(node: fx.Node, env: dict[fx.Node, Any], on_cpu: bool = False) -> Any:
+def _call_on_cpu(node: fx.Node, env: dict[fx.Node, Any], on_cpu: bool = False) -> Any:
     args = fx.map_arg(node.args, env.__getitem__)
     kwargs = dict(fx.map_arg(node.kwargs, env.__getitem__))
     if on_cpu:
@@ -99,14 +99,14 @@ def _called(node: fx.Node, env: dict[fx.Node, Any], on_cpu: bool = False) -> Any
         else:
             found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
     except Exception as error:
-        raise NoValue(f"{op_name(node)} raises {type(error).__name__}") from error
+        raise NotConstant(f"{op_name(node)} raises {type(error).__name__}") from error
     expected = tensor_value(node)
-    if expected is not None and not on_cpu and not _same_kind(found, expected):
-        raise NoValue(f"{op_name(node)} gives another dtype, shape or layout than when traced")
+    if expected is not None and not on_cpu and not _has_same_metadata(found, expected):
+        raise NotConstant(f"{op_name(node)} gives another dtype, shape or layout than when traced")
     return found
 
 
-def _same_kind(found: Any, expected: torch.Tensor) -> bool:
+def _has_same_metadata(found: Any, expected: torch.Tensor) -> bool:
     return (
         isinstance(found, torch.Tensor)
         and found.dtype is expected.dtype
@@ -131,7 +131,7 @@ def _number(node: fx.Node) -> Any:
     parts = value if isinstance(value, (tuple, list)) else (value,)
     known = [as_int(p) if isinstance(p, torch.SymInt) else p for p in parts]
     if any(p is None or isinstance(p, (torch.SymFloat, torch.SymBool)) for p in known):
-        raise NoValue(f"{node.name} is a dynamic size")
+        raise NotConstant(f"{node.name} is a dynamic size")
     return type(value)(known) if isinstance(value, (tuple, list)) else known[0]
 
 
@@ -146,5 +146,5 @@ def _like(node: fx.Node) -> torch.Tensor:
 def _static(node: fx.Node, fake: torch.Tensor) -> tuple[list[int], list[int]]:
     shape, stride = ([*map(as_int, n)] for n in (fake.shape, fake.stride()))
     if None in shape or None in stride:
-        raise NoValue(f"{node.name} has a dynamic shape")
+        raise NotConstant(f"{node.name} has a dynamic shape")
     return shape, stride  # type: ignore[return-value]

@@ -9,11 +9,11 @@ from torch import fx
 
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors import host_constant, replay, rewrite
-from fusepass.host_tensors.cpu_chain import Chain, NotMadeHere, Places, chain_of
-from fusepass.host_tensors.device_copies import Crossing, crossing_of
+from fusepass.host_tensors.cpu_chain import CpuChain, GraphPositions, NotInGraph, chain_of
+from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
 from fusepass.host_tensors.exact_ops import Inexact
-from fusepass.host_tensors.host_constant import LIMIT, NoValue, TooLarge
-from fusepass.host_tensors.replay import Made
+from fusepass.host_tensors.host_constant import LIMIT, NotConstant, TooLarge
+from fusepass.host_tensors.replay import DeviceReplay
 from fusepass.report.decision import Reason
 from fusepass.rewrite.graph_rule import Site
 from fusepass.rewrite.reject import Reject
@@ -25,7 +25,7 @@ _NESTED = "the body of another call can hold no constants"
 
 
 @dataclass(frozen=True)
-class Plan:
+class HostTensorPlan:
     """How one CPU tensor gets to a device.
 
     Attributes:
@@ -35,19 +35,19 @@ class Plan:
         drawn: whether it holds random numbers.
     """
 
-    chain: Chain
-    made: Made | None = None
+    chain: CpuChain
+    replay: DeviceReplay | None = None
     value: torch.Tensor | None = None
-    drawn: bool = False
+    random_draw: bool = False
 
 
-def plan_of(site: Site, crossing: Crossing, operand: fx.Node) -> Plan | Reject:
+def plan_of(site: Site, crossing: DeviceCopy, operand: fx.Node) -> HostTensorPlan | Reject:
     """The plan for one operand of a crossing, or the reason to leave it."""
     if crossing.kind == "literal":
         return _plan_of_literal(site, crossing)
     try:
         chain = chain_of(operand, crossing.node, places_of(site))
-    except NotMadeHere as reason:
+    except NotInGraph as reason:
         text = f"{reason}; move that to {crossing.device} before the call"
         return Reject(Reason.NOT_CONSTANT, text, reason.node)
     draws = [node for node in chain.nodes if host_constant.is_draw(node)]
@@ -57,37 +57,37 @@ def plan_of(site: Site, crossing: Crossing, operand: fx.Node) -> Plan | Reject:
             return reject
     if CONSTANTS_FIRST and not draws:
         constant = _constant(site, chain, "")
-        if isinstance(constant, Plan):
+        if isinstance(constant, HostTensorPlan):
             return constant
     try:
         replay.check_exact(chain, crossing.dtype)
-        made = replay.plan(chain, crossing.device, site.fake_mode)
+        made = replay.plan_replay(chain, crossing.device, site.fake_mode)
     except Inexact as reason:
         return _constant(site, chain, str(reason))
     if not made.calls:
         return _constant(site, chain, "it is a literal")
     if made.literals and site.nested:
         return Reject(Reason.NOT_CONSTANT, f"it depends on a literal, and {_NESTED}")
-    return Plan(chain, made, drawn=bool(draws))
+    return HostTensorPlan(chain, made, random_draw=bool(draws))
 
 
-def places_of(site: Site) -> Places:
+def places_of(site: Site) -> GraphPositions:
     """Where the nodes of the site's graph stood before the rule changed anything."""
     if "places" not in site.shared:
-        site.shared["places"] = Places(site.gm.graph)
-    places: Places = site.shared["places"]
+        site.shared["places"] = GraphPositions(site.gm.graph)
+    places: GraphPositions = site.shared["places"]
     return places
 
 
-def _plan_of_literal(site: Site, crossing: Crossing) -> Plan | Reject:
+def _plan_of_literal(site: Site, crossing: DeviceCopy) -> HostTensorPlan | Reject:
     node, value = crossing.node, tensor_value(crossing.node)
     if value is None or value.requires_grad:
         return Reject(Reason.NOT_CONSTANT, "it requires grad")
-    chain = Chain(node, (node,), frozenset(), frozenset(), frozenset())
+    chain = CpuChain(node, (node,), frozenset(), frozenset(), frozenset())
     if replay.is_one_number(node):
         try:
             replay.check_exact(chain, crossing.dtype)
-            return Plan(chain, replay.plan(chain, crossing.device, site.fake_mode))
+            return HostTensorPlan(chain, replay.plan_replay(chain, crossing.device, site.fake_mode))
         except Inexact:
             pass
     if not host_constant.is_literal(node):
@@ -95,25 +95,27 @@ def _plan_of_literal(site: Site, crossing: Crossing) -> Plan | Reject:
     if site.nested:
         return Reject(Reason.NOT_CONSTANT, f"it is a literal, and {_NESTED}")
     try:
-        return Plan(chain, value=host_constant.literal_value(node))
-    except NoValue as reason:
+        return HostTensorPlan(chain, value=host_constant.literal_value(node))
+    except NotConstant as reason:
         return Reject(Reason.NOT_CONSTANT, str(reason))
 
 
-def _constant(site: Site, chain: Chain, why: str) -> Plan | Reject:
+def _constant(site: Site, chain: CpuChain, why: str) -> HostTensorPlan | Reject:
     if site.nested:
         return Reject(Reason.INEXACT, f"{why}, and {_NESTED}")
     try:
         if rewrite.constant_bytes(site.gm.graph) > _TOTAL - LIMIT:
             raise TooLarge(f"this graph has {(_TOTAL - LIMIT) >> 20} MiB of constants already")
-        return Plan(chain, value=host_constant.value_of(chain))
+        return HostTensorPlan(chain, value=host_constant.value_of(chain))
     except TooLarge as size:
         return Reject(Reason.COST, f"{why}; not kept as a constant: {size}")
-    except NoValue as reason:
+    except NotConstant as reason:
         return Reject(Reason.INEXACT, f"{why}; not kept as a constant: {reason}")
 
 
-def _reject_draws(site: Site, crossing: Crossing, chain: Chain, draw: fx.Node) -> Reject | None:
+def _reject_draws(
+    site: Site, crossing: DeviceCopy, chain: CpuChain, draw: fx.Node
+) -> Reject | None:
     name = op_name(draw)
     if not site.options.host_random:
         text = f"{name} draws on the CPU; host_random permits other numbers, drawn on the device"
@@ -121,7 +123,7 @@ def _reject_draws(site: Site, crossing: Crossing, chain: Chain, draw: fx.Node) -
     inside = {*chain.nodes, crossing.node}
     others = {user for node in chain.nodes for user in node.users} - inside
     for other in others:
-        copied = crossing_of(other)
+        copied = device_copy_at(other)
         if chain.written or copied is None or copied.kind != "copy":
             return Reject(Reason.RANDOM_OP, f"what {name} draws is read elsewhere too", draw)
         if copied.device != crossing.device:

@@ -11,10 +11,10 @@ from torch import fx
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.arguments import is_number
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.host_tensors.cpu_chain import Chain
+from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.host_tensors.exact_ops import CASTS, COMPARISONS, FACTORIES, ROUNDED, Inexact
-from fusepass.host_tensors.host_constant import NoValue, is_draw, is_literal, literal_value
-from fusepass.host_tensors.value_sets import Bound, Held
+from fusepass.host_tensors.host_constant import NotConstant, is_draw, is_literal, literal_value
+from fusepass.host_tensors.value_sets import Bound, ValueSets
 from fusepass.torch_private.fx.graph_constants import bounds_up_to, known_bounds
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import quiet_fakes
@@ -22,13 +22,15 @@ from fusepass.torch_private.fx.tracing import quiet_fakes
 # Up to here whole numbers, their small multiples and their sums are exact in float32.
 _ASSUMED_SIZE = 2**20
 _NOT_CARRIED_OVER = ("device", "dtype", "pin_memory", "layout", "requires_grad")
-_DRAWN_ANEW = frozenset("rand randn randint randperm rand_like randn_like randint_like".split())
-_TAKES_A_DEVICE = FACTORIES | _DRAWN_ANEW | {"linspace", "logspace"}
-_DRAWN_IN_PLACE = frozenset("normal_ uniform_ random_ exponential_ bernoulli_".split())
+_RANDOM_FACTORIES = frozenset(
+    "rand randn randint randperm rand_like randn_like randint_like".split()
+)
+_TAKES_A_DEVICE = FACTORIES | _RANDOM_FACTORIES | {"linspace", "logspace"}
+_RANDOM_IN_PLACE = frozenset("normal_ uniform_ random_ exponential_ bernoulli_".split())
 
 
 @dataclass(frozen=True)
-class Call:
+class DeviceCall:
     """One call on the device: which node of the chain it stands for, and how it is made."""
 
     stands_for: fx.Node
@@ -38,7 +40,7 @@ class Call:
 
 
 @dataclass
-class Made:
+class DeviceReplay:
     """A plan: what stands on the device for each node of a chain.
 
     Attributes:
@@ -48,13 +50,13 @@ class Made:
         values: for each node of the chain, a fake tensor of what stands for it.
     """
 
-    calls: list[Call] = field(default_factory=list)
-    same: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    calls: list[DeviceCall] = field(default_factory=list)
+    equivalents: dict[fx.Node, fx.Node] = field(default_factory=dict)
     literals: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
     values: dict[fx.Node, Any] = field(default_factory=dict)
 
 
-def check_exact(chain: Chain, dtype: torch.dtype) -> None:
+def check_exact(chain: CpuChain, dtype: torch.dtype) -> None:
     """Hold every call of a chain, and storing its result as ``dtype``, against the exact table.
 
     What draws random numbers is taken for exact, and so is rounding in a chain that does: nobody
@@ -64,15 +66,15 @@ def check_exact(chain: Chain, dtype: torch.dtype) -> None:
         Inexact: a call may give other bits on another device.
     """
     try:
-        _admit(chain, dtype, known_bounds)
+        _check_node(chain, dtype, known_bounds)
     except Inexact:
         if not chain.sizes:
             raise
-        _admit(chain, dtype, lambda size: bounds_up_to(size, _ASSUMED_SIZE))
+        _check_node(chain, dtype, lambda size: bounds_up_to(size, _ASSUMED_SIZE))
 
 
-def _admit(chain: Chain, dtype: torch.dtype, bound: Bound) -> None:
-    held = Held(bound)
+def _check_node(chain: CpuChain, dtype: torch.dtype, bound: Bound) -> None:
+    held = ValueSets(bound)
     drawn = False
     for node in chain.nodes:
         if is_draw(node):
@@ -80,7 +82,7 @@ def _admit(chain: Chain, dtype: torch.dtype, bound: Bound) -> None:
             drawn = True
             held.forget(node)
         elif is_literal(node) and not is_one_number(node):
-            held.know(node, _value(node))
+            held.set_from_value(node, _value(node))
         elif drawn and (op_name(node) or "").rstrip("_") in ROUNDED | CASTS | COMPARISONS:
             held.forget(node)
         else:
@@ -89,13 +91,13 @@ def _admit(chain: Chain, dtype: torch.dtype, bound: Bound) -> None:
         held.of(chain.wanted, dtype)
 
 
-def plan(chain: Chain, device: torch.device, fake_mode: Any) -> Made:
+def plan_replay(chain: CpuChain, device: torch.device, fake_mode: Any) -> DeviceReplay:
     """How to make on a device what a chain makes on the CPU, tried on fake tensors.
 
     Raises:
         Inexact: a call has no form for the device, or gives another shape or layout there.
     """
-    made = Made()
+    made = DeviceReplay()
     for node in chain.nodes:
         if is_literal(node) and not is_one_number(node):
             made.literals[node] = _value(node)
@@ -103,12 +105,12 @@ def plan(chain: Chain, device: torch.device, fake_mode: Any) -> Made:
             continue
         source = node.args[0] if node.args else None
         if isinstance(source, fx.Node) and _is_its_operand(node, source):
-            made.same[node] = made.same.get(source, source)
+            made.equivalents[node] = made.equivalents.get(source, source)
             made.values[node] = made.values[source]
             continue
         call = _call_on(node, device)
         made.calls.append(call)
-        made.values[node] = _tried(call, made, fake_mode)
+        made.values[node] = _fake_result(call, made, fake_mode)
     return made
 
 
@@ -124,30 +126,32 @@ def _is_its_operand(node: fx.Node, source: fx.Node) -> bool:
     return op_name(node) in CASTS and memory_of(source) == memory_of(node)
 
 
-def _call_on(node: fx.Node, device: torch.device) -> Call:
+def _call_on(node: fx.Node, device: torch.device) -> DeviceCall:
     name, value = op_name(node) or "", tensor_value(node)
     kwargs = {k: v for k, v in node.kwargs.items() if k not in _NOT_CARRIED_OVER}
     if is_one_number(node) and value is not None:
         number = argument(node, 0, "s" if name == "scalar_tensor" else "data")
-        return Call(node, torch.full, ((), number), {"dtype": value.dtype, "device": device})
+        return DeviceCall(node, torch.full, ((), number), {"dtype": value.dtype, "device": device})
     if name in _TAKES_A_DEVICE and value is not None:
-        return Call(node, node.target, node.args, kwargs | {"dtype": value.dtype, "device": device})
+        return DeviceCall(
+            node, node.target, node.args, kwargs | {"dtype": value.dtype, "device": device}
+        )
     if (name in CASTS or name == "tensor") and value is not None:
         layout = {k: v for k, v in kwargs.items() if k == "memory_format"}
         source = tensor_value(node.args[0])
         if source is not None and source.dtype is not value.dtype:
-            return Call(node, "to", (node.args[0], value.dtype), layout)
+            return DeviceCall(node, "to", (node.args[0], value.dtype), layout)
         if name == "contiguous":
-            return Call(node, "contiguous", node.args, layout)
-        return Call(node, "clone", (node.args[0],), layout)
+            return DeviceCall(node, "contiguous", node.args, layout)
+        return DeviceCall(node, "clone", (node.args[0],), layout)
     if "device" in node.kwargs:
         raise Inexact(f"{name} is given a device")
-    return Call(node, node.target, node.args, dict(node.kwargs))
+    return DeviceCall(node, node.target, node.args, dict(node.kwargs))
 
 
 def _check_draw(node: fx.Node) -> None:
     name = op_name(node)
-    if name not in _DRAWN_ANEW and name not in _DRAWN_IN_PLACE:
+    if name not in _RANDOM_FACTORIES and name not in _RANDOM_IN_PLACE:
         raise Inexact(f"{name} is not among the draws that can be made elsewhere")
     if node.kwargs.get("generator") is not None:
         raise Inexact(f"{name} draws from a generator of its own")
@@ -156,11 +160,11 @@ def _check_draw(node: fx.Node) -> None:
 def _value(node: fx.Node) -> torch.Tensor:
     try:
         return literal_value(node)
-    except NoValue as reason:
+    except NotConstant as reason:
         raise Inexact(str(reason)) from reason
 
 
-def _tried(call: Call, made: Made, fake_mode: Any) -> Any:
+def _fake_result(call: DeviceCall, made: DeviceReplay, fake_mode: Any) -> Any:
     """What a call gives on fake tensors; it must be what it gives on the CPU but for the device."""
 
     def fake(node: fx.Node) -> Any:

@@ -9,19 +9,21 @@ from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.host_tensors.cpu_chain import Chain
-from fusepass.host_tensors.replay import Made
+from fusepass.host_tensors.cpu_chain import CpuChain
+from fusepass.host_tensors.replay import DeviceReplay
 from fusepass.torch_private.fx.graph_constants import add_constant, as_int
 
 # Meta key of the node of a constant, as graph/dataflow/constant_folding.py reads it
 _VALUE = "fusepass_constant"
-_TWINS = "fusepass_on_device"  # meta key on a CPU node: device to the node that stands for it there
+_DEVICE_NODES = (
+    "fusepass_on_device"  # meta key on a CPU node: device to the node that stands for it there
+)
 _NAME = "host_constant_"
-_NOT_COPIED = ("example_value", _VALUE, _TWINS, ARM)
+_NOT_COPIED = ("example_value", _VALUE, _DEVICE_NODES, ARM)
 
 
-def put_calls(
-    gm: fx.GraphModule, chain: Chain, made: Made, reader: fx.Node, *, shared: bool
+def insert_calls(
+    gm: fx.GraphModule, chain: CpuChain, made: DeviceReplay, reader: fx.Node, *, shared: bool
 ) -> fx.Node:
     """Insert what a plan says in front of the reader.
 
@@ -35,25 +37,25 @@ def put_calls(
 
     for node in chain.nodes:
         fake = made.values[node]
-        if node in made.same:
-            env[node] = env[made.same[node]]
+        if node in made.equivalents:
+            env[node] = env[made.equivalents[node]]
         elif node in made.literals:
-            env[node] = put_constant(gm, made.literals[node], fake, reader)
+            env[node] = insert_constant(gm, made.literals[node], fake, reader)
             if chain.written:
-                env[node] = _put(gm.graph, "clone", (env[node],), {}, (node, reader, fake))
+                env[node] = _insert(gm.graph, "clone", (env[node],), {}, (node, reader, fake))
         else:
             call, device = calls[node], getattr(fake, "device", None)
-            twin = node.meta.get(_TWINS, {}).get(device)
+            twin = node.meta.get(_DEVICE_NODES, {}).get(device)
             if shared and twin is not None and twin.meta.get(ARM) in (None, reader.meta.get(ARM)):
                 env[node] = twin
                 continue
             args, kwargs = fx.map_arg(call.args, on_device), fx.map_arg(call.kwargs, on_device)
-            env[node] = _put(gm.graph, call.target, args, kwargs, (node, reader, fake))
-            node.meta.setdefault(_TWINS, {})[device] = env[node]
+            env[node] = _insert(gm.graph, call.target, args, kwargs, (node, reader, fake))
+            node.meta.setdefault(_DEVICE_NODES, {})[device] = env[node]
     return env[chain.wanted]
 
 
-def put_constant(
+def insert_constant(
     gm: fx.GraphModule, value: torch.Tensor, fake: torch.Tensor, reader: fx.Node
 ) -> fx.Node:
     """A node that holds a CPU tensor on the device and in the layout of ``fake``.
@@ -62,7 +64,7 @@ def put_constant(
     """
     graph = gm.graph
     held: list[fx.Node] = [n for n in graph.find_nodes(op="get_attr") if _VALUE in n.meta]
-    laid_out = _laid_out(value, fake)
+    laid_out = _with_layout(value, fake)
     for node in held:
         if _equal(node, laid_out, fake):
             return node
@@ -76,12 +78,14 @@ def put_constant(
     return node
 
 
-def put_copy(graph: fx.Graph, source: fx.Node, reader: fx.Node, layout: dict[str, Any]) -> fx.Node:
+def insert_copy(
+    graph: fx.Graph, source: fx.Node, reader: fx.Node, layout: dict[str, Any]
+) -> fx.Node:
     """A copy of a tensor of the device, which stands for what the reader hands out."""
     fake = tensor_value(reader)
     assert fake is not None
     kwargs = {**layout, "dtype": fake.dtype, "copy": True}
-    return _put(graph, "to", (source,), kwargs, (reader, reader, fake))
+    return _insert(graph, "to", (source,), kwargs, (reader, reader, fake))
 
 
 def upload(value: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -99,7 +103,7 @@ def constant_bytes(graph: fx.Graph) -> int:
     )
 
 
-def _laid_out(value: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
+def _with_layout(value: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
     """A CPU tensor in the dtype and with the strides of a fake one."""
     with torch.inference_mode(False), torch.no_grad():
         shape, stride = value.shape, [as_int(n) or 0 for n in fake.stride()]
@@ -117,7 +121,7 @@ def _equal(node: fx.Node, value: torch.Tensor, fake: torch.Tensor) -> bool:
     return torch.equal(ours, theirs)
 
 
-def _put(
+def _insert(
     graph: fx.Graph,
     target: Any,
     args: tuple[Any, ...],

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from fusepass.host_tensors.cpu_chain import Chain, Places, chain_of
+from fusepass.host_tensors.cpu_chain import CpuChain, GraphPositions, chain_of
 from fusepass.host_tensors.exact_ops import EXCLUDED, Inexact
 from fusepass.host_tensors.host_constant import value_of
 from fusepass.host_tensors.replay import check_exact
-from fusepass.host_tensors.value_sets import Held, Numbers
+from fusepass.host_tensors.value_sets import NumberSet, ValueSets
 
 Program = Callable[[Tensor], Any]
 
 
-def chain(program: Program, *, dynamic: bool = False) -> Chain:
+def chain(program: Program, *, dynamic: bool = False) -> CpuChain:
     """The chain of the last result of a program that gets a tensor of shape [5]."""
     graphs: list[fx.Graph] = []
 
@@ -30,7 +30,7 @@ def chain(program: Program, *, dynamic: bool = False) -> Chain:
     torch.compiler.reset()
     torch.compile(program, backend=keep, dynamic=dynamic)(torch.ones(5))
     output = next(node for node in reversed(graphs[-1].nodes) if node.op == "output")
-    return chain_of(output.all_input_nodes[-1], output, Places(graphs[-1]))
+    return chain_of(output.all_input_nodes[-1], output, GraphPositions(graphs[-1]))
 
 
 def written(kind: torch.dtype) -> Tensor:
@@ -143,27 +143,27 @@ def test_inexact(name: str) -> None:
         check_exact(found, found.wanted.meta["example_value"].dtype)
 
 
-def assert_sound(found: Chain) -> None:
+def assert_sound(found: CpuChain) -> None:
     """Every number that a call leaves behind is among those it may hold."""
-    held = Held(lambda size: None)
+    held = ValueSets(lambda size: None)
     for position, node in enumerate(found.nodes):
         if node.op == "call_function" and node.target is torch.tensor:
             value = torch.tensor(*node.args)
-            held.know(node, value) if value.dim() else held.admit(node)
+            held.set_from_value(node, value) if value.dim() else held.admit(node)
         else:
             held.admit(node)
         so_far = found.nodes[: position + 1]
         if isinstance(node.meta.get("example_value"), Tensor) and node.target is not torch.empty:
-            value = value_of(Chain(node, so_far, found.sizes, found.shapes, found.written))
+            value = value_of(CpuChain(node, so_far, found.sizes, found.shapes, found.written))
             numbers = held.of(node)
             if numbers is not None:
                 assert all(holds(numbers, v) for v in value.double().unique().tolist()), node
 
 
-def holds(numbers: Numbers, number: float) -> bool:
-    if numbers.few is None:
+def holds(numbers: NumberSet, number: float) -> bool:
+    if numbers.members is None:
         return number == int(number) and numbers.low <= number <= numbers.high
-    return number in numbers.few
+    return number in numbers.members
 
 
 def test_sizes_in_sums_get_a_bound() -> None:

@@ -11,41 +11,41 @@ import torch
 from fusepass.host_tensors.exact_ops import Inexact
 from fusepass.host_tensors.value_sets import (
     NOTHING,
-    Numbers,
+    NumberSet,
+    apply_binary,
+    apply_division,
     between,
     cast,
-    combined,
-    divided,
     fits,
     magnitude,
-    these,
+    set_of,
     union,
 )
 
 INF = math.inf
 SETS = [
-    these(0), these(0, 1), these(-10000.0, 0.5), these(INF, 0), these(-INF, 1), these(3.0, -7),
+    set_of(0), set_of(0, 1), set_of(-10000.0, 0.5), set_of(INF, 0), set_of(-INF, 1), set_of(3.0, -7),
     between(0, 99), between(-70, 2), between(5, 5), NOTHING,
 ]  # fmt: skip
 
 
-def members(numbers: Numbers | None) -> list[float]:
+def members(numbers: NumberSet | None) -> list[float]:
     assert numbers is not None
-    if numbers.few is None:
+    if numbers.members is None:
         return list(range(int(numbers.low), int(numbers.high) + 1))
-    return sorted(numbers.few)
+    return sorted(numbers.members)
 
 
-def holds(numbers: Numbers, number: float) -> bool:
-    if numbers.few is None:
+def holds(numbers: NumberSet, number: float) -> bool:
+    if numbers.members is None:
         return number == int(number) and numbers.low <= number <= numbers.high
-    return number in numbers.few
+    return number in numbers.members
 
 
 @pytest.mark.parametrize("operation", ["add", "sub", "mul", "minimum", "maximum"])
 @pytest.mark.parametrize(("left", "right"), itertools.product(SETS, SETS))
-def test_every_result_is_in_the_set(operation: str, left: Numbers, right: Numbers) -> None:
-    found = combined(operation, left, right)
+def test_every_result_is_in_the_set(operation: str, left: NumberSet, right: NumberSet) -> None:
+    found = apply_binary(operation, left, right)
     function = {
         "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
         "minimum": min, "maximum": max,
@@ -59,64 +59,64 @@ def test_every_result_is_in_the_set(operation: str, left: Numbers, right: Number
 
 
 @pytest.mark.parametrize("divisor", [1, 3, 7, -2])
-@pytest.mark.parametrize("numbers", [between(0, 99), between(-7, 3), these(-5, 12)])
-def test_divisions(numbers: Numbers, divisor: int) -> None:
+@pytest.mark.parametrize("numbers", [between(0, 99), between(-7, 3), set_of(-5, 12)])
+def test_divisions(numbers: NumberSet, divisor: int) -> None:
     for operation, of in (("floor_divide", int.__floordiv__), ("remainder", int.__mod__)):
-        found = divided(operation, numbers, divisor)
+        found = apply_division(operation, numbers, divisor)
         assert found is not None
         assert all(holds(found, of(int(m), divisor)) for m in members(numbers))
-    assert divided("remainder", these(0.5), 2) is None
+    assert apply_division("remainder", set_of(0.5), 2) is None
 
 
 def test_unions_and_magnitudes() -> None:
-    assert members(union(these(0), these(1, 0.5))) == [0, 0.5, 1]
-    assert union(between(0, 99), these(-1)) == between(-1, 99)
-    assert union(between(0, 99), these(0.5)) is None
-    assert members(union(between(0, 2), these(0.5))) == [0, 0.5, 1, 2]
-    assert union(these(1), None) is None
+    assert members(union(set_of(0), set_of(1, 0.5))) == [0, 0.5, 1]
+    assert union(between(0, 99), set_of(-1)) == between(-1, 99)
+    assert union(between(0, 99), set_of(0.5)) is None
+    assert members(union(between(0, 2), set_of(0.5))) == [0, 0.5, 1, 2]
+    assert union(set_of(1), None) is None
     assert union(NOTHING, NOTHING) == NOTHING
-    assert union(these(*range(40)), these(*range(40, 90))) == between(0, 89)
-    assert members(magnitude(these(-2.5, 1))) == [1, 2.5]
+    assert union(set_of(*range(40)), set_of(*range(40, 90))) == between(0, 89)
+    assert members(magnitude(set_of(-2.5, 1))) == [1, 2.5]
     assert magnitude(between(-7, 3)) == between(0, 7)
     assert magnitude(between(-99, 3)) == between(0, 99)
 
 
 def test_nan_is_in_no_set() -> None:
-    assert these(math.nan) is None
-    assert combined("mul", these(INF), these(0)) is None
-    assert combined("sub", these(INF), these(INF)) is None
-    assert these(*range(65)) is None
+    assert set_of(math.nan) is None
+    assert apply_binary("mul", set_of(INF), set_of(0)) is None
+    assert apply_binary("sub", set_of(INF), set_of(INF)) is None
+    assert set_of(*range(65)) is None
 
 
 @pytest.mark.parametrize(
     ("numbers", "dtype", "expected"),
     [
-        (these(0.5, -65504.0), torch.float16, True),
-        (these(65536.0), torch.float16, False),
-        (these(1.0 / 3), torch.float32, False),
-        (these(1.0 / 3), torch.float64, True),
-        (these(257), torch.bfloat16, False),
-        (these(256, -INF), torch.bfloat16, True),
-        (these(1e-7), torch.float16, False),  # denormal
-        (these(2.0**-149), torch.float32, False),  # denormal
+        (set_of(0.5, -65504.0), torch.float16, True),
+        (set_of(65536.0), torch.float16, False),
+        (set_of(1.0 / 3), torch.float32, False),
+        (set_of(1.0 / 3), torch.float64, True),
+        (set_of(257), torch.bfloat16, False),
+        (set_of(256, -INF), torch.bfloat16, True),
+        (set_of(1e-7), torch.float16, False),  # denormal
+        (set_of(2.0**-149), torch.float32, False),  # denormal
         (between(0, 2**24), torch.float32, True),
         (between(0, 2**24 + 1), torch.float32, False),
         (between(-2048, 2048), torch.float16, True),
         (between(0, 2049), torch.float16, False),
         (between(0, 255), torch.uint8, True),
         (between(-1, 255), torch.uint8, False),
-        (these(0.5), torch.int64, False),
-        (these(INF), torch.int64, False),
-        (these(2**31 - 1), torch.int64, True),
-        (these(2**31), torch.int64, False),  # compiled code may compute it in 32 bits
-        (these(0, 1), torch.bool, True),
-        (these(2), torch.bool, False),
-        (these(1), torch.complex64, False),
+        (set_of(0.5), torch.int64, False),
+        (set_of(INF), torch.int64, False),
+        (set_of(2**31 - 1), torch.int64, True),
+        (set_of(2**31), torch.int64, False),  # compiled code may compute it in 32 bits
+        (set_of(0, 1), torch.bool, True),
+        (set_of(2), torch.bool, False),
+        (set_of(1), torch.complex64, False),
         (NOTHING, torch.float16, True),
         (None, torch.float32, False),
     ],
 )
-def test_fits(numbers: Numbers | None, dtype: torch.dtype, expected: bool) -> None:
+def test_fits(numbers: NumberSet | None, dtype: torch.dtype, expected: bool) -> None:
     assert fits(numbers, dtype) is expected
 
 
@@ -125,38 +125,38 @@ def test_fits(numbers: Numbers | None, dtype: torch.dtype, expected: bool) -> No
 def test_what_fits_is_stored_as_it_is(number: float, dtype: torch.dtype) -> None:
     stored = float(torch.tensor(number, dtype=dtype))
     normal = abs(number) >= torch.finfo(dtype).smallest_normal
-    assert fits(these(number), dtype) is (stored == number and normal)
+    assert fits(set_of(number), dtype) is (stored == number and normal)
 
 
 @pytest.mark.parametrize(
     ("numbers", "source", "dtype"),
     [
         (None, torch.float32, torch.float16),
-        (these(0.1), torch.float32, torch.bfloat16),
+        (set_of(0.1), torch.float32, torch.bfloat16),
         (None, torch.float32, torch.int64),
-        (these(300), torch.int64, torch.uint8),
+        (set_of(300), torch.int64, torch.uint8),
         (None, torch.int64, torch.int32),
         (None, torch.int64, torch.float16),
         (between(0, 5000), torch.int64, torch.float16),
         (None, torch.float64, torch.float32),
-        (these(0.1), None, torch.float16),
-        (these(1e39), None, torch.float32),
-        (these(math.pi), None, torch.int32),
+        (set_of(0.1), None, torch.float16),
+        (set_of(1e39), None, torch.float32),
+        (set_of(math.pi), None, torch.int32),
         (None, None, torch.float32),
     ],
 )
 def test_casts_that_may_round(
-    numbers: Numbers | None, source: torch.dtype | None, dtype: torch.dtype
+    numbers: NumberSet | None, source: torch.dtype | None, dtype: torch.dtype
 ) -> None:
     with pytest.raises(Inexact):
         cast(numbers, source, dtype)
 
 
 def test_casts_that_do_not() -> None:
-    assert cast(these(-INF, 0), torch.float32, torch.float16) == these(-INF, 0)
+    assert cast(set_of(-INF, 0), torch.float32, torch.float16) == set_of(-INF, 0)
     assert cast(None, torch.int64, torch.float32) is None  # rounded alike everywhere
     assert cast(None, torch.float16, torch.float32) is None
-    assert cast(None, torch.float32, torch.bool) == these(0, 1)
+    assert cast(None, torch.float32, torch.bool) == set_of(0, 1)
     assert cast(None, torch.uint8, torch.int16) is None
-    third = cast(these(1 / 3), None, torch.float32)
+    third = cast(set_of(1 / 3), None, torch.float32)
     assert members(third) == [float(torch.tensor(1 / 3))]

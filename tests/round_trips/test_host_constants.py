@@ -17,24 +17,24 @@ from torch._dynamo.utils import counters
 
 import fusepass
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.host_tensors.device_copies import Crossing
+from fusepass.host_tensors.device_copies import DeviceCopy
 from fusepass.patterns import host_tensor
 from fusepass.testing.compare import assert_same
 
 CODEGENS = ("eager", "eager-decomposed", "inductor")
 
 
-def clone_as_crossing(node: fx.Node) -> Crossing | None:
+def clone_as_crossing(node: fx.Node) -> DeviceCopy | None:
     value = tensor_value(node)
     if node.target != "clone" or value is None:
         return None
     assert isinstance(node.args[0], fx.Node)
-    return Crossing(node, "copy", (node.args[0],), value.device, value.dtype)
+    return DeviceCopy(node, "copy", (node.args[0],), value.device, value.dtype)
 
 
 @pytest.fixture(autouse=True)
 def _clones_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_tensor, "crossing_of", clone_as_crossing)
+    monkeypatch.setattr(host_tensor, "device_copy_at", clone_as_crossing)
 
 
 def decided(compiled: Any) -> list[str]:
@@ -138,7 +138,7 @@ def test_a_rule_that_fails_leaves_no_constants(monkeypatch: pytest.MonkeyPatch) 
         raise ZeroDivisionError("in the rule")
 
     graphs: list[fx.GraphModule] = []
-    monkeypatch.setattr(host_tensor.rewrite, "put_calls", fails)
+    monkeypatch.setattr(host_tensor.rewrite, "insert_calls", fails)
     monkeypatch.setattr(
         fusepass.backend, "hand_off", lambda gm, *_: graphs.append(gm) or gm.forward
     )

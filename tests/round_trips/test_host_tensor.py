@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 import fusepass
-from fusepass.host_tensors.device_copies import crossing_of
+from fusepass.host_tensors.device_copies import device_copy_at
 from fusepass.testing.compare import assert_same
 
 from .harness import check_decisions
@@ -52,7 +52,7 @@ def run(
 
 def crossings(gm: fx.GraphModule) -> int:
     """Copies from the CPU left in a graph, less that of the program's input."""
-    found = [c for c in map(crossing_of, gm.graph.nodes) if c is not None]
+    found = [c for c in map(device_copy_at, gm.graph.nodes) if c is not None]
     return len([c for c in found if not any(o.op == "placeholder" for o in c.operands)])
 
 

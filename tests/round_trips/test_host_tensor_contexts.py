@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fusepass
 from fusepass.host_tensors import host_constant
-from fusepass.host_tensors.device_copies import crossing_of
+from fusepass.host_tensors.device_copies import device_copy_at
 from fusepass.testing.compare import assert_same
 from fusepass.torch_private.fx import graph_constants
 
@@ -44,7 +44,7 @@ def decided(compiled: Any) -> list[tuple[str, str]]:
 
 
 def copies(gm: fx.GraphModule) -> int:
-    return sum(crossing_of(node) is not None for node in gm.graph.nodes)
+    return sum(device_copy_at(node) is not None for node in gm.graph.nodes)
 
 
 ON_DEVICE = [("applied", "on_device")]

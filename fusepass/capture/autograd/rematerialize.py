@@ -26,7 +26,7 @@ from fusepass.graph.dataflow.effects import is_random, is_state_change, written_
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import gradient_gates
-from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import quiet_fakes, size_hint
@@ -122,7 +122,7 @@ def _can_be_remade(held: _Graph, node: fx.Node) -> bool:
         return False
     if node.target is select or op_name(node) is None or is_random(node):
         return False
-    if is_state_change(node) or written_nodes(node) or follows_own_rules(node) is not None:
+    if is_state_change(node) or written_nodes(node) or special_tensor_reason(node) is not None:
         return False
     if any("example_value" not in source.meta for source in node.all_input_nodes):
         return False  # the body of a function with a backward of its own
@@ -151,7 +151,7 @@ def _remake(held: _Graph, branch: fx.Node, arm: bool, found: list[fx.Node], fake
     arms = {side: _arm_nodes(held, facts.site, side) for side in (True, False)}
     arms[arm] = [*made.values(), *[n for n in arms[arm] if n not in made.values()]]
     outputs = [n for n in (*branch.args[1], *branch.args[2]) if n in {*arms[True], *arms[False]}]  # type: ignore[misc]
-    if gradient_gates.restrides_outputs(arms, outputs, fake_mode):
+    if gradient_gates.changes_output_strides(arms, outputs, fake_mode):
         text = "gating the operands of an arm for training would change its strides"
         raise Refusal(Reason.STRIDE_MISMATCH, text)
     branch.meta[BRANCH] = dataclasses.replace(facts, gated=True)

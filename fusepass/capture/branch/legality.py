@@ -22,7 +22,7 @@ from fusepass.graph.dataflow.effects import copies_between_devices, is_random, w
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import saved_for_backward
-from fusepass.graph.safety.gradient_gates import restrides_outputs
+from fusepass.graph.safety.gradient_gates import changes_output_strides
 from fusepass.graph.safety.tensor_kinds import begins_transform
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.graph.safety.zero_gradient import zero_safe
@@ -162,7 +162,9 @@ def check_outputs(
         and trained
         and not all(zero_safe(node) for nodes in arms.values() for node in nodes)
     )
-    if gated and restrides_outputs(arms, [n for pair in pairs for n in pair], translator.fake_mode):
+    if gated and changes_output_strides(
+        arms, [n for pair in pairs for n in pair], translator.fake_mode
+    ):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",

@@ -8,7 +8,7 @@ from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, sites_around
 from fusepass.capture.scalars.arm_scalars import NUMBER
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 
 
@@ -28,7 +28,7 @@ def copy_tested(graph: fx.Graph, fake_mode: Any) -> None:
     ]
     if not joins:
         return
-    history = History(graph, nodes[-1])
+    history = WriteHistory(graph, nodes[-1])
     branches: dict[int, Branch] = {branch.site: branch for _, branch in joins}
     first: dict[int, fx.Node] = {}
     for node in nodes:

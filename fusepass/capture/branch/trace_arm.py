@@ -22,7 +22,7 @@ from fusepass.capture.nodes.print_node import is_line
 from fusepass.capture.nodes.raise_node import is_sink, only_for_message
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
-from fusepass.graph.safety.tensor_kinds import takes_special
+from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.report.decision import Reason
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.compile_state import input_count
@@ -131,7 +131,7 @@ def _trace(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
     nodes = [n for n in nodes if not (is_sink(n) or is_line(n) or only_for_message(n))]
-    for why in filter(None, map(takes_special, nodes)):
+    for why in filter(None, map(special_or_transformed_reason, nodes)):
         raise Refusal(Reason.UNTRACEABLE, f"in an arm, {why}")
     forget_counts(nodes)
     held = iterator_states([iterator for iterator, _ in before.iterators])

@@ -16,7 +16,7 @@ from typing import Any
 
 from fusepass.capture.bytecode.with_blocks import manager_around
 from fusepass.capture.frame_state import Frame
-from fusepass.graph.safety.failures import Anything
+from fusepass.graph.safety.failures import AnyException
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.eager_frames import WrittenFrame, eager_frames, written
 from fusepass.torch_private.dynamo.errors.raising import (
@@ -245,7 +245,7 @@ def _matches(classes: list[Any], kinds: Kinds) -> bool:
 def catches(classes: tuple[type[BaseException], ...], kinds: Kinds) -> bool:
     """Whether something that catches these classes may catch one of the kinds."""
     return any(
-        issubclass(kind, one) or (kind is Anything and _of_values(one))
+        issubclass(kind, one) or (kind is AnyException and _of_values(one))
         for kind in kinds
         for one in classes
     )

@@ -21,7 +21,7 @@ from fusepass.capture.nodes.tensor_repr import Choice, Look, look_of
 from fusepass.capture.nodes.value_recipe import CONTENTS
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.totality import POINTWISE
 from fusepass.torch_private.dynamo.iterators import ROW
@@ -82,7 +82,7 @@ def _look(
         return look_of_node(node, value._is_view() and bool(writes))
     test: Any = join.args[0]
     left[0] -= 1
-    if left[0] < 0 or writes or History(graph, _last(graph)).is_written(test, 0, sys.maxsize):
+    if left[0] < 0 or writes or WriteHistory(graph, _last(graph)).is_written(test, 0, sys.maxsize):
         return None
     index: Any = node.args[1]
     arms: Any = join.args[1:]

@@ -29,7 +29,7 @@ from fusepass.capture.nodes.print_node import LINE, Line, is_line
 from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.graph.dataflow.effects import written_nodes
-from fusepass.graph.dataflow.materialized_copy import lasting_copy
+from fusepass.graph.dataflow.materialized_copy import materialized_copy
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
@@ -230,7 +230,7 @@ class _Lowering:
             return self._given(node) if is_input(node) else hand_out(node)
         if (node, written) not in self.saved:
             with self.graph.inserting_before(event):
-                self.saved[node, written] = lasting_copy(
+                self.saved[node, written] = materialized_copy(
                     self._detached(node), lambda _, target, *given: self._call(target, given)
                 )
         return hand_out(self.saved[node, written])

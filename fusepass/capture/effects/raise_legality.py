@@ -19,7 +19,7 @@ from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink, only_for_mess
 from fusepass.capture.scalars.scalar_predicate import comes_from_items
 from fusepass.graph.dataflow.effects import is_random, reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.dataflow.memory_overlap import own_places
+from fusepass.graph.dataflow.memory_overlap import has_no_internal_overlap
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.failures import may_fail
 from fusepass.report.decision import Reason
@@ -139,7 +139,7 @@ def _irreversible(node: fx.Node, owners: dict[int, list[fx.Node]]) -> str | None
                 return f"a tensor that {kind}"
             if value.requires_grad:
                 return "a tensor that requires grad"
-            if not own_places(value):
+            if not has_no_internal_overlap(value):
                 return "a tensor whose elements share places"
     return None
 

@@ -18,7 +18,7 @@ from fusepass.capture.masks.masked_store import add_call, mask_of
 from fusepass.capture.masks.size_origins import counted
 from fusepass.capture.scalars.lowering import Kept, Number, replace_numbers
 from fusepass.capture.scalars.value_range import Range
-from fusepass.graph.dataflow.ambient_modes import modes_of_graph
+from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 
 _PLACES = ("argwhere", "nonzero")
@@ -76,7 +76,7 @@ def count_on_device(
         By selection, why a size of it is needed.
     """
     numbers: dict[Number, fx.Node] = {}
-    with modes_of_graph() as follow:
+    with replay_modes() as follow:
         for node in list(graph.nodes):
             follow(node)
             source = counted(node)

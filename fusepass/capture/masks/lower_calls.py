@@ -25,8 +25,8 @@ from fusepass.capture.masks.lowering_state import (
 )
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.normal_call import Call, call_of, default_of
-from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS, op_name, shown_name, tensor_value
+from fusepass.graph.ops.normal_call import NormalCall, default_of, normal_call
+from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS, display_name, op_name, tensor_value
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.unbacked_sizes import sizes_from_data
@@ -139,7 +139,7 @@ def _unknown(node: fx.Node) -> Kept:
         text = f"random numbers are drawn for what a mask selected ({op_name(node)})"
         return Kept(Reason.RANDOM_OP, text)
     name = op_name(node)
-    text = f"a tensor whose size only the data know is used by {shown_name(name)}"
+    text = f"a tensor whose size only the data know is used by {display_name(name)}"
     if name in ("sym_size", "sym_numel"):
         text = "the program asks how large a tensor is whose size only the data know"
     return Kept(Reason.SIZE, text)
@@ -156,7 +156,7 @@ def _alike(low: Lowering, wholes: list[Whole]) -> Whole:
 
 
 def _is_of_two(node: fx.Node) -> bool:
-    call = call_of(node)
+    call = normal_call(node)
     return call is not None and tensor_value(dict(call.args).get("other")) is not None
 
 
@@ -222,7 +222,7 @@ def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
         return False
     if name in _INDEXING:
         return _keeps_rows_of_index(node.args[1], first)
-    call = call_of(node)
+    call = normal_call(node)
     if call is None or call.inplace or partial_reason(node) is not None:
         return False
     if name == "squeeze":  # of one element selected it would take that dimension, too
@@ -240,7 +240,7 @@ def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
     return dims is not None and first.front not in dims
 
 
-def reduced_dims(call: Call, count: int) -> list[int] | None:
+def reduced_dims(call: NormalCall, count: int) -> list[int] | None:
     """The dimensions of ``count`` that a call reduces or works along, all where it names none."""
     given = dict(call.args)
     if type(given.get("unbiased")) is int:  # x.var(0) has two meanings, of which torch takes this

@@ -26,7 +26,7 @@ from fusepass.capture.masks.lowering_state import (
     mask_for,
     same_selection,
 )
-from fusepass.graph.ops.normal_call import call_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.unbacked_sizes import sizes_from_data
@@ -57,7 +57,7 @@ def loss(low: Lowering, node: fx.Node) -> fx.Node | Whole | None:
     """
     if node.op != "call_function":
         return None
-    call = call_of(node)
+    call = normal_call(node)
     if call is None or call.op not in (*_ELEMENT_BY_ELEMENT, *_OVER_CLASSES):
         return None
     given = dict(call.args)

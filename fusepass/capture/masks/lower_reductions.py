@@ -30,7 +30,7 @@ from fusepass.capture.masks.lowering_state import (
     filled,
     total_size,
 )
-from fusepass.graph.ops.normal_call import call_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.report.decision import Reason
 
 # What an element that does not count may be: of these a reduction hands on what the others give.
@@ -56,7 +56,7 @@ def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
     Raises:
         Kept: it has no such form.
     """
-    call = call_of(node)
+    call = normal_call(node)
     given = dict(call.args) if call is not None else {}
     source = given.get("self")
     if call is None or call.inplace or source not in low.whole or set(given) - _ARGUMENTS:
@@ -147,7 +147,7 @@ def _spread(
     added = low.add(node, "sum", low.add(node, operator.mul, off, off), dims, keepdim)
     free = low.add(node, operator.sub, total_size(low, node, whole, dims), correction)
     result = low.add(node, operator.truediv, added, low.add(node, "clamp", free, 0))
-    call = call_of(node)
+    call = normal_call(node)
     if call is not None and call.op == "std":
         result = _root(low, node, result)
     return low.add(node, "to", result, dtype) if wide != dtype else result
@@ -176,7 +176,7 @@ EXTREMA = ("max", "min")
 
 def extremum(low: Lowering, node: fx.Node) -> fx.Node | None:
     """The largest or smallest of all that was selected; None for another call."""
-    call = call_of(node) if NEVER_EMPTY in node.meta else None
+    call = normal_call(node) if NEVER_EMPTY in node.meta else None
     if call is None or call.op not in EXTREMA or [name for name, _ in call.args] != ["self"]:
         return None
     whole = low.whole.get(dict(call.args)["self"])

@@ -9,7 +9,7 @@ from fusepass.capture.masks.lowering_state import Kept, Lowering, Whole
 from fusepass.capture.masks.masked_store import mask_of
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.totality import overlaps_itself
+from fusepass.graph.safety.totality import has_internal_overlap
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -32,7 +32,7 @@ def stored(low: Lowering, node: fx.Node) -> bool:
     if dims != mask.meta["example_value"].dim() or after != whole.after:
         raise Kept(Reason.SIZE, "what a mask selected is broadcast where it is stored")
     _check(low, whole, value)
-    if overlaps_itself(target):  # type: ignore[arg-type]
+    if has_internal_overlap(target):  # type: ignore[arg-type]
         raise Kept(Reason.PARTIAL_OP, "a write to a tensor whose elements share memory raises")
     moment = low.history.moments[node]
     before = whole.selection

@@ -34,12 +34,12 @@ from fusepass.capture.masks.lowering_state import (
 )
 from fusepass.capture.masks.size_origins import Origins, counted, is_sized_by_data, size_check
 from fusepass.graph.cost import roofline
-from fusepass.graph.dataflow.ambient_modes import modes_of_graph
+from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.fake_sizes import elements, stored_bytes
 from fusepass.graph.dataflow.memory import memories, memory_of
-from fusepass.graph.dataflow.write_history import History
-from fusepass.graph.ops.op_names import op_name, shown_name, tensor_value
+from fusepass.graph.dataflow.write_history import WriteHistory
+from fusepass.graph.ops.op_names import display_name, op_name, tensor_value
 from fusepass.graph.safety.totality import TOTAL, depends_on_data, partial_reason
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.unbacked_sizes import sizes_bound
@@ -78,7 +78,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
     """
     if not any(sizes_bound(node.meta) or is_sized_by_data(node) for node in nodes):
         return Lowered()
-    low = Lowering(fake_mode, History(nodes[0].graph, nodes[-1]), exact)
+    low = Lowering(fake_mode, WriteHistory(nodes[0].graph, nodes[-1]), exact)
     why = _lower_each(low, nodes)
     origins = Origins(nodes)
     lost = _lost(low, nodes, origins, why)
@@ -96,7 +96,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
 def _lower_each(low: Lowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
     """Make what can be made, in the order of the program; why the rest cannot."""
     why: dict[fx.Node, Why] = {}
-    with quiet_fakes(), modes_of_graph() as follow:
+    with quiet_fakes(), replay_modes() as follow:
         for node in nodes:
             follow(node)
             try:
@@ -207,7 +207,7 @@ def _too_dear(
 
 
 def _left_by(node: fx.Node) -> Why:
-    what = f"is used by {shown_name(op_name(node))}"
+    what = f"is used by {display_name(op_name(node))}"
     if node.op == "output" or not node.users:
         what = "leaves the graph, or the arm of a branch"
     partial = None if node.users else partial_reason(node)

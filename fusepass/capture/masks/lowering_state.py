@@ -21,7 +21,7 @@ from torch import fx
 
 from fusepass.capture.masks.masked_store import add_call, mask_of
 from fusepass.graph.dataflow.value_numbering import same_value
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
@@ -96,7 +96,7 @@ class Lowering:
     """
 
     fake_mode: Any
-    history: History
+    history: WriteHistory
     exact: bool
     whole: dict[fx.Node, Whole] = field(default_factory=dict)
     parts: dict[fx.Node, tuple[fx.Node, list[Whole]]] = field(default_factory=dict)

@@ -28,11 +28,11 @@ from fusepass.capture.masks.selection_count import selection_of
 from fusepass.capture.masks.size_origins import Origins
 from fusepass.capture.scalars.scalar import READ_LATE
 from fusepass.capture.source_position import position, users_location
-from fusepass.graph.dataflow.ambient_modes import modes_of_graph
+from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
@@ -64,7 +64,7 @@ def on_size(translator: Any, node: fx.Node) -> bool:
         return False
     where = translator.current_instruction
     place = Place(instruction, position(translator, where), *users_location(translator))
-    own = follows_own_rules(node)
+    own = special_tensor_reason(node)
     if own is not None or not frame.options.rule_on("masked"):
         why = Reason.RULE_OFF, "switched off in options"
         if own is not None:
@@ -89,7 +89,7 @@ def _count_once(frame: Frame, node: fx.Node) -> None:
     mask = mask_behind(node) or places_of(node)
     if mask is None or not frame.selections:
         return
-    history = History(node.graph, node)
+    history = WriteHistory(node.graph, node)
     now = history.moments[node]
     for earlier in frame.selections:
         other = mask_behind(earlier) or places_of(earlier)
@@ -133,7 +133,7 @@ def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
     select_by_masks(nodes, (_PLACE,))
     split_mixed_indices(nodes, fake_mode)
     _settle_selections(nodes, frame, output_graph, fake_mode, late)
-    with modes_of_graph() as follow:
+    with replay_modes() as follow:
         for node in nodes:
             follow(node)
             if is_masked_store(node):

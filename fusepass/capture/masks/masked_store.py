@@ -16,8 +16,8 @@ from torch import fx
 
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.tensor_kinds import follows_own_rules
-from fusepass.graph.safety.totality import overlaps_itself
+from fusepass.graph.safety.tensor_kinds import special_tensor_reason
+from fusepass.graph.safety.totality import has_internal_overlap
 from fusepass.torch_private.fx.graphs import known_equal
 
 
@@ -61,12 +61,12 @@ def why_kept(node: fx.Node, *, exact: bool) -> str | None:
     """
     if not is_masked_store(node):
         return "it is no store through one mask"
-    own = follows_own_rules(node)
+    own = special_tensor_reason(node)
     if own is not None:
         return own
     target, index, source = node.args
     value, held = tensor_value(target), tensor_value(source)
-    if value is None or overlaps_itself(target):  # type: ignore[arg-type]
+    if value is None or has_internal_overlap(target):  # type: ignore[arg-type]
         return "a write to a tensor whose elements share memory raises"
     found = mask_of(value, index)
     rest = found[2] if found is not None else 0

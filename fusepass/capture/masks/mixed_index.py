@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass.capture.masks.count_lowering import places_of
 from fusepass.capture.masks.masked_store import add_call, is_mask, is_whole
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
 
@@ -80,7 +80,7 @@ def select_by_masks(nodes: list[fx.Node], keys: tuple[str, ...]) -> None:
     found = [(node, _places(node)) for node in nodes]
     if not any(places is not None for _, places in found):
         return
-    history = History(nodes[0].graph, nodes[-1])
+    history = WriteHistory(nodes[0].graph, nodes[-1])
     for node, places in found:
         if places is None:
             continue

@@ -15,7 +15,7 @@ from torch import fx
 from fusepass.capture.masks.count_lowering import mask_behind, most_of
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.value_range import Range
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
@@ -68,7 +68,7 @@ def mask_now(root: fx.Node) -> fx.Node | None:
     """The mask by which ``root`` selected, if it still holds what it held then."""
     mask = mask_behind(root)
     last = next(iter(reversed(root.graph.nodes)))
-    history = History(root.graph, last)
+    history = WriteHistory(root.graph, last)
     if mask is None:
         return None
     written = history.is_written(mask, history.moments[root], history.moments[last] + 1)

@@ -24,7 +24,7 @@ from fusepass.capture.masks.lower_calls import reduced_dims
 from fusepass.capture.masks.lowering_state import WARNED
 from fusepass.capture.masks.selection_count import mask_now, selected, selection_of
 from fusepass.capture.refusal import Refusal
-from fusepass.graph.ops.normal_call import call_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.stack import node_of
@@ -53,7 +53,7 @@ def spread(translator: Any, frame: Frame, name: str, call: Callable[[], Any]) ->
 
 def _too_few(node: fx.Node) -> tuple[fx.Node, int] | None:
     """What selects what a variance is of, and of how many it warns at most; None if not known."""
-    call = call_of(node)
+    call = normal_call(node)
     given = dict(call.args) if call is not None else {}
     source = given.get("self")
     value = tensor_value(source)

@@ -20,10 +20,10 @@ from fusepass.capture.error_recovery import leave_all
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.nodes.select_node import BRANCH, WRITTEN
 from fusepass.capture.restarts import take_back
-from fusepass.graph.dataflow.data_assignment import memory_replaced
+from fusepass.graph.dataflow.data_assignment import replaced_memory_reason
 from fusepass.graph.dataflow.effects import REPLACES_MEMORY
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.dataflow.memory_overlap import Sharing, own_places
+from fusepass.graph.dataflow.memory_overlap import OverlapCheck, has_no_internal_overlap
 from fusepass.graph.dataflow.writes import memory_written
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
@@ -77,9 +77,9 @@ class _Question:
     whole: bool
     varies: bool
 
-    def sharing(self, positions: list[int], values: list[torch.Tensor]) -> Sharing:
+    def sharing(self, positions: list[int], values: list[torch.Tensor]) -> OverlapCheck:
         written = sum(position < self.written for position in positions)
-        return Sharing(values, written, whole=self.whole, varies=self.varies)
+        return OverlapCheck(values, written, whole=self.whole, varies=self.varies)
 
     def begin(self, positions: list[int], values: list[torch.Tensor]) -> Callable[..., bool]:
         return self.sharing(positions, values).holds
@@ -145,7 +145,7 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     given, question = _asked(gm)
     shared = _shared_inputs(given, question, output_graph, captures=frame.captures)
     if shared is None:
-        return _refused(given[: question.written]) or memory_replaced(gm.graph)
+        return _refused(given[: question.written]) or replaced_memory_reason(gm.graph)
     if frame.plain:
         return shared.text
     if shared.unseen:
@@ -163,7 +163,7 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
 def _refused(written: list[Given]) -> str | None:
     """Why AOTAutograd, which puts off what is written, may not write an input, or None."""
     for one in written:
-        if not own_places(one.value):
+        if not has_no_internal_overlap(one.value):
             return f"elements of {one.name}, which it writes, share memory"
         if written_only_as_data(one.value):
             return f"it writes {one.name}, a view that autograd lets be written as data only"

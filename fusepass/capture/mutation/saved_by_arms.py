@@ -14,9 +14,9 @@ from torch import fx
 from fusepass.capture.nodes.select_node import BRANCH, Branch, select, sites_around
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name
-from fusepass.graph.safety.saved_for_backward import kept_for_backward
+from fusepass.graph.safety.saved_for_backward import values_saved_for_backward
 from fusepass.report.decision import Reason
 
 FAILS = "the backward would fail although eager did not take that arm"
@@ -32,7 +32,7 @@ def written_after_saved(graph: fx.Graph) -> dict[int, tuple[Reason, str]]:
     if not saved:
         return {}
     nodes, lost = list(graph.nodes), dict[int, tuple[Reason, str]]()
-    history = History(graph, nodes[-1])
+    history = WriteHistory(graph, nodes[-1])
     for node, kept, sites in saved:
         later = history.moments[node] + 1
         if history.is_written(kept, later, len(nodes)):

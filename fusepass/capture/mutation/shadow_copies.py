@@ -24,7 +24,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.saved_for_backward import kept_for_backward
+from fusepass.graph.safety.saved_for_backward import values_saved_for_backward
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.stack import proxy_of, record_grad_mode
 
@@ -158,7 +158,7 @@ _SAVED = "an arm writes a tensor that {} may have saved for its backward"
 
 
 def _keeps(node: fx.Node, key: int) -> bool:
-    return any(key in memories([kept]) for kept in kept_for_backward(node))
+    return any(key in memories([kept]) for kept in values_saved_for_backward(node))
 
 
 def write_back(translator: Any, shadows: Shadows, contents: Iterable[Any]) -> None:

@@ -21,7 +21,7 @@ from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, select, without_select
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.tensor_kinds import takes_special
+from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
 from fusepass.graph.safety.zero_gradient import zero_safe
 from fusepass.report.decision import Reason
@@ -102,7 +102,7 @@ def lower_numbers(
         for user in list(node.users):
             made = _number(node, user) or _tensor(node, user, fake_mode, new_site)
             if made is None:
-                text = f"{_DIFFERS}, and {takes_special(user) or _use(user)}"
+                text = f"{_DIFFERS}, and {special_or_transformed_reason(user) or _use(user)}"
                 lost[node.meta[NUMBER].site] = (Reason.PYTHON_VALUE, text)
             elif NUMBER in made.meta:
                 todo.append(made)
@@ -156,7 +156,11 @@ def _tensor(
     """
     branch: Branch = node.meta[NUMBER]
     value = tensor_value(user)
-    if value is None or not _can_be_doubled(user) or takes_special(user) is not None:
+    if (
+        value is None
+        or not _can_be_doubled(user)
+        or special_or_transformed_reason(user) is not None
+    ):
         return None
     if tensor_value(node) is None:
         site, outer = new_site(branch.site), user.meta.get(ARM)

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.scalar import MIXED, Held, Unfit
-from fusepass.graph.dataflow.node_recorder import Recorder, is_same_kind
+from fusepass.graph.dataflow.node_recorder import NodeRecorder, has_same_metadata
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 
@@ -40,7 +40,7 @@ class Use:
     given: dict[str, Any]
     held: dict[fx.Node, Held]
     value: torch.Tensor
-    recorder: Recorder
+    recorder: NodeRecorder
 
     def number(self, name: str) -> Held | None:
         """The held number given for an argument, if one is."""
@@ -100,7 +100,7 @@ class Use:
         swap: Callable[[fx.Node], fx.Node] = lambda n: places.get(n, n)  # noqa: E731
         self.node.args = fx.map_arg(args, swap)
         self.node.kwargs = fx.map_arg(kwargs, swap)
-        if not self.in_place and not is_same_kind(self.recorder.fake(self.node), self.value):
+        if not self.in_place and not has_same_metadata(self.recorder.fake(self.node), self.value):
             self.node.args, self.node.kwargs = args, kwargs
             raise self.unfit()
 
@@ -110,7 +110,7 @@ class Use:
         Raises:
             Unfit: it is not of the same dtype, sizes and strides.
         """
-        if not is_same_kind(made.meta["example_value"], self.value):
+        if not has_same_metadata(made.meta["example_value"], self.value):
             raise self.unfit()
         made.meta = dict(self.node.meta)
         self.node.replace_all_uses_with(made)

@@ -31,14 +31,14 @@ from fusepass.capture.scalars.rewrite_pointwise import (
     scaled_product,
 )
 from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
-from fusepass.graph.dataflow.node_recorder import Recorder
-from fusepass.graph.ops.op_names import argument, op_name, shown_name, tensor_value
-from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.ops.op_names import argument, display_name, op_name, tensor_value
+from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.tensor_kinds import is_transformed
 
 
-def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> None:
+def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: NodeRecorder) -> None:
     """Replace the numbers that a call uses.
 
     Args:
@@ -62,7 +62,7 @@ def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: Recorder) -> Non
     value = tensor_value(node) if name != "setitem" else tensor_value(node.args[0])
     if handler is None or given is None or value is None or "out" in given:
         raise _no_handler(node, name, held)
-    own = follows_own_rules(node)
+    own = special_tensor_reason(node)
     if own is not None:
         raise Unfit(Reason.PYTHON_VALUE, f"{own}: it may need the number itself")
     operands = [tensor_value(operand) for operand in node.all_input_nodes]
@@ -95,7 +95,7 @@ def as_size(node: fx.Node, number: fx.Node) -> Unfit | None:
     handled = name in _HANDLERS or name.removesuffix("_") in _HANDLERS
     if handled and not (name in _TAKE_SIZES and number in _sizes(node, _TAKE_SIZES[name])):
         return None
-    return Unfit(Reason.SIZE, f"{shown_name(name)} takes it as a size, an index or a count")
+    return Unfit(Reason.SIZE, f"{display_name(name)} takes it as a size, an index or a count")
 
 
 _TAKE_SIZES = {"full": 0, "new_full": 1, "setitem": 1, "__setitem__": 1}

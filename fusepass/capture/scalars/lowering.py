@@ -20,8 +20,8 @@ from fusepass.capture.scalars import call_table, python_arithmetic
 from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
 from fusepass.capture.scalars.value_range import Range, read_from
 from fusepass.graph.dataflow.memory import memories, memory_of
-from fusepass.graph.dataflow.node_recorder import Recorder
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import never_recompute
@@ -99,8 +99,8 @@ class _Replacing:
 
     def run(self) -> dict[fx.Node, Kept]:
         nodes = list(self.graph.nodes)
-        history = History(self.graph, nodes[-1])
-        recorder = Recorder(self.graph, self.fake_mode)
+        history = WriteHistory(self.graph, nodes[-1])
+        recorder = NodeRecorder(self.graph, self.fake_mode)
         seen = _seen_outside(self.graph)
         for number in self.numbers:
             self.held[number.node] = _read(number, history, recorder, seen)
@@ -167,13 +167,15 @@ def _seen_outside(graph: fx.Graph) -> frozenset[int]:
     return frozenset(memories(inputs + list(nodes[-1].all_input_nodes)))
 
 
-def _read(number: Number, history: History, recorder: Recorder, seen: frozenset[int]) -> Held:
+def _read(
+    number: Number, history: WriteHistory, recorder: NodeRecorder, seen: frozenset[int]
+) -> Held:
     """A number as the tensor it was read from, at the moment it was read."""
     node, source = number.node, number.source
     moment = history.moments[node]
     kind = kind_of(node)
     assert kind is not None
-    known = number.range or read_from(source, lambda n: history.holds(n, moment))
+    known = number.range or read_from(source, lambda n: history.holds_value(n, moment))
 
     last = _last_use(node, history) + 1
 
@@ -201,7 +203,7 @@ def _read(number: Number, history: History, recorder: Recorder, seen: frozenset[
     return Held(node, kind, known, (node,), device, home, recorder)
 
 
-def read_now(number: Number, recorder: Recorder) -> Held:
+def read_now(number: Number, recorder: NodeRecorder) -> Held:
     """A number as the tensor it was read from holds it now, at the end of a graph.
 
     Args:
@@ -233,7 +235,7 @@ def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:
     late = [node for node in nodes if READ_FOR in node.meta]
     if not late:
         return
-    history, recorder = History(graph, nodes[-1]), Recorder(graph, fake_mode)
+    history, recorder = WriteHistory(graph, nodes[-1]), NodeRecorder(graph, fake_mode)
     for node in late:
         source: fx.Node = node.meta[READ_FOR]
         start, end = history.moments[source], history.moments[node]
@@ -242,7 +244,7 @@ def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:
 
 
 def _on_device(
-    number: Number, device: torch.device, history: History
+    number: Number, device: torch.device, history: WriteHistory
 ) -> tuple[fx.Node, fx.Node] | None:
     """A tensor on a device that holds a number, and where it is read; None if there is none.
 
@@ -259,13 +261,13 @@ def _on_device(
             return None
         source: Any = node.args[0]
         if memory_of(source) != memory_of(node):
-            if not history.holds(node, history.moments[place]):
+            if not history.holds_value(node, history.moments[place]):
                 return None
             place = node
         node = source
 
 
-def _last_use(node: fx.Node, history: History) -> int:
+def _last_use(node: fx.Node, history: WriteHistory) -> int:
     """The last moment at which a number, or one computed from it, is used."""
     last, todo, seen = history.moments[node], [node], set()
     while todo:

@@ -36,7 +36,7 @@ from fusepass.capture.scalars.value_range import (
     negated,
     of_integers,
 )
-from fusepass.graph.dataflow.node_recorder import Recorder
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graph_constants import bounds_up_to
 
@@ -76,7 +76,7 @@ _QUESTIONS: dict[Any, Callable[..., Any]] = {
 _NEGATION = (operator.not_, torch.sym_not)
 
 
-def held(node: fx.Node, known: dict[fx.Node, Held], recorder: Recorder) -> Held:
+def held(node: fx.Node, known: dict[fx.Node, Held], recorder: NodeRecorder) -> Held:
     """The number that a call makes of numbers, some of them held on the device.
 
     Args:
@@ -111,7 +111,7 @@ def _unknown(node: fx.Node) -> Unfit:
 class _Result:
     """What a call gives: recorded in front of it, when a use asks for it."""
 
-    def __init__(self, node: fx.Node, sides: list[Side], recorder: Recorder) -> None:
+    def __init__(self, node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> None:
         self.node = node
         self.sides = sides
         self.recorder = recorder
@@ -151,7 +151,7 @@ class _Result:
         return self.recorder.before(self.node, target, *args, **kwargs)
 
 
-def _comparison(node: fx.Node, sides: list[Side], recorder: Recorder) -> Held:
+def _comparison(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> Held:
     result = _Result(node, sides, recorder)
     compare, kind, pair = number_comparison.prepared(node.target, *sides)
     result.sides = list(pair)
@@ -167,7 +167,7 @@ def _comparison(node: fx.Node, sides: list[Side], recorder: Recorder) -> Held:
     return result.made("bool", BOOL, compute, work=kind)
 
 
-def _of_two(node: fx.Node, sides: list[Side], recorder: Recorder) -> Held | None:
+def _of_two(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> Held | None:
     target: Any = node.target
     kinds = [kind_of_operand(side) for side in sides]
     ranges = [range_of(side) for side in sides]
@@ -323,7 +323,7 @@ def _root(result: _Result, found: Range) -> Held:
     return result.made("float", Range(0.0, math.inf, found.nan), compute)
 
 
-def _of_one(node: fx.Node, side: Held, recorder: Recorder) -> Held | None:
+def _of_one(node: fx.Node, side: Held, recorder: NodeRecorder) -> Held | None:
     target, kind, known = node.target, side.kind, side.range
     result = _Result(node, [side], recorder)
     number = "int" if kind == "bool" else kind

@@ -26,8 +26,8 @@ from fusepass.capture.scalars.value_range import (
     is_int64,
     read_from,
 )
-from fusepass.graph.dataflow.node_recorder import Recorder
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 
 _ANY_INT = Range(-math.inf, math.inf)
@@ -70,8 +70,8 @@ def that_may_raise(
     if not known:
         return {}
     graph = known[0].graph
-    history = History(graph, next(iter(reversed(graph.nodes))))
-    trial = _Trial(history, Recorder(graph, None), {})
+    history = WriteHistory(graph, next(iter(reversed(graph.nodes))))
+    trial = _Trial(history, NodeRecorder(graph, None), {})
     found = {}
     for node in known:
         if is_read(node):
@@ -111,15 +111,15 @@ class _Trial:
         held: what was looked at.
     """
 
-    history: History
-    recorder: Recorder
+    history: WriteHistory
+    recorder: NodeRecorder
     held: dict[fx.Node, Held]
 
     def read(self, node: fx.Node) -> None:
         """A number that a tensor holds: reading it does not raise."""
         source: Any = node.args[0]
         moment = self.history.moments[node]
-        self.hold(node, read_from(source, lambda n: self.history.holds(n, moment)), source)
+        self.hold(node, read_from(source, lambda n: self.history.holds_value(n, moment)), source)
 
     def made(self, node: fx.Node) -> str | None:
         """Why making a number of others may raise, or None."""

@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.value_range import Range, exactly, of_size
-from fusepass.graph.dataflow.materialized_copy import lasting_copy
-from fusepass.graph.dataflow.node_recorder import Recorder
+from fusepass.graph.dataflow.materialized_copy import materialized_copy
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.unbacked_sizes import unknown_sizes
@@ -62,7 +62,7 @@ class Held:
     roots: tuple[fx.Node, ...]
     device: torch.device
     home: Callable[[torch.device], fx.Node | None]
-    recorder: Recorder
+    recorder: NodeRecorder
     mixed: bool = False
     operands: tuple[Held, ...] = ()
     _homes: dict[torch.device, fx.Node | None] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Held:
         if self.mixed:
             raise Unfit(Reason.PYTHON_VALUE, MIXED)
         tensor = self.on(self.device, DTYPES[self.kind])
-        return lasting_copy(tensor, self.recorder.after)
+        return materialized_copy(tensor, self.recorder.after)
 
     def _on(self, device: torch.device, dtype: torch.dtype) -> fx.Node:
         for number in self._without_home(device):

@@ -16,7 +16,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars import python_arithmetic
 from fusepass.capture.scalars.lowering import Number, read_now
 from fusepass.capture.scalars.scalar import DTYPES, Held, Unfit, kind_of
-from fusepass.graph.dataflow.node_recorder import Recorder
+from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.stack import proxy_of, wrap_tensor
 
@@ -95,7 +95,7 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
     Raises:
         Refusal: the condition has no exact form on tensors.
     """
-    recorder = Recorder(node.graph, translator.fake_mode, at_end=True)
+    recorder = NodeRecorder(node.graph, translator.fake_mode, at_end=True)
     try:
         number = _held(translator, node, recorder)
         if number.mixed:
@@ -107,7 +107,7 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
     return wrap_tensor(translator, proxy_of(translator, made), value)
 
 
-def _held(translator: Any, number: fx.Node, recorder: Recorder) -> Held:
+def _held(translator: Any, number: fx.Node, recorder: NodeRecorder) -> Held:
     """The tensor that holds a number, computed from those of the numbers it is made of."""
     held: dict[fx.Node, Held] = {}
     for node in _in_order(number):

@@ -15,7 +15,7 @@ from fusepass.graph.dataflow.fake_sizes import elements, size, tensors_of
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 
 # The left operand of a product, whose last dimension is summed over: its position and keywords.
-_LEFT: dict[str | None, tuple[int, tuple[str, ...]]] = {
+_CONTRACTED: dict[str | None, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys("mm bmm mv matmul linear dot vdot inner".split(), (0, ("input", "self"))),
     "addmm": (1, ("mat1",)),
     "addmv": (1, ("mat",)),
@@ -28,15 +28,15 @@ def flops(node: fx.Node) -> float:
     name, result = op_name(node), tensor_value(node)
     if result is None:
         found = tensors_of(node)
-        if name not in _OTHERS or not found:
+        if name not in _FORMULAS or not found:
             return 0.0
         result = found[0]
-    if name in _LEFT:
-        left = _operand(node, *_LEFT[name])
+    if name in _CONTRACTED:
+        left = _operand(node, *_CONTRACTED[name])
         if left is None:
             return 0.0
         return 2.0 * elements(result) * (size(left.shape[-1]) if left.dim() else 1)
-    return _OTHERS[name](node, result) if name in _OTHERS else 0.0
+    return _FORMULAS[name](node, result) if name in _FORMULAS else 0.0
 
 
 def _operand(node: fx.Node, position: int, keywords: tuple[str, ...]) -> torch.Tensor | None:
@@ -116,7 +116,7 @@ def _distances(node: fx.Node, result: torch.Tensor) -> float:
     return 0.0 if points is None else 3.0 * elements(result) * size(points.shape[-1])
 
 
-_OTHERS: dict[str | None, Callable[[fx.Node, torch.Tensor], float]] = {
+_FORMULAS: dict[str | None, Callable[[fx.Node, torch.Tensor], float]] = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": _transposed_convolution for n in (1, 2, 3)},
     "convolution": _convolution,

@@ -39,7 +39,7 @@ Pair = tuple[fx.Node, fx.Node]
 
 
 @dataclass
-class Launch:
+class KernelCost:
     """One kernel.
 
     Attributes:
@@ -53,14 +53,14 @@ class Launch:
 
     device: torch.device
     flops: float = 0.0
-    half: bool = False
+    half_flops_only: bool = False
     moved: int = 0
     passes: int = 1
     trained: bool = False
 
 
 @dataclass
-class _Call:
+class _KernelCall:
     """A call that does work, or the select between two results."""
 
     results: list[torch.Tensor]
@@ -68,13 +68,13 @@ class _Call:
     fuses: bool  # with the pointwise work it reads
     ends: bool  # each reader is another kernel
     node: fx.Node | None = None
-    kernel: list[_Call] = field(default_factory=list)
+    kernel: list[_KernelCall] = field(default_factory=list)
     stage: int = 0  # kernels on the longest way to it; work of two stages cannot be one kernel
 
 
-def launches(
+def modeled_kernels(
     nodes: Sequence[fx.Node], joins: Sequence[Pair] = (), outputs: Iterable[fx.Node] = ()
-) -> list[Launch]:
+) -> list[KernelCost]:
     """The kernels of ``nodes``, in order.
 
     Args:
@@ -84,36 +84,40 @@ def launches(
     """
     inside = set(nodes)
     views = set(filter(_is_view, inside))
-    calls: dict[fx.Node, _Call] = {}
+    calls: dict[fx.Node, _KernelCall] = {}
     for node in nodes:
         if node.op.startswith("call_") and tensors_of(node) and node not in views:
             calls[node] = _call(node)
-    selects = (_Call(tensors_of(a), list(dict.fromkeys((a, b))), True, False) for a, b in joins)
+    selects = (
+        _KernelCall(tensors_of(a), list(dict.fromkeys((a, b))), True, False) for a, b in joins
+    )
     everything = [*calls.values(), *selects]
-    kernels: dict[int, list[_Call]] = {}
+    kernels: dict[int, list[_KernelCall]] = {}
     for call in everything:
-        _place(call, [calls[p] for p in _producers(call, views) if p in calls], kernels)
+        _assign_kernel(call, [calls[p] for p in _producers(call, views) if p in calls], kernels)
     needed = {_producer(node, views) for node in outputs}
     for node in nodes:
         if any(user not in inside for user in node.users):
             needed.add(_producer(node, views))
-    readers: dict[fx.Node, list[_Call]] = {}
+    readers: dict[fx.Node, list[_KernelCall]] = {}
     for call in everything:
         for producer in _producers(call, views):
             readers.setdefault(producer, []).append(call)
     return [_launch(kernel, calls, views, readers, needed) for kernel in kernels.values()]
 
 
-def _call(node: fx.Node) -> _Call:
+def _call(node: fx.Node) -> _KernelCall:
     name = op_name(node)
     operands = [operand for operand in node.all_input_nodes if tensors_of(operand)]
     pure = getattr(node.target, "fusepass_pure", False)
     alone = (name is None and not pure) or name in _PASSES or flops(node) > 0
     ends = alone or name in _REDUCTIONS
-    return _Call(tensors_of(node), operands, not alone, ends, node)
+    return _KernelCall(tensors_of(node), operands, not alone, ends, node)
 
 
-def _place(call: _Call, producers: list[_Call], kernels: dict[int, list[_Call]]) -> None:
+def _assign_kernel(
+    call: _KernelCall, producers: list[_KernelCall], kernels: dict[int, list[_KernelCall]]
+) -> None:
     """Put a call into the kernel of what it reads, or into one of its own."""
     call.stage = max((p.stage + p.ends for p in producers), default=0)
     call.kernel = [call]
@@ -132,15 +136,15 @@ def _place(call: _Call, producers: list[_Call], kernels: dict[int, list[_Call]])
 
 
 def _launch(
-    kernel: list[_Call],
-    calls: dict[fx.Node, _Call],
+    kernel: list[_KernelCall],
+    calls: dict[fx.Node, _KernelCall],
     views: set[fx.Node],
-    readers: dict[fx.Node, list[_Call]],
+    readers: dict[fx.Node, list[_KernelCall]],
     needed: set[fx.Node],
-) -> Launch:
+) -> KernelCost:
     read: dict[int, int] = {}  # by memory, so that two views of one tensor are read once
     written = 0
-    result = Launch(_device(kernel[0]))
+    result = KernelCost(_device(kernel[0]))
     for call in kernel:
         for operand in call.operands:
             producer = calls.get(_producer(operand, views))
@@ -159,13 +163,13 @@ def _launch(
             written += sum(map(stored_bytes, call.results))
         if node is not None and not call.fuses:
             result.flops = flops(node)
-            result.half = call.results[0].element_size() <= 2
+            result.half_flops_only = call.results[0].element_size() <= 2
             result.passes = _PASSES.get(op_name(node) or "", 1)
     result.moved = sum(read.values()) + written
     return result
 
 
-def _producers(call: _Call, views: set[fx.Node]) -> list[fx.Node]:
+def _producers(call: _KernelCall, views: set[fx.Node]) -> list[fx.Node]:
     return list(dict.fromkeys(_producer(operand, views) for operand in call.operands))
 
 
@@ -188,5 +192,5 @@ def _is_view(node: fx.Node) -> bool:
     return any(not keys.isdisjoint(memories([operand])) for operand in node.all_input_nodes)
 
 
-def _device(call: _Call) -> torch.device:
+def _device(call: _KernelCall) -> torch.device:
     return call.results[0].device

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import fx
 
-from fusepass.graph.cost.kernel_model import Launch, Pair, launches
+from fusepass.graph.cost.kernel_model import KernelCost, Pair, modeled_kernels
 from fusepass.graph.dataflow.fake_sizes import stored_bytes, tensors_of
 from fusepass.tune.device.peaks import peaks_of
 
@@ -32,7 +32,7 @@ def microseconds(
         outputs: values that are read later.
         training: count the backward of what requires grad too.
     """
-    found = launches(nodes, joins, outputs)
+    found = modeled_kernels(nodes, joins, outputs)
     return 1e6 * sum(_seconds(launch, training and launch.trained) for launch in found)
 
 
@@ -80,14 +80,14 @@ def estimates(
     }
 
 
-def _seconds(launch: Launch, training: bool) -> float:
+def _seconds(launch: KernelCost, training: bool) -> float:
     """The slower of operations and bytes; a backward takes twice as many of either.
 
     The backward of a product is two products, other backwards are one kernel that reads the
     gradient and what was saved.
     """
     peaks = peaks_of(launch.device)
-    rate = peaks.flops16 if launch.half else peaks.flops32
+    rate = peaks.flops16 if launch.half_flops_only else peaks.flops32
     work = max(launch.flops / rate, launch.passes * launch.moved / peaks.bandwidth)
     forward = peaks.launch * launch.passes + work
     backward = peaks.launch * (2 if launch.flops else 1) + 2 * work

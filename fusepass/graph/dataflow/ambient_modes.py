@@ -11,7 +11,7 @@ from torch import fx
 
 
 @contextlib.contextmanager
-def modes_of_graph() -> Iterator[Callable[[fx.Node], None]]:
+def replay_modes() -> Iterator[Callable[[fx.Node], None]]:
     """Inside, handing over each node of a graph in order switches the modes as it would.
 
     The graph begins in the modes that are on outside, which are on again afterwards.

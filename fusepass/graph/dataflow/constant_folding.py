@@ -49,7 +49,7 @@ def constant_value(node: fx.Node, max_elements: int = 1 << 24) -> torch.Tensor:
 
 def _evaluate(node: fx.Node, max_elements: int) -> Any:
     """A node's value; first those it is made of, which may be many, one made of the other."""
-    written = _written(node.graph)
+    written = _written_memory(node.graph)
     todo = [] if _MEMO in node.meta else [node]
     while todo:
         last = todo[-1]
@@ -59,22 +59,22 @@ def _evaluate(node: fx.Node, max_elements: int) -> Any:
                 if _MEMO not in operand.meta:
                     todo.append(operand)
                     break
-                _held(operand)
+                _memoized(operand)
             else:
                 todo.pop().meta[_MEMO] = (_compute(last), None)
         except NotConstant as reason:
             todo.pop().meta[_MEMO] = (None, str(reason))
-    return _held(node)
+    return _memoized(node)
 
 
-def _held(node: fx.Node) -> Any:
+def _memoized(node: fx.Node) -> Any:
     value, problem = node.meta[_MEMO]
     if problem is not None:
         raise NotConstant(problem)
     return value
 
 
-def _written(graph: fx.Graph) -> set[int | None]:
+def _written_memory(graph: fx.Graph) -> set[int | None]:
     return {memory_of(written) for node in graph.nodes for written in written_nodes(node)}
 
 
@@ -98,7 +98,7 @@ def _check(node: fx.Node, written: set[int | None], max_elements: int) -> None:
 def _compute(node: fx.Node) -> Any:
     def argument(value: Any) -> Any:
         if isinstance(value, fx.Node):
-            return _held(value)
+            return _memoized(value)
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "xpu", "mps"):

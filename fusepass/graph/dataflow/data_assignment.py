@@ -11,7 +11,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.fx.graphs import real_input
 
 
-def memory_replaced(graph: fx.Graph) -> str | None:
+def replaced_memory_reason(graph: fx.Graph) -> str | None:
     """Why a graph has to be run as it is written, or None.
 
     AOTAutograd replaces the memory of an input when all else is done, and fails where the old or
@@ -22,7 +22,7 @@ def memory_replaced(graph: fx.Graph) -> str | None:
     inputs = [n for n in graph.find_nodes(op="placeholder") if not keys.isdisjoint(memories([n]))]
     if not inputs:
         return None
-    if any(map(_looks_other, inputs)):
+    if any(map(_changes_metadata, inputs)):
         return "it gives an input memory of another shape"
     # What was written in the old memory cannot be told from what is new: the input is not there.
     if any(op_name(node) and written_nodes(node) for node in graph.nodes if not _replaces(node)):
@@ -30,7 +30,7 @@ def memory_replaced(graph: fx.Graph) -> str | None:
     return None
 
 
-def _looks_other(node: fx.Node) -> bool:
+def _changes_metadata(node: fx.Node) -> bool:
     """Whether an input is left with sizes, strides or a dtype that it did not come with."""
     came, left = real_input(node), tensor_value(node)
     if not isinstance(came, torch.Tensor) or left is None:

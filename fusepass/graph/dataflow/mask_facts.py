@@ -16,8 +16,8 @@ from torch import fx
 
 from fusepass.graph.dataflow.fake_sizes import is_nonempty
 from fusepass.graph.dataflow.recursion import Steps
-from fusepass.graph.dataflow.value_numbering import Held, SameValues
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.value_numbering import ValueAt, ValueNumbering
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -44,23 +44,23 @@ class MaskFacts:
         true: every element is true.
     """
 
-    values: SameValues
-    false: dict[Held, None] = field(default_factory=dict)
-    true: dict[Held, None] = field(default_factory=dict)
+    values: ValueNumbering
+    false: dict[ValueAt, None] = field(default_factory=dict)
+    true: dict[ValueAt, None] = field(default_factory=dict)
 
     def is_false(self, mask: Any, moment: int) -> bool:
         """Whether no element of a mask, read at a moment, is true."""
-        return mask is False or self._is_all(False, mask, moment)
+        return mask is False or self._all_equal_bool(False, mask, moment)
 
     def is_true(self, mask: Any, moment: int) -> bool:
         """Whether every element of a mask, read at a moment, is true."""
-        return mask is True or self._is_all(True, mask, moment)
+        return mask is True or self._all_equal_bool(True, mask, moment)
 
-    def _is_all(self, value: bool, mask: Any, moment: int) -> bool:
+    def _all_equal_bool(self, value: bool, mask: Any, moment: int) -> bool:
         asked = self.values.questions.answer
-        return _is_bool(mask) and bool(asked(self.all_are, value, mask, moment))
+        return _is_bool(mask) and bool(asked(self.all_equal, value, mask, moment))
 
-    def all_are(self, value: bool, mask: fx.Node, moment: int) -> Steps:
+    def all_equal(self, value: bool, mask: fx.Node, moment: int) -> Steps:
         """Step function: whether all elements of a mask, read at a moment, have a value."""
         known = self.true if value else self.false
         if (mask, moment) in known:
@@ -68,7 +68,7 @@ class MaskFacts:
         for fact in known:
             if (yield (self.values.nodes_are_same, (mask, moment), fact)):
                 return True
-        if not self.values.history.holds(mask, moment):
+        if not self.values.history.holds_value(mask, moment):
             return False
         name, moment = op_name(mask), self.values.history.moments[mask]
         if mask.kwargs and name not in _SAME_ELEMENTS:
@@ -80,13 +80,13 @@ class MaskFacts:
         elif name not in _AND | _OR | _SAME_ELEMENTS:
             return False
         for part in parts:
-            follows = _is_bool(part) and (yield (self.all_are, value, part, moment))
+            follows = _is_bool(part) and (yield (self.all_equal, value, part, moment))
             if bool(follows) is one_is_enough:
                 return one_is_enough
         return not one_is_enough and bool(parts)
 
 
-def facts_of(predicate: fx.Node, outcome: bool, values: SameValues, moment: int) -> MaskFacts:
+def facts_of(predicate: fx.Node, outcome: bool, values: ValueNumbering, moment: int) -> MaskFacts:
     """What is known where a 0-d predicate, read at a moment, came out as ``outcome``."""
     facts = MaskFacts(values)
     todo, met = [(predicate, moment, outcome)], set[_Outcome]()
@@ -103,7 +103,7 @@ def _learn(node: fx.Node, moment: int, outcome: bool, facts: MaskFacts) -> Itera
     if _is_bool(node):
         (facts.true if outcome else facts.false)[node, moment] = None
     history = facts.values.history
-    if not node.args or not history.holds(node, moment):
+    if not node.args or not history.holds_value(node, moment):
         return
     name, args, moment = op_name(node), node.args, history.moments[node]
     operands: list[Any] = [arg for arg in args if isinstance(arg, fx.Node)]
@@ -115,9 +115,16 @@ def _learn(node: fx.Node, moment: int, outcome: bool, facts: MaskFacts) -> Itera
             yield operand, moment, outcome
     elif name in _SAME_ELEMENTS and (_is_repeated(node, args[0]) or _is_whole_mask(node, args[0])):
         yield operands[0], moment, outcome
-    elif name in ("any", "max", "amax") and _whole(node) and not outcome and _is_bool(args[0]):
+    elif (
+        name in ("any", "max", "amax")
+        and _reduces_all_dims(node)
+        and not outcome
+        and _is_bool(args[0])
+    ):
         yield operands[0], moment, False
-    elif name in ("all", "min", "amin") and _whole(node) and outcome and _is_bool(args[0]):
+    elif (
+        name in ("all", "min", "amin") and _reduces_all_dims(node) and outcome and _is_bool(args[0])
+    ):
         yield operands[0], moment, True
     elif name in _MIRRORED and len(args) == 2:
         if isinstance(args[0], (int, float)):  # torch 2.11 records ``0 < count`` as it stands
@@ -128,8 +135,8 @@ def _learn(node: fx.Node, moment: int, outcome: bool, facts: MaskFacts) -> Itera
 
 
 def _empty_by_count(
-    name: str, count: Any, number: Any, moment: int, outcome: bool, history: History
-) -> Held | None:
+    name: str, count: Any, number: Any, moment: int, outcome: bool, history: WriteHistory
+) -> ValueAt | None:
     """``mask.sum() > 0`` and its relatives: comparisons that tell no true element from some."""
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
@@ -137,22 +144,30 @@ def _empty_by_count(
     none = (name, number) in (("eq", 0), ("le", 0), ("lt", 1))
     if not (some and not outcome) and not (none and outcome):
         return None
-    if tensor_value(count) is None or not history.holds(count, moment):
+    if tensor_value(count) is None or not history.holds_value(count, moment):
         return None
-    return (count, history.moments[count]) if _is_bool(count) else _counted(count, moment, history)
+    return (
+        (count, history.moments[count])
+        if _is_bool(count)
+        else _counted_mask(count, moment, history)
+    )
 
 
-def _counted(node: fx.Node, moment: int, history: History) -> Held | None:
+def _counted_mask(node: fx.Node, moment: int, history: WriteHistory) -> ValueAt | None:
     """The mask a number counts, and when it does: one that is 0 only if no element is true."""
     dtypes: list[torch.dtype] = []
-    while history.holds(node, moment) and node.args:
+    while history.holds_value(node, moment) and node.args:
         value, source = tensor_value(node), tensor_value(node.args[0])
         if value is None or source is None:
             return None
         dtypes.append(value.dtype)
         name, moment = op_name(node), history.moments[node]
         if name in ("sum", "count_nonzero"):
-            counts = _whole(node) and _is_bool(node.args[0]) and _stay_counts(dtypes, source)
+            counts = (
+                _reduces_all_dims(node)
+                and _is_bool(node.args[0])
+                and _counts_exactly(dtypes, source)
+            )
             return (node.args[0], moment) if counts else None  # type: ignore[return-value]
         if name not in _SAME_ELEMENTS or not _is_repeated(node, node.args[0]):
             return None
@@ -160,7 +175,7 @@ def _counted(node: fx.Node, moment: int, history: History) -> Held | None:
     return None
 
 
-def _stay_counts(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
+def _counts_exactly(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
     """Whether the count of a mask, in these dtypes one after the other, is 0 only if it was.
 
     256 elements are none in eight bits, and a negative number of them in fewer. A float may be
@@ -177,10 +192,12 @@ def _stay_counts(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
     if all(dtype is torch.int64 for dtype in dtypes):
         return True
     elements: Any = mask.numel()
-    return isinstance(elements, int) and all(elements <= _exact_to(dtype) for dtype in dtypes)
+    return isinstance(elements, int) and all(
+        elements <= _largest_exact_integer(dtype) for dtype in dtypes
+    )
 
 
-def _exact_to(dtype: torch.dtype) -> float:
+def _largest_exact_integer(dtype: torch.dtype) -> float:
     """The number up to which a dtype has every one."""
     if dtype is torch.bool:
         return 0
@@ -189,7 +206,7 @@ def _exact_to(dtype: torch.dtype) -> float:
     return torch.iinfo(dtype).max
 
 
-def _whole(node: fx.Node) -> bool:
+def _reduces_all_dims(node: fx.Node) -> bool:
     """Whether a reduction takes all dimensions."""
     return len(node.args) == 1 and not (set(node.kwargs) - {"dtype"})
 

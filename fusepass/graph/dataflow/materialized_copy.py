@@ -21,13 +21,13 @@ from torch import fx
 from fusepass.graph.ops.op_names import tensor_value
 
 
-class Recording(Protocol):
+class RecordCall(Protocol):
     """Records a call behind a node."""
 
     def __call__(self, place: fx.Node, target: Any, /, *args: Any) -> fx.Node: ...  # noqa: D102
 
 
-def lasting_copy(node: fx.Node, record: Recording) -> fx.Node:
+def materialized_copy(node: fx.Node, record: RecordCall) -> fx.Node:
     """Record a copy of a tensor that may be handed out whatever is written later.
 
     Args:

@@ -17,7 +17,7 @@ Span = tuple[int, int]
 Pairs = frozenset[tuple[int, int]]
 
 
-class Sharing:
+class OverlapCheck:
     """Pairs of tensors in one place, at least one of each pair written.
 
     Asked before each call of a compiled frame. Mostly the tensors are where they were, or only some
@@ -53,7 +53,7 @@ class Sharing:
             if places == self._places:
                 return True
             if not self.pairs and places[: self._written] == self._places[: self._written]:
-                return self._still_apart(places)
+                return self._is_apart_from_writes(places)
             spans = self._spans(tensors)
         except RuntimeError:  # a tensor without memory of its own
             return False
@@ -62,7 +62,7 @@ class Sharing:
         self._note(spans, places)
         return True
 
-    def _still_apart(self, places: list[int]) -> bool:
+    def _is_apart_from_writes(self, places: list[int]) -> bool:
         """Whether what has moved, which is not written, is apart from all that is written."""
         for place, before, (start, end) in zip(places, self._places, self._now, strict=True):
             if place == before:
@@ -117,7 +117,7 @@ def _overlapping(spans: Sequence[Span], written: int) -> Pairs:
     return frozenset(found)
 
 
-def own_places(value: torch.Tensor) -> bool:
+def has_no_internal_overlap(value: torch.Tensor) -> bool:
     """Whether no two elements of a tensor are the same place in memory."""
     pairs = sorted(
         (stride, size)

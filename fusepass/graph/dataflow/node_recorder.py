@@ -14,7 +14,7 @@ from fusepass.torch_private.fx.tracing import faking
 _CARRIED = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom", "fusepass_arm")
 
 
-class Recorder:
+class NodeRecorder:
     """Adds calls to a graph and computes their fake values.
 
     Args:
@@ -35,18 +35,18 @@ class Recorder:
     def before(self, place: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A call in front of ``place``: of a function, or of a method if ``target`` is a text."""
         if self._at_end:
-            return self._made(place, target, args, kwargs)
+            return self._insert(place, target, args, kwargs)
         with self.graph.inserting_before(place):
-            return self._made(place, target, args, kwargs)
+            return self._insert(place, target, args, kwargs)
 
     def after(self, place: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """The same behind ``place``."""
         if self._at_end:
-            return self._made(place, target, args, kwargs)
+            return self._insert(place, target, args, kwargs)
         with self.graph.inserting_after(place):
-            return self._made(place, target, args, kwargs)
+            return self._insert(place, target, args, kwargs)
 
-    def _made(self, place: fx.Node, target: Any, args: Any, kwargs: Any) -> fx.Node:
+    def _insert(self, place: fx.Node, target: Any, args: Any, kwargs: Any) -> fx.Node:
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.graph.create_node(kind, target, args, kwargs)
         node.meta = {key: place.meta[key] for key in _CARRIED if key in place.meta}
@@ -63,7 +63,7 @@ class Recorder:
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def is_same_kind(made: Any, value: torch.Tensor) -> bool:
+def has_same_metadata(made: Any, value: torch.Tensor) -> bool:
     """Whether a fake tensor has the dtype, device, sizes, strides and need of grad of another."""
     equal = known_equal
     return (

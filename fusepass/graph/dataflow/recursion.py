@@ -16,12 +16,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-Question = tuple[Any, ...]  # a step function and its arguments
-Steps = Generator[Question, Any, Any]
+Query = tuple[Any, ...]  # a step function and its arguments
+Steps = Generator[Query, Any, Any]
 
 
 @dataclass
-class _Open:
+class _PendingQuery:
     """A question whose answer is being looked for.
 
     Attributes:
@@ -32,14 +32,14 @@ class _Open:
             shown.
     """
 
-    question: Question
+    query: Query
     steps: Steps
     mark: int
-    rests_on: int
+    depends_on: int
 
 
-class Questions:
-    """Questions about one graph, each answered once.
+class MemoizedRecursion:
+    """Recursive queries about one graph, each answered once.
 
     That something is not shown may rest on an open question, asked again further inside. Such an
     answer is used until that question is answered, and is forgotten if it then turns out to be
@@ -47,11 +47,11 @@ class Questions:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Question, Any] = {}
-        self._resting: dict[Question, int] = {}  # not shown, as long as the one at a depth is not
-        self._in_order: list[Question] = []  # the keys of ``_resting``
-        self._open: list[_Open] = []
-        self._depths: dict[Question, int] = {}
+        self._known: dict[Query, Any] = {}
+        self._resting: dict[Query, int] = {}  # not shown, as long as the one at a depth is not
+        self._in_order: list[Query] = []  # the keys of ``_resting``
+        self._open: list[_PendingQuery] = []
+        self._depths: dict[Query, int] = {}
 
     def answer(self, step: Callable[..., Steps], *arguments: Any) -> Any:
         """The answer to a question; what is false was not shown.
@@ -61,7 +61,7 @@ class Questions:
             arguments: of it; hashable.
         """
         question = (step, *arguments)
-        given = self._found(question)
+        given = self._lookup(question)
         while self._open:
             top = self._open[-1]
             try:
@@ -70,42 +70,42 @@ class Questions:
                 given = end.value
                 self._close(given)
             else:
-                given = self._found(asked)
+                given = self._lookup(asked)
         return given
 
-    def forget_unknown(self) -> None:
+    def retry_unknown(self) -> None:
         """Ask again what was not shown: more may hold now than before."""
         self._known = {question: found for question, found in self._known.items() if found}
 
-    def _found(self, question: Question) -> Any:
+    def _lookup(self, question: Query) -> Any:
         """The answer, or None, which also begins the step function of a question not met before."""
         if question in self._known:
             return self._known[question]
         depth = self._depths.get(question, self._resting.get(question))
         if depth is not None:
             top = self._open[-1]
-            top.rests_on = min(top.rests_on, depth)
+            top.depends_on = min(top.depends_on, depth)
             return None
         here = len(self._open)
         step, *arguments = question
         self._depths[question] = here
-        self._open.append(_Open(question, step(*arguments), len(self._in_order), here))
+        self._open.append(_PendingQuery(question, step(*arguments), len(self._in_order), here))
         return None
 
     def _close(self, found: Any) -> None:
         done = self._open.pop()
         here = len(self._open)
-        del self._depths[done.question]
+        del self._depths[done.query]
         inside = self._in_order[done.mark :]
-        if not found and done.rests_on < here:
-            self._resting[done.question] = done.rests_on
-            self._in_order.append(done.question)
+        if not found and done.depends_on < here:
+            self._resting[done.query] = done.depends_on
+            self._in_order.append(done.query)
             outer = self._open[-1]
-            outer.rests_on = min(outer.rests_on, done.rests_on)
+            outer.depends_on = min(outer.depends_on, done.depends_on)
             return
         del self._in_order[done.mark :]
         for question in inside:
             del self._resting[question]
             if not found:
                 self._known[question] = None
-        self._known[done.question] = found
+        self._known[done.query] = found

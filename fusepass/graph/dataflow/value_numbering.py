@@ -12,15 +12,15 @@ from typing import Any
 from torch import fx
 
 from fusepass.graph.dataflow.effects import is_random, written_nodes
-from fusepass.graph.dataflow.recursion import Questions, Steps
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.recursion import MemoizedRecursion, Steps
+from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.tensor_kinds import follows_own_rules
+from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 
-Held = tuple[fx.Node, int]  # what a node holds at a moment of a history
+ValueAt = tuple[fx.Node, int]  # what a node holds at a moment of a history
 
 
-def same_value(a: Any, b: Any, history: History, moments: tuple[int, int]) -> bool:
+def same_value(a: Any, b: Any, history: WriteHistory, moments: tuple[int, int]) -> bool:
     """Whether two arguments (nodes, numbers, containers of them) are equal for every input.
 
     Args:
@@ -29,15 +29,15 @@ def same_value(a: Any, b: Any, history: History, moments: tuple[int, int]) -> bo
         history: of the graph both are in.
         moments: when ``a`` and when ``b`` are read.
     """
-    return SameValues(history).are_same(a, b, moments)
+    return ValueNumbering(history).are_same(a, b, moments)
 
 
-def _hands_on_nothing(node: fx.Node) -> Steps:
+def _no_passthrough(node: fx.Node) -> Steps:
     return None
     yield
 
 
-class SameValues:
+class ValueNumbering:
     """Comparisons of values of one graph; what was found is kept.
 
     Args:
@@ -51,9 +51,9 @@ class SameValues:
     """
 
     def __init__(
-        self, history: History, handed_on: Callable[[fx.Node], Steps] = _hands_on_nothing
+        self, history: WriteHistory, passthrough: Callable[[fx.Node], Steps] = _no_passthrough
     ) -> None:
-        self.history, self.questions, self._handed_on = history, Questions(), handed_on
+        self.history, self.questions, self._passthrough = history, MemoizedRecursion(), passthrough
 
     def are_same(self, a: Any, b: Any, moments: tuple[int, int]) -> bool:
         """Whether two arguments are equal, as :func:`same_value` has it."""
@@ -63,7 +63,7 @@ class SameValues:
             for x, y in pairs
         )
 
-    def nodes_are_same(self, first: Held, second: Held) -> Steps:
+    def nodes_are_same(self, first: ValueAt, second: ValueAt) -> Steps:
         """Step function: whether two nodes, each read at its moment, hold the same value.
 
         Whichever of them is computed later is followed to what it hands on, so that one that hands
@@ -86,13 +86,13 @@ class SameValues:
                 return False
         return True
 
-    def _source(self, held: Held) -> Steps:
+    def _source(self, held: ValueAt) -> Steps:
         """Step function: the node whose value one hands on that still holds it, or None."""
-        if not self.history.holds(*held):
+        if not self.history.holds_value(*held):
             return None
-        return (yield (self._handed_on, held[0]))
+        return (yield (self._passthrough, held[0]))
 
-    def _operands(self, first: Held, second: Held) -> list[tuple[fx.Node, fx.Node]] | None:
+    def _operands(self, first: ValueAt, second: ValueAt) -> list[tuple[fx.Node, fx.Node]] | None:
         """Which operands must be equal for two calls to be; None if these never are."""
         (a, _), (b, _) = first, second
         alike = (
@@ -103,9 +103,9 @@ class SameValues:
             and not is_random(a)
             and not written_nodes(a)
             and _same_kind(a, b)
-            and follows_own_rules(a) is None
-            and self.history.holds(*first)
-            and self.history.holds(*second)
+            and special_tensor_reason(a) is None
+            and self.history.holds_value(*first)
+            and self.history.holds_value(*second)
         )
         return node_pairs((a.args, a.kwargs), (b.args, b.kwargs)) if alike else None
 

@@ -10,7 +10,7 @@ from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
 
 
-class History:
+class WriteHistory:
     """Positions of the nodes of a graph and of the writes to each memory, up to one node.
 
     A *moment* is the position of a node: what that node reads is as the nodes before it left it.
@@ -30,7 +30,7 @@ class History:
             if node is until:
                 break
 
-    def forgive(self, node: fx.Node) -> None:
+    def ignore_writes(self, node: fx.Node) -> None:
         """Take the writes of a node for none: it is known to leave everything as it was."""
         for key in memories(written_nodes(node)):
             self._writes[key].remove(self.moments[node])
@@ -43,6 +43,6 @@ class History:
                 return True
         return False
 
-    def holds(self, node: fx.Node, moment: int) -> bool:
+    def holds_value(self, node: fx.Node, moment: int) -> bool:
         """Whether at a moment a node still holds what it computed."""
         return not self.is_written(node, self.moments[node], moment)

@@ -18,12 +18,12 @@ class SymbolicSize:
     size: torch.SymInt | torch.SymFloat
 
 
-def plain(value: Any) -> Any:
+def as_hashable(value: Any) -> Any:
     """FX's immutable lists and dicts as tuples, so that values compare and hash."""
     if isinstance(value, slice):
-        return ("slice", *map(plain, (value.start, value.stop, value.step)))
+        return ("slice", *map(as_hashable, (value.start, value.stop, value.step)))
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return tuple(map(plain, value))
+        return tuple(map(as_hashable, value))
     return tuple(value) if isinstance(value, torch.Size) else value
 
 
@@ -42,10 +42,10 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def same(value: Any, default: Any) -> bool:
+def is_default(value: Any, default: Any) -> bool:
     """Whether an argument is what it would be if it were not given."""
     if isinstance(value, tuple) and isinstance(default, tuple):
-        return len(value) == len(default) and all(map(same, value, default))
+        return len(value) == len(default) and all(map(is_default, value, default))
     return value is default or (
         type(value) is type(default) and isinstance(value, (int, float, str)) and value == default
     )

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import is_number, is_tensor, plain, same
+from fusepass.graph.ops.arguments import as_hashable, is_default, is_number, is_tensor
 from fusepass.graph.ops.op_names import REFLECTED_METHODS, op_name
 from fusepass.graph.ops.schemas import (
     RECEIVER,
     REQUIRED,
     Arguments,
-    bound,
+    bind_arguments,
+    common_argument_name,
     parameters_of,
-    renamed,
     schemas_of_op,
     schemas_of_target,
 )
@@ -33,14 +33,14 @@ _REFLECTED = {"sub": "rsub", "div": "rdiv", "floor_divide": "rfloor_divide", "re
 _PLAIN_OF = {reflected: op for op, reflected in _REFLECTED.items()}
 _COMMUTES_WITH_NUMBER = frozenset("add mul eq ne bitwise_and bitwise_or bitwise_xor".split())
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-_TURNED_AROUND = {op: op for op in _COMMUTES_WITH_NUMBER} | _REFLECTED | _MIRRORED
-_SPELLINGS = {turned: op for op, turned in _TURNED_AROUND.items() if turned != op}
+_SWAPPED_OPERANDS = {op: op for op in _COMMUTES_WITH_NUMBER} | _REFLECTED | _MIRRORED
+_SPELLINGS = {turned: op for op, turned in _SWAPPED_OPERANDS.items() if turned != op}
 _IGNORED = frozenset("inplace _stacklevel".split())
 _PROPERTIES = frozenset("T mT H mH real imag".split())
 
 
 @dataclass(frozen=True)
-class Call:
+class NormalCall:
     """A call in normal form.
 
     Attributes:
@@ -55,19 +55,19 @@ class Call:
     inplace: bool = False
 
 
-def call_of(node: fx.Node) -> Call | None:
+def normal_call(node: fx.Node) -> NormalCall | None:
     """Normal form of a node's call; None for anything but a call of a known operation."""
     if node.op not in ("call_function", "call_method"):
         return None
-    args = tuple(map(plain, node.args))
-    kwargs = {name: plain(value) for name, value in node.kwargs.items()}
+    args = tuple(map(as_hashable, node.args))
+    kwargs = {name: as_hashable(value) for name, value in node.kwargs.items()}
     if node.target is getattr:
         known = len(args) > 1 and args[1] in _PROPERTIES
-        return Call(str(args[1]), ((RECEIVER, args[0]),)) if known else None
+        return NormalCall(str(args[1]), ((RECEIVER, args[0]),)) if known else None
     registered = operator_name(node.target)
     if registered is not None and registered[0] not in ("aten", "prims"):
-        named = bound(schemas_of_target(node.target), args, kwargs)
-        return Call("::".join(registered), named) if named is not None else None
+        named = bind_arguments(schemas_of_target(node.target), args, kwargs)
+        return NormalCall("::".join(registered), named) if named is not None else None
     method = node.op == "call_method"
     name = op_name(node)
     if method and name in REFLECTED_METHODS and len(args) + len(kwargs) == 2:
@@ -85,16 +85,16 @@ def call_of(node: fx.Node) -> Call | None:
         args, kwargs, flag = given
         inplace = inplace or flag
     # A further argument applies to one side: 2 + 3 * x is no x + 3 * 2.
-    turns = op in _TURNED_AROUND and not (op in _COMMUTES_WITH_NUMBER and kwargs)
+    turns = op in _SWAPPED_OPERANDS and not (op in _COMMUTES_WITH_NUMBER and kwargs)
     if turns and len(args) >= 2 and is_number(args[0]) and is_tensor(args[1]):
-        op, args = _TURNED_AROUND[op], (args[1], args[0], *args[2:])
-    named = bound(_schemas(op), args, kwargs, method=method)
+        op, args = _SWAPPED_OPERANDS[op], (args[1], args[0], *args[2:])
+    named = bind_arguments(_schemas(op), args, kwargs, method=method)
     if named is not None and "pool" in op:
         named = _with_stride(named)
     if named is None:
         loose = [(str(position), value) for position, value in enumerate(args)]
-        named = (*loose, *((renamed(k), v) for k, v in sorted(kwargs.items())))
-    return Call(op, named, inplace)
+        named = (*loose, *((common_argument_name(k), v) for k, v in sorted(kwargs.items())))
+    return NormalCall(op, named, inplace)
 
 
 def default_of(op: str, name: str) -> Any:
@@ -106,12 +106,12 @@ def default_of(op: str, name: str) -> Any:
     # ATen must be given what a function of torch.nn.functional has a default for: p of dropout.
     signature = _signature(getattr(torch.nn.functional, op, None))
     for key, value in signature.parameters.items() if signature is not None else ():
-        if renamed(key) == name and value.default is not value.empty:
+        if common_argument_name(key) == name and value.default is not value.empty:
             return value.default
     return REQUIRED
 
 
-def spelled(op: str) -> frozenset[str]:
+def call_names(op: str) -> frozenset[str]:
     """Canonical names of the calls whose normal form can be ``op``."""
     return frozenset({op, _SPELLINGS.get(op, op)})
 
@@ -156,6 +156,6 @@ def _by_signature(
     kept = {
         name: value
         for name, value in given.items()
-        if name not in _IGNORED and not same(value, signature.parameters[name].default)
+        if name not in _IGNORED and not is_default(value, signature.parameters[name].default)
     }
     return (), kept, bool(given.get("inplace", False))

@@ -107,12 +107,12 @@ def op_name(node: fx.Node) -> str | None:
         name = _function_name(node.target)
     else:
         return None
-    if name == "view" and any(isinstance(arg, torch.dtype) for arg in _given(node)):
+    if name == "view" and any(isinstance(arg, torch.dtype) for arg in _arguments(node)):
         return "view_dtype"
     return name
 
 
-_SHOWN = {
+_DISPLAY_NAMES = {
     "getitem": "`x[…]`",
     "setitem": "`x[…] = y`",
     "__getitem__": "`x[…]`",
@@ -120,16 +120,16 @@ _SHOWN = {
 }
 
 
-def shown_name(name: str | None) -> str:
+def display_name(name: str | None) -> str:
     """What a reason calls an operation: as the program spells it."""
     if name is None:
         return "a call"
     if name.startswith("wrapped_"):  # a function of NumPy's, as Dynamo has it in a graph
         return f"NumPy's {name.removeprefix('wrapped_')}"
-    return _SHOWN.get(name, name)
+    return _DISPLAY_NAMES.get(name, name)
 
 
-def _given(node: fx.Node) -> tuple[Any, ...]:
+def _arguments(node: fx.Node) -> tuple[Any, ...]:
     return *node.args, *node.kwargs.values()
 
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import is_number, is_tensor, same
+from fusepass.graph.ops.arguments import is_default, is_number, is_tensor
 
 REQUIRED = object()  # stands for the default of a parameter that has none
 RECEIVER = "self"
-_RENAMED = {"input": RECEIVER, "training": "train", "axis": "dim", "keepdims": "keepdim"}
+_COMMON_NAMES = {"input": RECEIVER, "training": "train", "axis": "dim", "keepdims": "keepdim"}
 
 Arguments = tuple[tuple[str, Any], ...]
 
@@ -27,9 +27,9 @@ class Parameter(NamedTuple):
     length: int  # of a list of fixed length, else 0
 
 
-def renamed(name: str) -> str:
+def common_argument_name(name: str) -> str:
     """One name for what ATen and ``torch.nn.functional`` name differently."""
-    return _RENAMED.get(name, name)
+    return _COMMON_NAMES.get(name, name)
 
 
 @functools.lru_cache(maxsize=2048)
@@ -84,7 +84,9 @@ def _parameter(argument: Any) -> Parameter:
         default = (default,)
     if kind == "ints" and length and isinstance(default, tuple) and len(default) == 1:
         default = default * length
-    return Parameter(renamed(argument.name), kind, default, argument.kwarg_only, length)
+    return Parameter(
+        common_argument_name(argument.name), kind, default, argument.kwarg_only, length
+    )
 
 
 def _kind(text: str) -> str:
@@ -99,7 +101,7 @@ def _kind(text: str) -> str:
     return "number" if text in ("number", "int", "float") else "other"
 
 
-def bound(
+def bind_arguments(
     schemas: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], *, method: bool = False
 ) -> Arguments | None:
     """Arguments by name under the first schema that takes them; None if none does.
@@ -112,13 +114,13 @@ def bound(
             wherever the schema has it: ``m.where(c, x)`` is ``where(c, m, x)``.
     """
     for schema in schemas:
-        found = _bound(parameters_of(schema), args, kwargs, method)
+        found = _bind_to(parameters_of(schema), args, kwargs, method)
         if found is not None:
             return found
     return None
 
 
-def _bound(
+def _bind_to(
     parameters: list[Parameter], args: tuple[Any, ...], kwargs: dict[str, Any], method: bool
 ) -> Arguments | None:
     positional = [p for p in parameters if not p.by_keyword]
@@ -132,7 +134,7 @@ def _bound(
     given = {p.name: v for p, v in zip(positional, values, strict=False)}
     names = {p.name for p in parameters}
     for name, value in kwargs.items():
-        key = name if name in names else renamed(name)
+        key = name if name in names else common_argument_name(name)
         if key not in names or key in given:
             return None
         given[key] = value
@@ -151,7 +153,7 @@ def _bound(
             return None
         if value is None and kind == "ints" and given.keys() == {RECEIVER, name}:
             continue  # over all dimensions, as without
-        if not same(value, default):
+        if not is_default(value, default):
             found.append((name, value))
     return tuple(found)
 

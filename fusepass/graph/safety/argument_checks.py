@@ -18,10 +18,10 @@ _MOST = 16_000_000  # elements ``quantile`` takes
 def _vector_norm(node: fx.Node) -> str | None:
     """No elements have no largest or smallest; any other norm of them is zero."""
     order = argument(node, 1, "p" if op_name(node) == "norm" else "ord", 2)
-    return _of_order(node, 2 if order in (None, "fro") else order)
+    return _norm_order_reason(node, 2 if order in (None, "fro") else order)
 
 
-def _of_order(node: fx.Node, order: Any) -> str | None:
+def _norm_order_reason(node: fx.Node, order: Any) -> str | None:
     if isinstance(order, str) or not isinstance(order, (int, float)):
         return f"{op_name(node)} of order {order} may fail to converge"
     if 0 <= order < math.inf or is_nonempty(argument(node, 0, "input")):
@@ -37,7 +37,7 @@ def _linalg_norm(node: fx.Node) -> str | None:
         return None
     vector = isinstance(dim, int) or (isinstance(dim, (tuple, list)) and len(dim) == 1)
     if vector or (dim is None and value is not None and value.dim() == 1):
-        return _of_order(node, order)
+        return _norm_order_reason(node, order)
     return f"{op_name(node)} of order {order} of a matrix may fail to converge"
 
 

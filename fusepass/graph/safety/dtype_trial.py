@@ -50,7 +50,7 @@ _outcomes: dict[Any, bool | None] = {}
 
 
 @dataclass(frozen=True)
-class _Operand:
+class _FakeOperand:
     dtype: torch.dtype
     sizes: tuple[int, ...]
     device: torch.device
@@ -70,7 +70,7 @@ def dtype_reason(node: fx.Node, name: str) -> str | None:
         return None
     values = [value for operand in node.all_input_nodes for value in tensors_of(operand)]
     dtypes = list(dict.fromkeys(value.dtype for value in values))
-    kinds = _kinds(node)
+    kinds = _kinds_to_check(node)
     if len(dtypes) == 1 and dtypes[0] in _REAL and not kinds and not name.startswith(_OF_INTEGERS):
         return None
     if not values and not (kinds and name in _FACTORIES):
@@ -88,7 +88,7 @@ def dtype_reason(node: fx.Node, name: str) -> str | None:
     return f"{what} {RAISES}" if runs is False else f"{what} could not be tried"
 
 
-def _kinds(node: fx.Node) -> list[str]:
+def _kinds_to_check(node: fx.Node) -> list[str]:
     """Numbers and dtypes among the arguments that an operation may not take for what they are."""
     found: list[str] = []
 
@@ -113,27 +113,27 @@ def _runs(node: fx.Node) -> bool | None:
     sampled = _samples(node)
     operands = _operands(sampled)
     total = sum(math.prod(operand.sizes) for operand in operands)
-    few = _shrunk(sampled, operands)
-    runs = _remembered(node, few)
+    few = _shrink_sizes(sampled, operands)
+    runs = _memoized_outcome(node, few)
     if runs is None and few != sampled and total <= _MANY:
-        runs = _remembered(node, sampled)
+        runs = _memoized_outcome(node, sampled)
     return runs
 
 
-def _remembered(node: fx.Node, given: Any) -> bool | None:
-    kinds = sorted({operand.device.type for operand in _operands(given)} or {"cpu"})
+def _memoized_outcome(node: fx.Node, args: Any) -> bool | None:
+    kinds = sorted({operand.device.type for operand in _operands(args)} or {"cpu"})
     regions = _autocast_around(node)
     cast = [
         regions.get(k, (torch.get_autocast_dtype(k), torch.is_autocast_enabled(k))) for k in kinds
     ]
     settings = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-    key = (node.op, node.target, repr(given), repr(cast), settings)
+    key = (node.op, node.target, repr(args), repr(cast), settings)
     try:
         return _outcomes[key]
     except KeyError:
         pass
     try:
-        runs = _tried(node, given)
+        runs = _try_call(node, args)
     except torch.OutOfMemoryError:  # says nothing of dtypes, and may be gone next time
         return None
     if len(_outcomes) >= _KEPT:
@@ -142,19 +142,19 @@ def _remembered(node: fx.Node, given: Any) -> bool | None:
     return runs
 
 
-def _tried(node: fx.Node, given: Any) -> bool | None:
-    if _succeeds(node, given):
+def _try_call(node: fx.Node, args: Any) -> bool | None:
+    if _succeeds(node, args):
         return True
-    others = [_of_dtype(given, dtype) for dtype in _OTHER_DTYPES]
-    others += [_with_plain_numbers(other) for other in (given, *others)]
+    others = [_with_dtype(args, dtype) for dtype in _OTHER_DTYPES]
+    others += [_with_plain_numbers(other) for other in (args, *others)]
     return False if any(_succeeds(node, other) for other in others) else None
 
 
-def _succeeds(node: fx.Node, given: Any) -> bool:
+def _succeeds(node: fx.Node, args: Any) -> bool:
     """Make the call on zeros: in range where they are indices, and nothing is divided by them."""
 
-    def made(one: Any) -> Any:
-        return one.zeros() if isinstance(one, _Operand) else one
+    def materialize(one: Any) -> Any:
+        return one.zeros() if isinstance(one, _FakeOperand) else one
 
     with lowering.real_tensors(), _without_warnings(), contextlib.ExitStack() as regions:
         try:
@@ -162,7 +162,7 @@ def _succeeds(node: fx.Node, given: Any) -> bool:
                 regions.enter_context(
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
                 )
-            args, kwargs = fx.node.map_aggregate(given, made)
+            args, kwargs = fx.node.map_aggregate(args, materialize)
             called(node, args, kwargs)
         except torch.OutOfMemoryError:
             raise
@@ -190,7 +190,7 @@ def _samples(node: fx.Node) -> Any:
             return [sample(part) for part in value]
         if isinstance(value, torch.Tensor):
             device = value.device if is_there(value.device) else torch.device("cpu")
-            return _Operand(value.dtype, tuple(map(size, value.shape)), device)
+            return _FakeOperand(value.dtype, tuple(map(size, value.shape)), device)
         if isinstance(value, torch.SymInt):
             hint = size_hint(value)
             return 1 if hint is None else hint
@@ -204,19 +204,19 @@ def _samples(node: fx.Node) -> Any:
     return fx.map_arg((node.args, dict(node.kwargs)), of_node)
 
 
-def _operands(given: Any) -> list[_Operand]:
-    found: list[_Operand] = []
+def _operands(args: Any) -> list[_FakeOperand]:
+    found: list[_FakeOperand] = []
 
     def look(one: Any) -> Any:
-        if isinstance(one, _Operand):
+        if isinstance(one, _FakeOperand):
             found.append(one)
         return one
 
-    fx.node.map_aggregate(given, look)
+    fx.node.map_aggregate(args, look)
     return found
 
 
-def _shrunk(given: Any, operands: list[_Operand]) -> Any:
+def _shrink_sizes(args: Any, operands: list[_FakeOperand]) -> Any:
     """The same call on fewer elements, and with sizes among its arguments that fit them."""
     now = {n: n for operand in operands for n in operand.sizes}
 
@@ -228,27 +228,27 @@ def _shrunk(given: Any, operands: list[_Operand]) -> Any:
         now = {n: (largest // 2 if to == largest else to) for n, to in now.items()}
 
     def smaller(one: Any) -> Any:
-        if isinstance(one, _Operand):
+        if isinstance(one, _FakeOperand):
             return replace(one, sizes=tuple(now[n] for n in one.sizes))
         return now.get(one, one) if type(one) is int and one > _SMALL else one
 
-    return fx.node.map_aggregate(given, smaller)
+    return fx.node.map_aggregate(args, smaller)
 
 
-def _of_dtype(given: Any, dtype: torch.dtype) -> Any:
-    def turned(one: Any) -> Any:
-        if isinstance(one, _Operand):
+def _with_dtype(args: Any, dtype: torch.dtype) -> Any:
+    def convert(one: Any) -> Any:
+        if isinstance(one, _FakeOperand):
             return replace(one, dtype=dtype)
         return dtype if isinstance(one, torch.dtype) else one
 
-    return fx.node.map_aggregate(given, turned)
+    return fx.node.map_aggregate(args, convert)
 
 
-def _with_plain_numbers(given: Any) -> Any:
+def _with_plain_numbers(args: Any) -> Any:
     def plain(one: Any) -> Any:
         return 1 if isinstance(one, (bool, complex)) else one
 
-    return fx.node.map_aggregate(given, plain)
+    return fx.node.map_aggregate(args, plain)
 
 
 def _autocast_around(node: fx.Node) -> dict[str, tuple[Any, bool]]:

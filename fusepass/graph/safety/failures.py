@@ -19,7 +19,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.totality import NOT_LISTED, partial_reason, reason_of_values
 
 
-class Anything(Exception):
+class AnyException(Exception):
     """Stands for exceptions of a class nobody knows."""
 
 
@@ -28,7 +28,7 @@ class Failure:
     """How a call may fail.
 
     Attributes:
-        kinds: classes of what it may raise, the most special ones; :class:`Anything` for any.
+        kinds: classes of what it may raise, the most special ones; :class:`AnyException` for any.
         text: which call, and of what it fails, for a person.
     """
 
@@ -119,14 +119,14 @@ def may_fail(node: fx.Node) -> str | None:
 def failure_of(node: fx.Node) -> Failure | None:
     """What a call may raise for some values, or None."""
     name = op_name(node)
-    if _is_number(node) or (name is not None and _raises_never(node, name)):
+    if _is_number(node) or (name is not None and _never_raises(node, name)):
         return None
     why = may_fail(node)
     if why is None:
         return None
     if name is None:
         shown = getattr(node.target, "__name__", None) or str(node.target)
-        return Failure((Anything,), f"{shown} is no operation of torch, and may raise anything")
+        return Failure((AnyException,), f"{shown} is no operation of torch, and may raise anything")
     plain = _plain(name)
     if why != reason_of_values(node, name):  # but of dtypes, or numbers, or where it writes
         return Failure(_ANY_OF_TORCH, why)
@@ -143,8 +143,8 @@ def kinds_of_values(nodes: Iterable[fx.Node]) -> frozenset[type[BaseException]]:
         if node.op in ("placeholder", "get_attr", "output") or _is_number(node):
             continue
         if name is None:
-            found.update(() if may_fail(node) is None else (Anything,))
-        elif not _raises_never(node, name) and reason_of_values(node, name) is not None:
+            found.update(() if may_fail(node) is None else (AnyException,))
+        elif not _never_raises(node, name) and reason_of_values(node, name) is not None:
             plain = _plain(name)
             silent = plain in _SILENT_ON_GPU and _on_gpu(node)
             found.update(() if silent or plain in _ALSO_TOTAL else _kinds(plain))
@@ -158,16 +158,16 @@ def _kinds(name: str) -> tuple[type[BaseException], ...]:
         return IndexError, RuntimeError
     if name in _PLAIN:
         return (RuntimeError,)
-    return (LinAlgError,) if _is_of_matrices(name) else _ANY_OF_TORCH
+    return (LinAlgError,) if _is_matrix_op(name) else _ANY_OF_TORCH
 
 
 def _text(name: str, why: str) -> str:
-    if _is_of_matrices(name):
+    if _is_matrix_op(name):
         return f"{name} raises for some matrices"
     return f"{name} may raise for some inputs" if why.endswith(NOT_LISTED) else why
 
 
-def _is_of_matrices(name: str) -> bool:
+def _is_matrix_op(name: str) -> bool:
     return name in _MATRICES or name.startswith("linalg_")
 
 
@@ -181,7 +181,7 @@ def _is_number(node: fx.Node) -> bool:
     return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _raises_never(node: fx.Node, name: str) -> bool:
+def _never_raises(node: fx.Node, name: str) -> bool:
     if "_functorch" in str(getattr(node.target, "__module__", "")):  # how transforms are entered
         return True
     plain = _plain(name)

@@ -32,7 +32,7 @@ def gated_uses(nodes: list[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
     return uses
 
 
-def restrides_outputs(
+def changes_output_strides(
     arms: dict[bool, list[fx.Node]], outputs: list[fx.Node], fake_mode: Any
 ) -> bool:
     """Whether gated operands, being dense copies, would change the strides an arm leaves.
@@ -50,7 +50,7 @@ def restrides_outputs(
         if all(_same_strides(values[op], copies[op]) for op in copies):
             continue
         try:
-            again = rerun(nodes, copies, fake_mode)
+            again = repropagate(nodes, copies, fake_mode)
         except (RuntimeError, TypeError, ValueError):
             return True  # a view that is legal on the operand itself is not on its copy
         for output in outputs:
@@ -59,7 +59,9 @@ def restrides_outputs(
     return False
 
 
-def rerun(nodes: list[fx.Node], inputs: dict[fx.Node, Any], fake_mode: Any) -> dict[fx.Node, Any]:
+def repropagate(
+    nodes: list[fx.Node], inputs: dict[fx.Node, Any], fake_mode: Any
+) -> dict[fx.Node, Any]:
     """Run call nodes again on fake tensors, some operands replaced."""
     env: dict[fx.Node, Any] = dict(inputs)
 

@@ -46,7 +46,7 @@ def range_of(node: Any) -> Any:
         value, name = tensor_value(current), op_name(current)
         if value is None or value.dtype not in (torch.int64, torch.int32):
             break
-        most = _most(current) if name == "clamp" else None
+        most = _clamp_max(current) if name == "clamp" else None
         if most is not None and bound is None:
             bound = most + 1
         if not _has_elements_of_source(current) and most is None:
@@ -65,7 +65,7 @@ def _has_elements_of_source(node: fx.Node) -> bool:
     return name in _SAME_ELEMENTS
 
 
-def _most(clamp: fx.Node) -> int | None:
+def _clamp_max(clamp: fx.Node) -> int | None:
     most = argument(clamp, 2, "max")
     return most if _is_natural(most) else None
 
@@ -107,7 +107,7 @@ def _is_basic(index: Any) -> bool:
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
 
 
-def fits(index: Any, size: Any) -> bool:
+def index_in_range(index: Any, size: Any) -> bool:
     """Whether every element of an index tensor is in range for a dimension of this size."""
     bound = range_of(index)
     if isinstance(bound, fx.Node):
@@ -116,14 +116,14 @@ def fits(index: Any, size: Any) -> bool:
     return number and known_equal(bound <= size, True)
 
 
-def _along(dim_at: int, index_at: int) -> Callable[[fx.Node], str | None]:
+def _check_one_dim(dim_at: int, index_at: int) -> Callable[[fx.Node], str | None]:
     """The check of a call that indexes one dimension of its first operand."""
 
     def check(node: fx.Node) -> str | None:
         value = tensor_value(argument(node, 0, "input"))
         dim, index = argument(node, dim_at, "dim"), argument(node, index_at, "index")
         known = value is not None and value.dim() > 0 and type(dim) is int
-        if known and fits(index, value.shape[dim]):  # type: ignore[union-attr]
+        if known and index_in_range(index, value.shape[dim]):  # type: ignore[union-attr]
             return None
         return f"{op_name(node)}: {_RAISES}"
 
@@ -144,7 +144,7 @@ def _select(node: fx.Node) -> str | None:
 
 def _one_hot(node: fx.Node) -> str | None:
     classes = argument(node, 1, "num_classes", -1)
-    if type(classes) is int and classes > 0 and fits(argument(node, 0, "input"), classes):
+    if type(classes) is int and classes > 0 and index_in_range(argument(node, 0, "input"), classes):
         return None
     return "one_hot: a negative or too large class raises"
 
@@ -152,12 +152,12 @@ def _one_hot(node: fx.Node) -> str | None:
 def _embedding(node: fx.Node) -> str | None:
     weight = tensor_value(argument(node, 1, "weight"))
     bare = argument(node, 3, "max_norm") is None
-    if weight is not None and bare and fits(argument(node, 0, "input"), weight.shape[0]):
+    if weight is not None and bare and index_in_range(argument(node, 0, "input"), weight.shape[0]):
         return None
     return "embedding: an index outside the table raises (on CUDA: a device assert)"
 
 
-def indices_fit(value: torch.Tensor, index: Any) -> bool:
+def indices_in_range(value: torch.Tensor, index: Any) -> bool:
     """Whether an index of tensors and whole dimensions can be out of range for no input.
 
     Args:
@@ -170,16 +170,16 @@ def indices_fit(value: torch.Tensor, index: Any) -> bool:
     return all(
         part == slice(None)
         if isinstance(part, slice)
-        else tensor_value(part) is not None and fits(part, size)
+        else tensor_value(part) is not None and index_in_range(part, size)
         for part, size in zip(parts, value.shape, strict=False)
     )
 
 
 INDEX_CHECKS: dict[str, Callable[[fx.Node], str | None]] = {
-    **dict.fromkeys(("gather", "index_select", "scatter", "scatter_add"), _along(1, 2)),
-    **dict.fromkeys(("scatter_", "scatter_add_"), _along(1, 2)),
+    **dict.fromkeys(("gather", "index_select", "scatter", "scatter_add"), _check_one_dim(1, 2)),
+    **dict.fromkeys(("scatter_", "scatter_add_"), _check_one_dim(1, 2)),
     "embedding": _embedding,
     "one_hot": _one_hot,
     "select": _select,
-    "take_along_dim": _along(2, 1),
+    "take_along_dim": _check_one_dim(2, 1),
 }

@@ -58,14 +58,14 @@ def saved_bytes(nodes: list[fx.Node]) -> int:
     }
     kept: dict[int, int] = {}
     for node in nodes:
-        for held in kept_for_backward(node):
+        for held in values_saved_for_backward(node):
             for key, value in zip(memories([held]), tensors_of(held), strict=False):
                 if key not in older:
                     kept[key] = max(kept.get(key, 0), stored_bytes(value))
     return sum(kept.values())
 
 
-def bound_on_saved_bytes(options: Options, device_memory: int) -> int:
+def saved_bytes_limit(options: Options, device_memory: int) -> int:
     """What an arm may keep: the option, or the larger of 64 MiB and 2 % of the device's memory."""
     if options.max_saved_bytes is not None:
         return options.max_saved_bytes
@@ -82,7 +82,7 @@ def memory_excess(arms: dict[bool, list[fx.Node]], options: Options) -> str | No
         if not saved:
             continue
         device = next(value.device for node in nodes for value in tensors_of(node))
-        bound = bound_on_saved_bytes(options, memory_of_device(device))
+        bound = saved_bytes_limit(options, memory_of_device(device))
         if saved > bound:
             return (
                 f"an arm would keep {saved / 2**20:.1f} MiB for its backward whether it is needed "
@@ -91,7 +91,7 @@ def memory_excess(arms: dict[bool, list[fx.Node]], options: Options) -> str | No
     return None
 
 
-def kept_for_backward(node: fx.Node) -> list[fx.Node]:
+def values_saved_for_backward(node: fx.Node) -> list[fx.Node]:
     """The values the backward of a call reads: some operands, or the call itself; at most."""
     results = tensors_of(node)
     calls = node.op in ("call_function", "call_method", "call_module")

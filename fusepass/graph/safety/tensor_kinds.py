@@ -17,7 +17,7 @@ from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.tensor_kinds import kind_of_fake, own_rules, rules_not_torchs
 
 
-def follows_own_rules(node: fx.Node) -> str | None:
+def special_tensor_reason(node: fx.Node) -> str | None:
     """Why nothing is known of a call: a tensor that it takes or gives; None if they are ordinary.
 
     Inside a transform of torch.func calls do what they do outside.
@@ -25,12 +25,12 @@ def follows_own_rules(node: fx.Node) -> str | None:
     return _first(node, own_rules)
 
 
-def may_do_anything(node: fx.Node) -> str | None:
+def user_subclass_reason(node: fx.Node) -> str | None:
     """The same, but for subclasses of torch's own: DTensors fail where ordinary tensors do."""
     return _first(node, rules_not_torchs)
 
 
-def takes_special(node: fx.Node) -> str | None:
+def special_or_transformed_reason(node: fx.Node) -> str | None:
     """The same, also for tensors inside a transform: they cannot be told from outside."""
     return _first(node, kind_of_fake)
 

@@ -19,8 +19,8 @@ from fusepass.graph.dataflow.fake_sizes import is_nonempty
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.argument_checks import ARGUMENT_CHECKS
 from fusepass.graph.safety.dtype_trial import dtype_reason
-from fusepass.graph.safety.index_ranges import INDEX_CHECKS, indices_fit
-from fusepass.graph.safety.tensor_kinds import begins_transform, may_do_anything
+from fusepass.graph.safety.index_ranges import INDEX_CHECKS, indices_in_range
+from fusepass.graph.safety.tensor_kinds import begins_transform, user_subclass_reason
 from fusepass.torch_private.dynamo.errors.wording import operation
 from fusepass.torch_private.fx.graphs import fits_int64, known_equal
 
@@ -121,7 +121,7 @@ def partial_reason(node: fx.Node) -> str | None:
     pure = getattr(node.target, "fusepass_pure", False) or KNOWN_TOTAL in node.meta
     if pure or _is_unread(node):
         return None
-    if any(map(overlaps_itself, written_nodes(node))):
+    if any(map(has_internal_overlap, written_nodes(node))):
         return "a write to a tensor whose elements share memory raises"
     name = op_name(node)
     if any(not fits_int64(n) for n in _varying_integers(node)):
@@ -135,7 +135,7 @@ def partial_reason(node: fx.Node) -> str | None:
 
 def reason_of_values(node: fx.Node, name: str) -> str | None:
     """Why a call of this name may fail, whatever its dtypes are and wherever it writes, or None."""
-    own = may_do_anything(node)
+    own = user_subclass_reason(node)
     if own is not None:
         return own
     if begins_transform(name):
@@ -168,7 +168,7 @@ def _is_unread(node: fx.Node) -> bool:
 
 def _getitem(node: fx.Node) -> str | None:
     value, index = tensor_value(node.args[0]), node.args[1]
-    if value is None or indices_fit(value, index):
+    if value is None or indices_in_range(value, index):
         return None
     parts = index if isinstance(index, (tuple, list)) else (index,)
     if any(isinstance(part, (list, tuple)) or tensor_value(part) is not None for part in parts):
@@ -231,12 +231,12 @@ def _fill(node: fx.Node) -> str | None:
     value = tensor_value(argument(node, 0, "input"))
     at = 2 if str(op_name(node)).startswith("masked") else 1
     filled = tensor_value(argument(node, at, "value"))
-    if value is None or filled is None or _takes_all(value.dtype, filled.dtype):
+    if value is None or filled is None or _holds_all_of(value.dtype, filled.dtype):
         return None
     return f"{op_name(node)}: a number of {filled.dtype} need not fit {value.dtype}, which raises"
 
 
-def _takes_all(dtype: torch.dtype, of: torch.dtype) -> bool:
+def _holds_all_of(dtype: torch.dtype, of: torch.dtype) -> bool:
     """Whether every number of a dtype fits another."""
     if of == dtype or torch.bool in (dtype, of):
         return True
@@ -246,7 +246,7 @@ def _takes_all(dtype: torch.dtype, of: torch.dtype) -> bool:
     return wide.min <= narrow.min and narrow.max <= wide.max
 
 
-def overlaps_itself(node: fx.Node) -> bool:
+def has_internal_overlap(node: fx.Node) -> bool:
     """As torch tells it: an expanded dimension."""
     value = tensor_value(node)
     if value is None:
@@ -255,7 +255,7 @@ def overlaps_itself(node: fx.Node) -> bool:
     return any(known_equal(stride, 0) and not known_equal(size, 1) for size, stride in sizes)
 
 
-def _extremum(node: fx.Node) -> str | None:
+def _empty_extremum(node: fx.Node) -> str | None:
     """What has no identity: of no element there is no largest."""
     if is_nonempty(argument(node, 0, "input")):
         return None
@@ -358,7 +358,7 @@ _CONDITIONAL: dict[str, Callable[[fx.Node], str | None]] = {
     "setitem": _getitem,
     "__setitem__": _getitem,
     "item": _item,
-    **dict.fromkeys(_EXTREMA, _extremum),
+    **dict.fromkeys(_EXTREMA, _empty_extremum),
     "dropout": _dropout,
     **dict.fromkeys(("fill", "fill_", "masked_fill", "masked_fill_"), _fill),
     "tensor_split": _tensor_split,

@@ -12,23 +12,23 @@ import torch
 from torch import fx
 
 from fusepass.graph.ops.arguments import SymbolicSize
-from fusepass.graph.ops.normal_call import Call
+from fusepass.graph.ops.normal_call import NormalCall
 from fusepass.graph.ops.op_names import tensor_value
 
 
-def other_dtype(node: fx.Node, call: Call) -> torch.dtype | None:
+def out_of_place_dtype(node: fx.Node, call: NormalCall) -> torch.dtype | None:
     """The dtype of the plain operation of a call in place, if it is not what the call leaves."""
     left = tensor_value(node)
     plain = _plain_dtype(call)
     return plain if left is not None and plain is not None and plain != left.dtype else None
 
 
-def _plain_dtype(call: Call) -> torch.dtype | None:
+def _plain_dtype(call: NormalCall) -> torch.dtype | None:
     """Found on stand-ins of one element: which dtypes and numbers of dimensions there are decides.
 
     Where these cannot be computed with, by the rules of promotion alone.
     """
-    given = {name: _stand_in(value) for name, value in call.args}
+    given = {name: _one_element_sample(value) for name, value in call.args}
     try:
         made = getattr(torch.ops.aten, call.op)(**given)
     except (AttributeError, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
@@ -36,9 +36,9 @@ def _plain_dtype(call: Call) -> torch.dtype | None:
     return made.dtype if isinstance(made, torch.Tensor) else None
 
 
-def _stand_in(value: Any) -> Any:
+def _one_element_sample(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_stand_in, value))
+        return tuple(map(_one_element_sample, value))
     tensor = tensor_value(value)
     if tensor is not None:
         return torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="meta")

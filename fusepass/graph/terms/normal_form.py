@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.graph.ops.normal_call import spelled
+from fusepass.graph.ops.normal_call import call_names
 from fusepass.graph.ops.op_names import REFLECTED_METHODS, op_name, tensor_value
-from fusepass.graph.ops.spellings import ALSO, respelled
+from fusepass.graph.ops.spellings import ALSO, canonical_spelling
 from fusepass.graph.terms.term import Term
 from fusepass.torch_private.fx.graphs import operator_name
 
@@ -25,7 +25,7 @@ _PRODUCTS = frozenset("mm bmm matmul".split())
 
 def normal_form(node: fx.Node, op: str, args: tuple[tuple[str, Any], ...]) -> Term:
     """A call written in the few operations that terms are made of."""
-    op, args = respelled(op, args)
+    op, args = canonical_spelling(op, args)
     given = dict(args)
     x = given.get("self")
 
@@ -89,20 +89,20 @@ def _first(node: fx.Node) -> fx.Node | None:
     return first if isinstance(first, fx.Node) else None
 
 
-def _permutation(node: fx.Node, op: str, given: dict[str, Any]) -> tuple[int, ...] | None:
+def _permutation(node: fx.Node, op: str, args: dict[str, Any]) -> tuple[int, ...] | None:
     value = tensor_value(node)
     rank = 0 if value is None else value.dim()
     order = list(range(rank))
-    if op == "permute" and isinstance(given.get("dims"), tuple):
-        if all(isinstance(d, int) for d in given["dims"]):
-            return tuple(d % rank for d in given["dims"])
+    if op == "permute" and isinstance(args.get("dims"), tuple):
+        if all(isinstance(d, int) for d in args["dims"]):
+            return tuple(d % rank for d in args["dims"])
         return None
     if op in ("t", "T", "numpy_T") and rank <= 2:  # the last is x.T under torch 2.15
         return tuple(reversed(order))
     if op == "mT" and rank >= 2:
         pair: tuple[Any, Any] = (-2, -1)
     elif op == "transpose":
-        pair = (given.get("dim0", given.get("axis0")), given.get("dim1", given.get("axis1")))
+        pair = (args.get("dim0", args.get("axis0")), args.get("dim1", args.get("axis1")))
     else:
         return None
     if rank == 0 or not all(isinstance(d, int) for d in pair):
@@ -121,7 +121,7 @@ def root_names(op: str) -> frozenset[str]:
         "mul": {"silu", "square", "pow"},
         "cast": set(CASTS),
     }
-    return spelled(op) | frozenset(aliases.get(op, ())) | frozenset(ALSO.get(op, ()))
+    return call_names(op) | frozenset(aliases.get(op, ())) | frozenset(ALSO.get(op, ()))
 
 
 def plain_name(node: fx.Node) -> str | None:

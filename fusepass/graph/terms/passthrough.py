@@ -9,19 +9,19 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.terms.term import RESHAPES, Term
 from fusepass.torch_private.fx.graphs import known_equal
 
-_HANDS_ON = RESHAPES | frozenset(
+_PASSTHROUGH_OPS = RESHAPES | frozenset(
     """contiguous clone expand expand_as view_as broadcast_to cast dropout dropout1d dropout2d
     dropout3d alpha_dropout feature_dropout""".split()
 )
 
 
-def handed_on(term: Term) -> Term | None:
+def passthrough_source(term: Term) -> Term | None:
     """The operand a term is equal to in value and layout, or None."""
     if term.op == "permute":
         inner = dict(term.args)["self"]
         if isinstance(inner, Term) and inner.op == "permute":
             source = dict(inner.args)["self"]
-            if isinstance(source, Term) and _composed(term, inner) == tuple(
+            if isinstance(source, Term) and _compose_permutations(term, inner) == tuple(
                 range(len(dict(term.args)["dims"]))
             ):
                 return Term(
@@ -33,7 +33,7 @@ def handed_on(term: Term) -> Term | None:
                     source.blocked,
                 )
         return None
-    if term.op not in _HANDS_ON or is_random(term.owner):
+    if term.op not in _PASSTHROUGH_OPS or is_random(term.owner):
         return None
     source = term.args[0][1] if term.args else None
     if not isinstance(source, Term) or source.node is None:
@@ -56,7 +56,7 @@ def handed_on(term: Term) -> Term | None:
     return seen if _same_layout(term.node, seen.node) else None
 
 
-def _composed(outer: Term, inner: Term) -> tuple[int, ...]:
+def _compose_permutations(outer: Term, inner: Term) -> tuple[int, ...]:
     first, second = dict(inner.args)["dims"], dict(outer.args)["dims"]
     return tuple(first[d] for d in second)
 

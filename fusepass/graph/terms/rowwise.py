@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fusepass.graph.ops.normal_call import spelled
+from fusepass.graph.ops.normal_call import call_names
 
 _LAST = (-1,)
 _WITHOUT_A_TAG = frozenset({"floor_divide", "rfloor_divide"})  # pointwise, ATen does not say so
@@ -26,7 +26,7 @@ def is_pointwise(op: str) -> bool:
     """Whether a canonical operation works on each element by itself, by torch's own tag."""
     if op == "cast":
         return True
-    return any(map(_is_tagged, spelled(op)))  # ATen has no rdiv
+    return any(map(_is_tagged, call_names(op)))  # ATen has no rdiv
 
 
 def _is_tagged(op: str) -> bool:
@@ -56,13 +56,13 @@ def is_rowwise(roots: Sequence[Any]) -> bool:
     return all(map(check, roots))
 
 
-def _keeps_rows(op: str, given: dict[str, Any]) -> bool:
+def _keeps_rows(op: str, args: dict[str, Any]) -> bool:
     if op in _OVER_LAST:
-        return given.get("dim") == -1
+        return args.get("dim") == -1
     if op in _REDUCTIONS:
-        return given.get("dim") in (_LAST, -1) and given.get("keepdim") is True
+        return args.get("dim") in (_LAST, -1) and args.get("keepdim") is True
     if op in ("layer_norm", "rms_norm"):
-        return len(given.get("normalized_shape", ())) == 1
+        return len(args.get("normalized_shape", ())) == 1
     return op in _WITHOUT_A_TAG or is_pointwise(op)
 
 

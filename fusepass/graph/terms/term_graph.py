@@ -19,11 +19,11 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.normal_call import Call, call_of
+from fusepass.graph.ops.normal_call import NormalCall, normal_call
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.graph.terms.in_place import other_dtype
+from fusepass.graph.terms.in_place import out_of_place_dtype
 from fusepass.graph.terms.normal_form import normal_form
-from fusepass.graph.terms.passthrough import handed_on
+from fusepass.graph.terms.passthrough import passthrough_source
 from fusepass.graph.terms.term import INPUT, Term
 
 
@@ -67,7 +67,7 @@ class TermGraph:
 
     def read(self, node: fx.Node, reader: fx.Node) -> Term:
         """What ``reader`` sees when it reads ``node``: later calls may have written it."""
-        term = self._held(node)
+        term = self._term_of(node)
         if self._writes:
             start, end = self.position[node], self.position[reader]
             between = [w for w in self.writes(node) if start < self.position[w] < end]
@@ -76,19 +76,19 @@ class TermGraph:
                 if not all(self._is_whole(w, node) for w in between):
                     text = f"{last.name} writes to its memory in between"
                     return Term(INPUT, (), node, node, blocked=text)
-                term = self._held(last)
-        return self._passed_over(term, reader)
+                term = self._term_of(last)
+        return self._skip_passthrough(term, reader)
 
     def term(self, node: fx.Node) -> Term:
         """The value a node computes, itself not passed over."""
-        return self._held(node)
+        return self._term_of(node)
 
-    def same_value(self, node: fx.Node) -> list[fx.Node]:
+    def aliases_of_whole(self, node: fx.Node) -> list[fx.Node]:
         """Nodes that name the whole memory a node names (its in-place results), node first."""
         found = [node]
         for name in found:
             for user in name.users:
-                call = call_of(user)
+                call = normal_call(user)
                 if call is not None and call.inplace and call.args and call.args[0][1] is name:
                     found.append(user)
         return found
@@ -99,21 +99,21 @@ class TermGraph:
         Not one that leaves the value and changes the shape: what is known of ``node`` holds for
         either the time before it or the time after.
         """
-        call = call_of(write)
+        call = normal_call(write)
         if call is None or not call.inplace or not self.is_fresh(node):
             return False
         if reshapes_its_operand(write):
             return False
         target = call.args[0][1] if call.args else None
-        return isinstance(target, fx.Node) and _whole(target) is _whole(node)
+        return isinstance(target, fx.Node) and _in_place_origin(target) is _in_place_origin(node)
 
-    def _held(self, node: fx.Node) -> Term:
+    def _term_of(self, node: fx.Node) -> Term:
         if node not in self._terms:  # not one through the other: there may be thousands
-            for one in self._unknown(node):
-                self._terms[one] = self._made(one)
+            for one in self._nodes_without_term(node):
+                self._terms[one] = self._build(one)
         return self._terms[node]
 
-    def _unknown(self, node: fx.Node) -> list[fx.Node]:
+    def _nodes_without_term(self, node: fx.Node) -> list[fx.Node]:
         """The nodes without a term that one is made of, itself included, in order."""
         found, todo = {node}, [node]
         while todo:
@@ -124,12 +124,12 @@ class TermGraph:
                         todo.append(one)
         return sorted(found)
 
-    def _made(self, node: fx.Node) -> Term:
+    def _build(self, node: fx.Node) -> Term:
         leaf = Term(INPUT, (), node, node)
         holds = tensor_value(node) is not None or _holds_tensors(node)
         if not holds or node.op not in ("call_function", "call_method"):
             return leaf
-        call = call_of(node)
+        call = normal_call(node)
         if call is None:
             return leaf
         if call.inplace and not self._is_whole(node, node):
@@ -137,16 +137,16 @@ class TermGraph:
             does = "reshapes its operand" if reshapes else "writes to memory that others can see"
             leaf.blocked = f"{node.name} {does}"
             return leaf
-        plain = other_dtype(node, call) if call.inplace else None
+        plain = out_of_place_dtype(node, call) if call.inplace else None
         if plain is not None:
             leaf.blocked = f"{node.name} keeps the dtype of what it writes, {call.op} makes {plain}"
             return leaf
-        return self._expanded(node, call)
+        return self._expand(node, call)
 
-    def _expanded(self, node: fx.Node, call: Call) -> Term:
+    def _expand(self, node: fx.Node, call: NormalCall) -> Term:
         def seen(value: Any) -> Any:
             if isinstance(value, fx.Node) and _holds_tensors(value):
-                return self._held(value)
+                return self._term_of(value)
             if isinstance(value, fx.Node):
                 return self.read(value, node) if tensor_value(value) is not None else value
             return tuple(map(seen, value)) if isinstance(value, tuple) else value
@@ -154,10 +154,10 @@ class TermGraph:
         args = tuple((name, seen(value)) for name, value in call.args)
         return normal_form(node, call.op, args)
 
-    def _passed_over(self, term: Term, reader: fx.Node) -> Term:
+    def _skip_passthrough(self, term: Term, reader: fx.Node) -> Term:
         """Skip calls that hand on what they were given."""
         passed: list[fx.Node] = []
-        while term.node is not None and (source := handed_on(term)) is not None:
+        while term.node is not None and (source := passthrough_source(term)) is not None:
             if self._is_written(source, (term.node, *source.passed), reader):
                 break  # a copy holds what was there before
             passed.append(term.node)
@@ -181,9 +181,9 @@ def _holds_tensors(node: fx.Node) -> bool:
     return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
 
 
-def _whole(node: fx.Node) -> fx.Node:
+def _in_place_origin(node: fx.Node) -> fx.Node:
     """The node whose value in-place calls have been changing to become ``node``."""
-    while (call := call_of(node)) is not None and call.inplace and call.args:
+    while (call := normal_call(node)) is not None and call.inplace and call.args:
         first = call.args[0][1]
         if not isinstance(first, fx.Node):
             break

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.normal_call import call_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Reject
@@ -73,7 +73,7 @@ def _overwritten(one: fx.Node, other: fx.Node) -> bool:
 
     Readers of the earlier one read it before that: legality refuses a view that is read later.
     """
-    call = call_of(max(one, other))
+    call = normal_call(max(one, other))
     return call is not None and call.inplace
 
 
@@ -99,7 +99,7 @@ def _memory_among(tensor: torch.Tensor, fresh: Sequence[torch.Tensor]) -> set[in
 
 
 def _memory_among_nodes(output: fx.Node, bases: Sequence[fx.Node]) -> set[int]:
-    call = call_of(output)
+    call = normal_call(output)
     if call is not None and call.inplace:  # it wrote memory of this graph that nobody else sees
         return set()
     key = memory_of(output)

@@ -15,7 +15,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.graph.safety.gradient_gates import rerun
+from fusepass.graph.safety.gradient_gates import repropagate
 from fusepass.torch_private.fx.graphs import has_unbacked_size, tree_flatten
 
 
@@ -78,7 +78,7 @@ class Facts:
         writes = bool(written_nodes(node))
         operands = {source: _alias(source, writes) for source in node.all_input_nodes}
         operands |= {source: moved[source] for source in operands if source in moved}
-        value = rerun([node], operands, self.fake_mode)[node]
+        value = repropagate([node], operands, self.fake_mode)[node]
         before = self.values.get(node) or _layout(noted)
         after = _layout(value)
         if before is not None and after is not None and not _equal(before, after):

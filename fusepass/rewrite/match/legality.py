@@ -15,7 +15,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import is_state_change
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.normal_call import call_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.report.decision import Reason
 from fusepass.rewrite.reject import Reject
@@ -121,7 +121,7 @@ def _late_reader(
     """Who reads, by any name and later, what a call inside the match wrote in place."""
     place = terms.position
     for node in nodes:
-        call = call_of(node)
+        call = normal_call(node)
         if call is None or not call.inplace:
             continue
         for name in _names(terms, node):
@@ -155,16 +155,16 @@ def _readers(
 
 def _names(terms: TermGraph, node: fx.Node) -> list[fx.Node]:
     """Nodes that name the memory ``node`` leaves its value in, when it works in place."""
-    call = call_of(node)
+    call = normal_call(node)
     if call is None or not call.inplace:
         return [node]
     base = node
-    while (inner := call_of(base)) is not None and inner.inplace:
+    while (inner := normal_call(base)) is not None and inner.inplace:
         target = inner.args[0][1]
         if not isinstance(target, fx.Node):
             break
         base = target
-    return terms.same_value(base)
+    return terms.aliases_of_whole(base)
 
 
 def _used_text(node: fx.Node, user: fx.Node) -> str:
@@ -220,7 +220,7 @@ def _aliased(
     """
     place = terms.position
     for node in nodes:
-        call = call_of(node)
+        call = normal_call(node)
         if call is None or not call.inplace:
             continue
         known = set(_names(terms, node))

@@ -193,7 +193,9 @@ def test_kept_where_gates_would_change_the_strides_an_arm_leaves(
         root = x.sqrt()
         return root + 1 if (x > 0.2).all() else x + 2
 
-    monkeypatch.setattr("fusepass.graph.safety.gradient_gates.restrides_outputs", lambda *_: True)
+    monkeypatch.setattr(
+        "fusepass.graph.safety.gradient_gates.changes_output_strides", lambda *_: True
+    )
     turns = [(torch.tensor(row),) for row in ([1.0, 4.0], [0.0, 4.0], [2.0, 3.0])]
     side_by_side(program, *turns, grad=True).only("keep", "stride_mismatch")
 

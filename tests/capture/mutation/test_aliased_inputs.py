@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.graph.dataflow.memory_overlap import Sharing
+from fusepass.graph.dataflow.memory_overlap import OverlapCheck
 from fusepass.testing.compare import assert_same
 
 from ..shared_pairs import PAIRS, THREE_ROWS, numbers
@@ -403,13 +403,13 @@ def test_how_many_are_asked_about_in_later_calls(
     kind: type[Held], more: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[int] = set()
-    holds = Sharing.holds
+    holds = OverlapCheck.holds
 
-    def counted(self: Sharing, *tensors: Tensor) -> bool:
+    def counted(self: OverlapCheck, *tensors: Tensor) -> bool:
         asked.add(len(tensors))
         return holds(self, *tensors)
 
-    monkeypatch.setattr(Sharing, "holds", counted)
+    monkeypatch.setattr(OverlapCheck, "holds", counted)
     compiled = compile_for(kind("apart", more), {"codegen": "eager"})
     for sign in (1.0, -1.0):
         compiled(torch.full((4,), sign))

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from fusepass.graph.cost import roofline
 from fusepass.graph.cost.flops import flops
-from fusepass.graph.cost.kernel_model import Launch, launches
+from fusepass.graph.cost.kernel_model import KernelCost, modeled_kernels
 from fusepass.graph.dataflow.fake_sizes import stored_bytes
 from fusepass.torch_private.fx.graphs import fake_mode_of
 from fusepass.tune.device.measure_peaks import RESUME, Peaks
@@ -30,20 +30,20 @@ def _peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "peaks_of", lambda device: PEAKS)
 
 
-def only(program: Callable[..., Any], *inputs: Any) -> Launch:
-    (launch,) = launches(captured(program, *inputs))
+def only(program: Callable[..., Any], *inputs: Any) -> KernelCost:
+    (launch,) = modeled_kernels(captured(program, *inputs))
     return launch
 
 
 def test_element_wise_work_is_one_kernel_that_reads_and_writes_once() -> None:
     nodes = captured(lambda x: (x * 2 + 1).relu() - x, X)
-    (launch,) = launches(nodes)
+    (launch,) = modeled_kernels(nodes)
     assert (launch.flops, launch.moved) == (0, 2 * KIB)
     assert roofline.microseconds(nodes) == pytest.approx(1 + 2 * KIB / 1e6)
 
 
 def test_views_are_free_and_expanded_operands_are_read_once() -> None:
-    assert launches(captured(lambda x: x.view(32, 64).t()[1:], X)) == []
+    assert modeled_kernels(captured(lambda x: x.view(32, 64).t()[1:], X)) == []
     row = torch.ones(32)
     launch = only(lambda x, row: x.t().t() * row.expand(64, 32), X, row)
     assert launch.moved == 2 * KIB + 32 * 4
@@ -60,14 +60,14 @@ def test_two_views_of_one_tensor_are_read_once() -> None:
 
 
 def test_a_reduction_ends_the_kernel_it_reads_from() -> None:
-    first, second = launches(captured(lambda x: x.exp().sum() + x, X))
+    first, second = modeled_kernels(captured(lambda x: x.exp().sum() + x, X))
     assert first.moved == KIB + 4
     assert second.moved == KIB + 4 + KIB
 
 
 def test_what_lies_between_two_products_is_a_kernel_of_its_own() -> None:
     square = torch.ones(32, 32)
-    found = launches(captured(lambda x, w: (x @ w).relu() @ w, X, square))
+    found = modeled_kernels(captured(lambda x, w: (x @ w).relu() @ w, X, square))
     assert [launch.flops > 0 for launch in found] == [True, False, True]
 
 
@@ -76,13 +76,13 @@ def test_a_value_read_before_and_after_a_product_does_not_join_the_two() -> None
         y = x * 2
         return y @ w + y
 
-    scaled, product, added = launches(captured(program, X, torch.ones(32, 32)))
+    scaled, product, added = modeled_kernels(captured(program, X, torch.ones(32, 32)))
     assert [scaled.moved, product.moved, added.moved] == [2 * KIB, 2 * KIB + 4096, 3 * KIB]
 
 
 def test_sorts_go_over_their_operands_several_times_and_results_in_tuples_count() -> None:
     nodes = captured(lambda x: x.sort().values, X)
-    (launch,) = launches(nodes)
+    (launch,) = modeled_kernels(nodes)
     assert launch.moved == KIB + KIB + 2 * KIB  # int64 positions too
     assert launch.passes == 8
     assert roofline.microseconds(nodes) == pytest.approx(8 * (1 + 4 * KIB / 1e6))

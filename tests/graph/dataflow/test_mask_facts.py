@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.dataflow.mask_facts import MaskFacts, facts_of
-from fusepass.graph.dataflow.value_numbering import SameValues
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.value_numbering import ValueNumbering
+from fusepass.graph.dataflow.write_history import WriteHistory
 
 from ..arms import captured
 
@@ -34,9 +34,9 @@ def known(
 def learned(tested: fx.Node, outcome: bool) -> tuple[MaskFacts, int]:
     """What a predicate says when it is read at the end of its graph, and that moment."""
     (output,) = (n for n in tested.graph.nodes if n.op == "output")
-    history = History(tested.graph, output)
+    history = WriteHistory(tested.graph, output)
     end = history.moments[output]
-    return facts_of(tested, outcome, SameValues(history), end), end
+    return facts_of(tested, outcome, ValueNumbering(history), end), end
 
 
 def returned(program: Callable[[Tensor], Any], x: Tensor) -> tuple[Any, ...]:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.graph.dataflow.memory_overlap import Sharing, own_places
+from fusepass.graph.dataflow.memory_overlap import OverlapCheck, has_no_internal_overlap
 
 
 def sharing(
     *tensors: Tensor, written: int = 1, whole: bool = False, varies: bool = False
-) -> Sharing:
-    return Sharing(tensors, written, whole=whole, varies=varies)
+) -> OverlapCheck:
+    return OverlapCheck(tensors, written, whole=whole, varies=varies)
 
 
 def test_pairs_with_what_is_written() -> None:
@@ -111,8 +111,8 @@ def test_as_by_looking_at_every_byte(seed: int) -> None:
 
 def test_own_places() -> None:
     base = torch.zeros(4, 6)
-    assert own_places(base)
-    assert own_places(base.t()[::2])
-    assert own_places(base[:, 1:3])
-    assert not own_places(base[0].expand(4, 6))
-    assert not own_places(base.as_strided((4, 6), (1, 3)))
+    assert has_no_internal_overlap(base)
+    assert has_no_internal_overlap(base.t()[::2])
+    assert has_no_internal_overlap(base[:, 1:3])
+    assert not has_no_internal_overlap(base[0].expand(4, 6))
+    assert not has_no_internal_overlap(base.as_strided((4, 6), (1, 3)))

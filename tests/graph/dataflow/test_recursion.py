@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from fusepass.graph.dataflow.recursion import Questions, Steps
+from fusepass.graph.dataflow.recursion import MemoizedRecursion, Steps
 
 Clauses = Mapping[int, Sequence[Sequence[int]]]  # shown if all of one of the sequences are
 
@@ -16,7 +16,7 @@ class Logic:
     """Asks what follows from clauses; counts how often each one is looked at."""
 
     def __init__(self, clauses: Clauses) -> None:
-        self.clauses, self.asked, self.questions = clauses, [0] * len(clauses), Questions()
+        self.clauses, self.asked, self.questions = clauses, [0] * len(clauses), MemoizedRecursion()
 
     def is_shown(self, number: int) -> Steps:
         self.asked[number] += 1
@@ -96,7 +96,7 @@ def test_what_was_not_shown_is_asked_again() -> None:
     assert logic.shown(2)
     clauses[1] = [[]]
     assert not logic.shown(0)
-    logic.questions.forget_unknown()
+    logic.questions.retry_unknown()
     assert logic.shown(0)
     assert logic.shown(2)
     assert logic.asked[2] == 1, "a proof stays one"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.graph.dataflow.recursion import Steps
-from fusepass.graph.dataflow.value_numbering import SameValues, same_value
-from fusepass.graph.dataflow.write_history import History
+from fusepass.graph.dataflow.value_numbering import ValueNumbering, same_value
+from fusepass.graph.dataflow.write_history import WriteHistory
 
 from ..arms import captured
 
@@ -42,13 +42,13 @@ def equal(a: Any, b: Any, handed_on: Callable[[fx.Node], Steps] | None = None) -
     """Whether two arguments are equal at the end of their graph, asked both ways round."""
     node = a if isinstance(a, fx.Node) else pair(lambda x: (x + 1, x + 2))[0]
     (output,) = (n for n in node.graph.nodes if n.op == "output")
-    history = History(node.graph, output)
+    history = WriteHistory(node.graph, output)
     end = history.moments[output]
     moments = (end, end)
     if handed_on is None:
         one, other = (same_value(x, y, history, moments) for x, y in ((a, b), (b, a)))
     else:
-        values = SameValues(history, handed_on)
+        values = ValueNumbering(history, handed_on)
         one, other = (values.are_same(x, y, moments) for x, y in ((a, b), (b, a)))
     assert one is other
     return one

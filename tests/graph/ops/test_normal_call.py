@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from fusepass.graph.ops.normal_call import Call, call_of, default_of
+from fusepass.graph.ops.normal_call import NormalCall, default_of, normal_call
 from fusepass.graph.ops.schemas import REQUIRED
 from fusepass.rewrite.match.trace import record_torch
 from fusepass.torch_private.fx.tracing import plain_fake_mode
@@ -143,16 +143,18 @@ REFLECTED = {
 }
 
 
-def traced(program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Call, fx.Graph]:
+def traced(
+    program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
+) -> tuple[NormalCall, fx.Graph]:
     mode = plain_fake_mode()  # C functions take no proxies
     graph = record_torch(program, [mode.from_tensor(x) for x in inputs], mode)
     (node,) = [n for n in graph.nodes if n.op.startswith("call_")]
-    call = call_of(node)
+    call = normal_call(node)
     assert call is not None
     return call, graph
 
 
-def run(call: Call, args: dict[str, Any]) -> Tensor:
+def run(call: NormalCall, args: dict[str, Any]) -> Tensor:
     if call.op in REFLECTED:
         return REFLECTED[call.op](**args)
     packet = getattr(torch.ops.aten, call.op)
@@ -210,9 +212,9 @@ def test_in_place_is_the_operation_with_a_flag() -> None:
     x = graph.placeholder("x")
     x.meta["example_value"] = X
     calls = [
-        call_of(graph.call_method("relu_", (x,))),
-        call_of(graph.call_function(F.relu, (x,), {"inplace": True})),
-        call_of(graph.call_function(F.relu, (x,))),
+        normal_call(graph.call_method("relu_", (x,))),
+        normal_call(graph.call_function(F.relu, (x,), {"inplace": True})),
+        normal_call(graph.call_function(F.relu, (x,))),
     ]
     assert [(c.op, c.inplace) for c in calls if c] == [
         ("relu", True),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from fusepass.graph.safety.failures import Anything, failure_of
+from fusepass.graph.safety.failures import AnyException, failure_of
 
 from .test_totality import call
 
@@ -132,7 +132,7 @@ def test_an_operator_of_ones_own_may_raise_anything() -> None:
 
     failure = failure_of(made(mine, X))
     assert failure is not None
-    assert failure.kinds == (Anything,)
+    assert failure.kinds == (AnyException,)
     assert "mine is no operation of torch" in failure.text
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from fusepass.graph.safety.index_ranges import fits, range_of
+from fusepass.graph.safety.index_ranges import index_in_range, range_of
 from fusepass.graph.safety.totality import partial_reason
 
 
@@ -66,12 +66,12 @@ def test_written_later_by_another_name() -> None:
         return x.argmax(1).view(-1)
 
     graph = traced(plain, (3, 4))
-    assert fits(result(graph), 4)
-    assert not fits(result(graph), 3)
+    assert index_in_range(result(graph), 4)
+    assert not index_in_range(result(graph), 3)
     found = next(node for node in graph.nodes if node.target == "argmax")
     with graph.inserting_after(result(graph)):
         graph.call_method("fill_", (found, 9)).meta["example_value"] = found.meta.get("val")
-    assert not fits(result(graph), 4)
+    assert not index_in_range(result(graph), 4)
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,8 @@ def test_an_arm_above_the_bound_is_named_with_both_figures() -> None:
 
 
 def test_the_default_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert saved_for_backward.bound_on_saved_bytes(Options(), 0) == 64 << 20
-    assert saved_for_backward.bound_on_saved_bytes(Options(), 100 << 30) == 2 << 30
-    assert saved_for_backward.bound_on_saved_bytes(Options(max_saved_bytes=0), 100 << 30) == 0
+    assert saved_for_backward.saved_bytes_limit(Options(), 0) == 64 << 20
+    assert saved_for_backward.saved_bytes_limit(Options(), 100 << 30) == 2 << 30
+    assert saved_for_backward.saved_bytes_limit(Options(max_saved_bytes=0), 100 << 30) == 0
     monkeypatch.setattr(saved_for_backward, "LEAST_BOUND", 10)
     assert memory_excess(arms(lambda x, w: x.exp()), Options())

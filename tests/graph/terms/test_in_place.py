@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 import fusepass
-from fusepass.graph.ops.normal_call import call_of
-from fusepass.graph.terms.in_place import other_dtype
+from fusepass.graph.ops.normal_call import normal_call
+from fusepass.graph.terms.in_place import out_of_place_dtype
 from fusepass.torch_private.fx.tracing import plain_fake_mode
 
 X = torch.randn(4, 8)
@@ -49,10 +49,10 @@ def test_the_dtype_of_the_plain_operation(
             args[-1].meta["example_value"] = mode.from_tensor(operand)
     node = graph.call_method(method, tuple(args))
     node.meta["example_value"] = args[0].meta["example_value"]
-    call = call_of(node)
+    call = normal_call(node)
     assert call is not None
     assert call.inplace
-    assert other_dtype(node, call) == dtype
+    assert out_of_place_dtype(node, call) == dtype
 
 
 def compared(x: Tensor, y: Tensor) -> Tensor:

@@ -310,8 +310,8 @@ def test_memory() -> None:
     assert not terms.is_fresh(x)
     assert terms.is_fresh(y)
     assert terms.is_fresh(z)
-    assert terms.same_value(y) == [y, second]
-    assert terms.same_value(z) == [z]
+    assert terms.aliases_of_whole(y) == [y, second]
+    assert terms.aliases_of_whole(z) == [z]
 
 
 @pytest.mark.parametrize(
