@@ -34,7 +34,7 @@ from fusepass.torch_private.dynamo.errors.error_text import place_of, python_err
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.dynamo.errors.user_errors import violated
 from fusepass.torch_private.dynamo.observed_values import has_unknown_in_hand
-from fusepass.torch_private.dynamo.unbacked_sizes import asked_symbols
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols
 
 
 def on_error(translator: Any, error: Exception) -> None:

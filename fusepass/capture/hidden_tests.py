@@ -31,6 +31,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.calls import SETTER, constant, operand_count, traced_assert
 from fusepass.torch_private.dynamo.checks import CHECKS, Check, check_of, trace_check
+from fusepass.torch_private.dynamo.scalars.statically_known import KNOWN
 from fusepass.torch_private.dynamo.stack import (
     constant_of,
     is_plain_tensor,
@@ -38,7 +39,6 @@ from fusepass.torch_private.dynamo.stack import (
     number_node,
     realized,
 )
-from fusepass.torch_private.dynamo.statically_known import KNOWN
 from fusepass.torch_private.fx.graphs import known_equal
 
 _KINDS = {"_check_is_size": "int"}

@@ -9,7 +9,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.error_hooks import fails_on_fakes
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
-from fusepass.torch_private.dynamo.unbacked_sizes import gives_unknown_sizes
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 
 
 class Refusal(Exception):

@@ -12,7 +12,10 @@ from fusepass.inductor.cache_folder import ensure_writable
 from fusepass.inductor.passes import inductor_passes, op_by_op_compiler
 from fusepass.options import Options
 from fusepass.rewrite.registry import active_rules
-from fusepass.torch_private.dynamo.float_inputs import has_varying_floats, without_autograd_cache
+from fusepass.torch_private.dynamo.scalars.float_inputs import (
+    has_varying_floats,
+    without_autograd_cache,
+)
 from fusepass.torch_private.inductor import compile as inductor_compile
 from fusepass.torch_private.inductor.checkpoints import checkpoint_as_eager
 from fusepass.torch_private.inductor.compile import (

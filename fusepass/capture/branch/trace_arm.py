@@ -29,6 +29,7 @@ from fusepass.torch_private.dynamo.compile_state import input_count
 from fusepass.torch_private.dynamo.errors.error_text import python_error
 from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
 from fusepass.torch_private.dynamo.iterators import iterator_states
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import asked_symbols, data_sizes
 from fusepass.torch_private.dynamo.side_effects import what_was_done
 from fusepass.torch_private.dynamo.stack import (
     new_scope,
@@ -36,7 +37,6 @@ from fusepass.torch_private.dynamo.stack import (
     restart_errors,
     unsupported_errors,
 )
-from fusepass.torch_private.dynamo.unbacked_sizes import asked_symbols, data_sizes
 
 
 def trace_arm(

@@ -138,7 +138,8 @@ class Values:
         if isinstance(holder.real, _CONTAINERS) and values is None:
             try:
                 if key.real is not None:
-                    return self.of(holder.real[key.real])
+                    real: Any = holder.real
+                    return self.of(real[key.real])
             except (KeyError, IndexError, TypeError):
                 pass
             values = EACH(_elements(holder.real))

@@ -29,8 +29,8 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.errors.raising import random_call_count
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size
 from fusepass.torch_private.dynamo.stack import node_of, proxy_of
-from fusepass.torch_private.dynamo.unbacked_sizes import linear_size
 from fusepass.torch_private.fx.graphs import known_equal
 
 _TEXT = (

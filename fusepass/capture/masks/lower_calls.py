@@ -29,7 +29,7 @@ from fusepass.graph.ops.normal_call import NormalCall, default_of, normal_call
 from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS, display_name, op_name, tensor_value
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.unbacked_sizes import sizes_from_data
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import sizes_from_data
 from fusepass.torch_private.fx.graphs import has_unbacked_size, known_equal
 
 # Correctly rounded, or a choice: exp, say, rounds otherwise at the end of a vector on some CPUs.

@@ -29,7 +29,7 @@ from fusepass.capture.masks.lowering_state import (
 from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.unbacked_sizes import sizes_from_data
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import sizes_from_data
 from fusepass.torch_private.fx.graphs import known_equal
 
 _ELEMENT_BY_ELEMENT: dict[str, Callable[..., Any]] = {

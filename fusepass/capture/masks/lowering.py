@@ -42,7 +42,7 @@ from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import display_name, op_name, tensor_value
 from fusepass.graph.safety.totality import TOTAL, depends_on_data, partial_reason
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.unbacked_sizes import sizes_bound
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import sizes_bound
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import quiet_fakes
 from fusepass.tune.device.peaks import peaks_of

@@ -36,7 +36,7 @@ from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
-from fusepass.torch_private.dynamo.unbacked_sizes import (
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
     asked_by_operation,
     asked_symbols,
     count_as,

@@ -19,8 +19,8 @@ from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
 from fusepass.torch_private.dynamo.stack import proxy_of
-from fusepass.torch_private.dynamo.unbacked_sizes import linear_size, unknown_sizes
 
 
 def is_count(node: fx.Node) -> bool:

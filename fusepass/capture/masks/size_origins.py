@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.torch_private.dynamo.unbacked_sizes import sizes_bound
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import sizes_bound
 from fusepass.torch_private.fx.graphs import has_unbacked_size, tree_flatten
 
 

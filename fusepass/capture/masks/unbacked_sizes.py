@@ -15,7 +15,7 @@ from fusepass.capture.masks.lowering import lower_selections
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.unbacked_sizes import (
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
     forget_count,
     forget_sizes,
     sizes_bound,

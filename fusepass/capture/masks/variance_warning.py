@@ -27,8 +27,8 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.torch_private.dynamo import stack
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, sizes_from_data
 from fusepass.torch_private.dynamo.stack import node_of
-from fusepass.torch_private.dynamo.unbacked_sizes import linear_size, sizes_from_data
 from fusepass.torch_private.fx.graphs import known_equal
 
 

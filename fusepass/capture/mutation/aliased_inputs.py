@@ -176,4 +176,4 @@ def written_back(branch: fx.Node) -> list[fx.Node]:
         return []
     results = [n for n in branch.users if n.args[1:] and n.args[1] >= branch.meta[WRITTEN]]
     writes = [user for result in results for user in result.users if op_name(user) == "copy_"]
-    return [written for node in writes for written in node.args[:1]]
+    return [w for node in writes for w in node.args[:1] if isinstance(w, fx.Node)]

@@ -54,7 +54,10 @@ def saved_in_arms(graph: fx.Graph) -> list[tuple[fx.Node, fx.Node, list[int]]]:
     around = ((node, list(sites_around(node, branches))) for node in graph.nodes)
     inside = ((node, [one for one in sites if one in branches]) for node, sites in around if sites)
     return [
-        (node, kept, sites) for node, sites in inside if sites for kept in kept_for_backward(node)
+        (node, kept, sites)
+        for node, sites in inside
+        if sites
+        for kept in values_saved_for_backward(node)
     ]
 
 

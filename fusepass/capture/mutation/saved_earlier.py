@@ -17,10 +17,10 @@ from fusepass.capture.frame_state import Frame
 from fusepass.capture.mutation.aliased_inputs import written_back
 from fusepass.capture.nodes.select_node import BRANCH
 from fusepass.graph.dataflow.memory import memories
-from fusepass.graph.safety.saved_for_backward import kept_for_backward
+from fusepass.graph.safety.saved_for_backward import values_saved_for_backward
 from fusepass.report import log
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.behind import (
+from fusepass.torch_private.dynamo.frame_end import (
     begins_with_gradients,
     breaks_here,
     code_as_written,
@@ -45,7 +45,7 @@ def note_saved(graph: fx.Graph, frame: Frame, output_graph: Any) -> None:
     """
     if not begins_with_gradients(output_graph) or not breaks_here(output_graph):
         return
-    saved = {key for node in graph.nodes for key in memories(kept_for_backward(node))}
+    saved = {key for node in graph.nodes for key in memories(values_saved_for_backward(node))}
     if not saved:
         return
     translator, names = output_graph.root_tx, _names(graph, output_graph, saved)

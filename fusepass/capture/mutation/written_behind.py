@@ -17,7 +17,7 @@ from fusepass.capture.mutation.saved_by_arms import FAILS, saved_in_arms
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.behind import (
+from fusepass.torch_private.dynamo.frame_end import (
     Tracked,
     breaks_here,
     pending_attribute,

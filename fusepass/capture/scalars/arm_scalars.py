@@ -25,8 +25,8 @@ from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
 from fusepass.graph.safety.zero_gradient import zero_safe
 from fusepass.report.decision import Reason
+from fusepass.torch_private.dynamo.scalars.unbacked_scalars import unknown_number
 from fusepass.torch_private.dynamo.stack import wrap_tensor
-from fusepass.torch_private.dynamo.unbacked_scalars import unknown_number
 from fusepass.torch_private.fx.graphs import known_equal, tree_map
 
 _DIFFERS = "a Python number differs between the arms"

@@ -32,13 +32,13 @@ from fusepass.graph.safety.totality import UNREAD
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.errors.raising import is_nested_graph
-from fusepass.torch_private.dynamo.stack import is_generator_frame, node_of, number_node
-from fusepass.torch_private.dynamo.unbacked_scalars import (
+from fusepass.torch_private.dynamo.scalars.unbacked_scalars import (
     NumberHandlers,
     tracked_list,
     unknown_number,
 )
-from fusepass.torch_private.dynamo.unbacked_sizes import unknown_sizes
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import unknown_sizes
+from fusepass.torch_private.dynamo.stack import is_generator_frame, node_of, number_node
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tensor_kinds import is_transformed, own_rules_of
 from fusepass.torch_private.versions import capture_supported

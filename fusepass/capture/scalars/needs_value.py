@@ -20,8 +20,8 @@ from fusepass.capture.scalars.arm_scalars import NUMBER, is_choice
 from fusepass.capture.scalars.lowering import Kept
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.identity import break_graph
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
 from fusepass.torch_private.dynamo.stack import node_of, number_node
-from fusepass.torch_private.dynamo.unbacked_sizes import linear_size, unknown_sizes
 
 
 def is_unknown(frame: Frame, value: Any) -> bool:

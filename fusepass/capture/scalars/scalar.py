@@ -14,7 +14,7 @@ from fusepass.graph.dataflow.materialized_copy import materialized_copy
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.unbacked_sizes import unknown_sizes
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import unknown_sizes
 
 _KINDS = {
     torch.SymBool: "bool",

@@ -16,8 +16,7 @@ from fusepass.capture.scalars import needs_value
 from fusepass.capture.scalars.item_hooks import on_not
 from fusepass.capture.scalars.scalar import kind_of
 from fusepass.torch_private.dynamo.calls import constant, traced_operator
-from fusepass.torch_private.dynamo.stack import constant_of, number_node, realized
-from fusepass.torch_private.dynamo.statically_known import (
+from fusepass.torch_private.dynamo.scalars.statically_known import (
     ALL_OF,
     ALWAYS,
     ANY_OF,
@@ -26,6 +25,7 @@ from fusepass.torch_private.dynamo.statically_known import (
     SAME,
     answer_of,
 )
+from fusepass.torch_private.dynamo.stack import constant_of, number_node, realized
 
 _JOINED = {ALL_OF: operator.and_, ANY_OF: operator.or_}
 _ASIDE = ("optimization_hint",)  # what comes with the number is for one that is not known

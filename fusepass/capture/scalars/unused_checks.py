@@ -24,7 +24,7 @@ from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
 from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.dynamo.unbacked_sizes import unknown_sizes
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import unknown_sizes
 
 
 def keep_raising(output_graph: Any) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from fusepass.torch_private.dynamo.checks import CHECKS
+from fusepass.torch_private.dynamo.scalars.statically_known import question
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
-from fusepass.torch_private.dynamo.statically_known import question
 
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
 AskedHandler = Callable[[Any, Any, str], None]
@@ -44,7 +44,7 @@ def hook_calls(on_call: CallHandler) -> Callable[[], None]:
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
             among the arguments; must return a tracked value or ``call()``. The name is
             :data:`SETTER` for what changes a setting of torch, or that of a question of
-            :mod:`~fusepass.torch_private.dynamo.statically_known`.
+            :mod:`~fusepass.torch_private.dynamo.scalars.statically_known`.
 
     Returns:
         The function that takes it out again.

@@ -31,7 +31,6 @@ from fusepass.torch_private.dynamo.errors.error_hooks import (
     hook_observed,
 )
 from fusepass.torch_private.dynamo.errors.raising import RaiseHandler, raise_hook
-from fusepass.torch_private.dynamo.float_inputs import hook_tensorified
 from fusepass.torch_private.dynamo.guards import hook_descriptors, hook_duplicates
 from fusepass.torch_private.dynamo.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.dynamo.imports import import_hook
@@ -45,9 +44,10 @@ from fusepass.torch_private.dynamo.print_calls import (
 )
 from fusepass.torch_private.dynamo.recorded_calls import hook_recorded
 from fusepass.torch_private.dynamo.saved_tensors import hook_saving
+from fusepass.torch_private.dynamo.scalars.float_inputs import hook_tensorified
+from fusepass.torch_private.dynamo.scalars.unbacked_scalars import NumberHandlers, hook_numbers
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import SizeHandler, hook_sizes
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized, wrap_call
-from fusepass.torch_private.dynamo.unbacked_scalars import NumberHandlers, hook_numbers
-from fusepass.torch_private.dynamo.unbacked_sizes import SizeHandler, hook_sizes
 from fusepass.torch_private.inductor.freezing import hook_freezing
 
 _JUMPS = {
@@ -104,7 +104,7 @@ class Handlers:
         on_frame: see :func:`~fusepass.torch_private.dynamo.eager_frames.hook_frames`.
         on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
-        on_size: see :func:`~fusepass.torch_private.dynamo.unbacked_sizes.hook_sizes`.
+        on_size: see :func:`~fusepass.torch_private.dynamo.scalars.unbacked_sizes.hook_sizes`.
         on_call: see :func:`~fusepass.torch_private.dynamo.calls.hook_calls`.
         on_asked: see :func:`~fusepass.torch_private.dynamo.calls.hook_questions`.
         on_speech: see :func:`~fusepass.torch_private.dynamo.print_calls.hook_speech`.
@@ -112,7 +112,7 @@ class Handlers:
             called; ``height`` is that of the stack below it.
         on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
         on_recorded: see :func:`~fusepass.torch_private.dynamo.recorded_calls.hook_recorded`.
-        numbers: see :class:`~fusepass.torch_private.dynamo.unbacked_scalars.NumberHandlers`.
+        numbers: see :class:`NumberHandlers` in ``scalars/unbacked_scalars.py``.
         identity: see :class:`~fusepass.torch_private.dynamo.identity.IdentityHandlers`.
         is_frozen, is_ours: called as ``(output_graph,)``, of the frame.
     """

@@ -16,8 +16,8 @@ import torch
 from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
+from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.stack import restart_errors, wrap_call
-from fusepass.torch_private.dynamo.unbacked_sizes import gives_unknown_sizes
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _OUR_CALLS = (wrap_call.__code__,)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from fusepass.torch_private.dynamo.formatted import hook_formatted
-from fusepass.torch_private.dynamo.scalar_quirks import (
+from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     break_at_power,
     hook_int,
     hook_scaled,

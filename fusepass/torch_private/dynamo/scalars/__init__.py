@@ -1,0 +1,1 @@
+"""Numbers and sizes, as Dynamo holds them: constants, symbols, unbacked ones."""
