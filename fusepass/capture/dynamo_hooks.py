@@ -1,8 +1,8 @@
 """Where capture sits in Dynamo: at conditional jumps, complete graphs and logged graph breaks.
 
-A branch that cannot be kept is *taken back*: its checkpoint is marked failed and Dynamo starts the
-frame again, meeting an ordinary graph break there. Inside a function being inlined Dynamo does
-that by itself when the ordinary break is raised; inside an outer arm the refusal goes to the
+For a branch that cannot stay captured its checkpoint is marked failed (restarts.py): Dynamo starts
+the frame again, and meets an ordinary graph break there. Inside a function being inlined Dynamo
+does that by itself when the ordinary break is raised; inside an outer arm the refusal goes to the
 outermost branch.
 """
 
@@ -38,12 +38,20 @@ from fusepass.capture.graph_checks import settle_graph
 from fusepass.capture.masks import mask_hooks
 from fusepass.capture.mutation.saved_by_arms import FAILS
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
-from fusepass.capture.restarts import keep_tests, take_back, take_back_that_save
-from fusepass.capture.scalars import deferred_items, item_hooks, object_identity
-from fusepass.capture.source_position import location, position
+from fusepass.capture.restarts import (
+    keep_branch,
+    restart_reading,
+    restart_without,
+    restart_without_saving,
+    settle,
+    why_settled,
+)
+from fusepass.capture.scalars import item_hooks, object_identity
+from fusepass.capture.scalars.deferred_items import asked_numbers
+from fusepass.capture.source_position import Place, here, location
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
+from fusepass.report.decision import Reason, in_short
 from fusepass.torch_private.dynamo.errors.error_text import place_of
 from fusepass.torch_private.dynamo.hooks import Handlers, install_hooks
 from fusepass.torch_private.dynamo.stack import (
@@ -147,17 +155,16 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     tested = tensor_on_top(translator)
     if tested is None and not item_hooks.tests_a_number(translator, frame):
         return original(translator, jump)
-    where = location(translator, jump)
-    early = _refused_at_once(translator, frame, jump)
+    place = here(translator, "branch")
+    where, key = (place.file, place.line), place.instruction
+    early = _refused_at_once(translator, frame, place)
     if early is not None:
-        return _break(translator, jump, original, frame, where, early, None)
-    key = (translator.f_code, translator.instruction_pointer - 1)
+        return _break(translator, jump, original, frame, place, early, None)
     speculation = translator.speculate()
     if speculation.failed(translator):
         for site in frame.tests_before(key):
             frame.sites.remove(site)
-        return _left_to_dynamo(translator, jump, original, frame)
-    place = position(translator, jump)
+        return _left_to_dynamo(translator, jump, original, frame, place)
     read = () if tested is not None else item_hooks.items_tested(translator, frame)
     frame.active.append(key)
     try:
@@ -168,13 +175,13 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
     except restart_errors():
         raise
     except Refusal as refusal:
-        return _break(translator, jump, original, frame, where, refusal, speculation, read)
+        return _break(translator, jump, original, frame, place, refusal, speculation, read)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", where)
-        return _break(translator, jump, original, frame, where, why, speculation, read)
+        return _break(translator, jump, original, frame, place, why, speculation, read)
     finally:
         frame.active.pop()
-    site.speculation, site.position, site.jump = speculation, place, key
+    site.speculation, site.place = speculation, place
     site.items = (*site.items, *read)
     frame.sites.append(site)
     return None
@@ -207,10 +214,10 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
         return
     text = "the result is compared by identity, and an arm may hand on a tensor unchanged"
     sites = [s.branch.site for s in frame.sites if s.select is not None and s.select in made]
-    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
-def _refused_at_once(translator: Any, frame: Frame, jump: Any) -> Refusal | None:
+def _refused_at_once(translator: Any, frame: Frame, place: Place) -> Refusal | None:
     if not _supported():
         return Refusal(
             Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version"
@@ -221,8 +228,7 @@ def _refused_at_once(translator: Any, frame: Frame, jump: Any) -> Refusal | None
         return Refusal(Reason.GENERATOR, "the branch is in a generator")
     if frame.in_message:
         return Refusal(Reason.RAISES, "the message of an exception depends on a branch")
-    known = log.log_of(frame.compiler).writes_saved
-    text = known.get(position(translator, jump)) if known and torch.is_grad_enabled() else None
+    text = why_settled(frame, place) if torch.is_grad_enabled() else None
     return None if text is None else Refusal(Reason.SIDE_EFFECT, text)
 
 
@@ -231,56 +237,49 @@ def _break(
     jump: Any,
     original: Callable[[Any, Any], None],
     frame: Frame,
-    where: tuple[str, int],
+    place: Place,
     refusal: Refusal,
     speculation: Any,
     read: tuple[fx.Node, ...] = (),
 ) -> None:
     """Take the ordinary graph break, now or after a restart, and put the reason on record."""
-    decision = Decision(
-        Station.CAPTURE, "branch", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
-    )
-    place = position(translator, jump)
-    log.kept(frame.compiler, decision, place)
+    why = refusal.code, refusal.text
+    keep_branch(frame, place, why)
     if refusal.saved_in:  # it is met again in a function of its own, which does not show what for
-        log.log_of(frame.compiler).writes_saved[place] = refusal.text
-    key = (translator.f_code, translator.instruction_pointer - 1)
-    keep_tests(frame, decision, frame.tests_before(key))
+        settle(frame, place, refusal.text)
     if frame.arms:
-        raise Refusal(refusal.code, _inside(decision), refusal.saved_in)
-    take_back_that_save(translator.output, frame, dict.fromkeys(refusal.saved_in, _SAVED))
-    if read:
-        deferred_items.give_back_tested(translator.output, frame, read, decision)
+        raise Refusal(refusal.code, _inside(place, refusal.text), refusal.saved_in)
+    restart_without_saving(frame, dict.fromkeys(refusal.saved_in, _SAVED))
+    restart_reading(frame, read, place, why)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
-    _left_to_dynamo(translator, jump, original, frame)
+    _left_to_dynamo(translator, jump, original, frame, place)
 
 
 _SAVED = (Reason.SIDE_EFFECT, f"an arm may save a tensor that a later branch writes: {FAILS}")
 
 
-def _inside(inner: Decision) -> str:
+def _inside(inner: Place, text: str) -> str:
     """The reason of a branch around one that is kept."""
-    if inner.reason.startswith(_INNER):
-        return inner.reason
-    return f"{_INNER}, {Path(inner.file).name}:{inner.line}: {inner.reason}"
+    told = f"{_INNER}, {Path(inner.file).name}:{inner.line}: {text}"
+    return text if text.startswith(_INNER) else told
 
 
 def _left_to_dynamo(
-    translator: Any, jump: Any, original: Callable[[Any, Any], None], frame: Frame
+    translator: Any, jump: Any, original: Callable[[Any, Any], None], frame: Frame, place: Place
 ) -> None:
     """Jump as Dynamo does; where it may not break the graph, its error says why we did not help."""
-    why = log.log_of(frame.compiler).kept.get(position(translator, jump))
+    why = log.log_of(frame.compiler).kept.get(place.position)
     try:
         with plain_asserts():
             original(translator, jump)
     except unsupported_errors() as error:
         if why is not None and frame.arms:
-            raise ArmStops(why.reason_code, _inside(why)) from error
+            raise ArmStops(why.reason_code, _inside(place, why.reason)) from error
         if why is not None:
-            place = f"{why.file}:{why.line}"
-            error.add_note(f"fusepass: branch at {place} kept ({why.reason_code}): {why.reason}.")
+            told = f"{why.file}:{why.line} kept ({why.reason_code}): {why.reason}"
+            error.add_note(f"fusepass: branch at {told}.")
         raise
 
 
@@ -288,8 +287,8 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
     frame = any_frame_of(translator.output)
     if frame is not None:
         if error is not None and not frame.plain:
-            deferred_items.keep_asked(translator, frame, error)
-            mask_hooks.keep_asked(translator, frame, error)
+            restart_without(frame, asked_numbers(translator, frame, error))
+            restart_without(frame, mask_hooks.asked_selections(translator, frame, error))
         own = location(translator, translator.current_instruction)
         place = place_of(error, translator.f_code) or own
         log.graph_break(frame.compiler, reason, *place)
@@ -315,4 +314,4 @@ def _on_skip(translator: Any, error: Exception) -> None:
         why = Reason.LOOP, "a graph break in a loop follows"
         if getattr(error, "gb_type", None) == try_blocks.WHAT:
             why = Reason.PARTIAL_OP, "an operation whose error is handled follows"
-        mask_hooks.give_all_back(translator, frame, *why)
+        restart_without(frame, dict.fromkeys(frame.selections.values(), why))

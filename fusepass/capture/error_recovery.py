@@ -6,25 +6,15 @@ it does without capture. A program never ends worse than without fusepass.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from fusepass.capture.frame_state import (
-    Frame,
-    any_frame_of,
-    frame_of,
-    frame_of_failed,
-    restart_plain,
-)
-from fusepass.capture.masks import mask_hooks
-from fusepass.capture.restarts import take_back
-from fusepass.capture.scalars import deferred_items
-from fusepass.capture.scalars.lowering import Kept
+from fusepass.capture.frame_state import Frame, any_frame_of, frame_of
+from fusepass.capture.restarts import restart_plain, restart_without
+from fusepass.capture.scalars.deferred_items import asked_numbers
 from fusepass.errors import CaptureFault, FusepassError
-from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason
+from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.error_hooks import (
     cannot_resume,
     fails_on_fakes,
@@ -43,7 +33,7 @@ def on_error(translator: Any, error: Exception) -> None:
     The program may never get behind a raise; and a number that differs between arms, unknown here,
     is known there.
     """
-    frame = frame_of_failed(translator)
+    frame = frame_of(translator.output)
     if frame is None or _is_ours(error):
         return
     text = f"what follows the raise fails when it is traced ({error_in_short(error)})"
@@ -52,32 +42,32 @@ def on_error(translator: Any, error: Exception) -> None:
     text = "a Python number differs between the arms, and its value is asked for afterwards"
     numbers = [s.branch.site for s in frame.sites if s.leaves_numbers]
     lost |= dict.fromkeys(numbers, (Reason.PYTHON_VALUE, text))
-    take_back(translator, frame, lost)
-    _give_unknown_back(translator, frame, error)
-    if not translator.one_graph:  # where nothing is captured it is the program's own, too
-        leave_all(translator, frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
+    restart_without(frame, lost)
+    _restart_knowing(translator, frame, error)
+    if not translator.one_graph and frame.decisions:  # else it is the program's own
+        restart_plain(frame, Reason.UNTRACEABLE, _cannot_be_traced(error))
 
 
 def on_fault(translator: Any, error: Exception) -> None:
     """Dynamo, the compiler behind it or our own code fails, which a user shall not meet."""
-    frame = frame_of_failed(translator)
+    frame = frame_of(translator.output)
     if frame is None or _is_ours(error):
         return
     if fails_on_fakes(error):
         on_error(translator, error)
-        if _decisions(frame):  # may not go back: it is the program's own
+        if frame.decisions:  # may not go back: it is the program's own
             return
-    _give_unknown_back(translator, frame, error)
+    _restart_knowing(translator, frame, error)
     if cannot_resume(translator, error):  # captured or not: no fault of ours
         text = "torch cannot go on behind a graph break in a coroutine or generator"
-        go_on_plain(translator, frame, Reason.GENERATOR, text)
+        restart_plain(frame, Reason.GENERATOR, text)
     if is_inductors(error):  # which may be for want of a compiler: without capture we shall see
         text = f"Inductor cannot compile the graph with what is captured ({error_in_short(error)})"
-        go_on_plain(translator, frame, Reason.INTERNAL, text)
-    for decision in _decisions(frame)[:1]:
+        restart_plain(frame, Reason.INTERNAL, text)
+    for decision in frame.decisions[:1]:
         where = f"{decision.file}:{decision.line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-    go_on_plain(translator, frame, Reason.INTERNAL, _cannot_be_traced(error))
+    restart_plain(frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 
 def on_observed(translator: Any, error: Exception) -> None:
@@ -90,7 +80,7 @@ def on_observed(translator: Any, error: Exception) -> None:
     if frame is None or not (frame.items or frame.selections):
         return
     if has_unknown_in_hand(translator, error):
-        _give_unknown_back(translator, frame, error)
+        _restart_knowing(translator, frame, error)
 
 
 def on_failing_call(translator: Any) -> bool:
@@ -100,21 +90,21 @@ def on_failing_call(translator: Any) -> bool:
     eager's own error is what the caller should see, or there is none.
     """
     frame = any_frame_of(translator.output)
-    return frame is not None and (frame.plain or not (frame.arms or _decisions(frame)))
+    return frame is not None and (frame.plain or not (frame.arms or frame.decisions))
 
 
-def give_back_violating(output_graph: Any, frame: Frame) -> None:
+def restart_if_violated(output_graph: Any, frame: Frame) -> None:
     """Start the frame again without capture if torch will refuse it for the sizes it holds for.
 
     More of the program is one frame with what is captured, and an arm that is not taken may ask for
     a size as well. Where the frame as it is violates a mark, too, the user learns of it then.
     """
-    if frame.plain or not _decisions(frame) or output_graph.root_tx.one_graph:
+    if frame.plain or not frame.decisions or output_graph.root_tx.one_graph:
         return  # what is captured may not go back where the graph may not break
     error = violated(output_graph)
     if error is not None:
         text = "with what is captured the frame does not hold for every size that is marked dynamic"
-        go_on_plain(output_graph.root_tx, frame, Reason.SIZE, text)
+        restart_plain(frame, Reason.SIZE, text)
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -123,11 +113,12 @@ def _is_ours(error: BaseException) -> bool:
     return isinstance(error, FusepassError) or isinstance(inner, FusepassError)
 
 
-def _give_unknown_back(translator: Any, frame: Frame, error: Exception) -> None:
-    text = _fails(error, "its size")
-    mask_hooks.give_all_back(translator, frame, Reason.UNTRACEABLE, text)
-    text = _fails(error, "the number")
-    deferred_items.keep_asked(translator, frame, error, Kept(Reason.UNTRACEABLE, text))
+def _restart_knowing(translator: Any, frame: Frame, error: Exception) -> None:
+    """Start the frame again, the sizes and numbers known that are not; go on if there is none."""
+    why = Reason.UNTRACEABLE, _fails(error, "its size")
+    restart_without(frame, dict.fromkeys(frame.selections.values(), why))
+    why = Reason.UNTRACEABLE, _fails(error, "the number")
+    restart_without(frame, asked_numbers(translator, frame, error, why))
 
 
 def _fails(error: BaseException, unknown: str) -> str:
@@ -144,36 +135,3 @@ def _fails(error: BaseException, unknown: str) -> str:
 
 def _cannot_be_traced(error: Exception) -> str:
     return f"the frame cannot be traced with what is captured ({error_in_short(error)})"
-
-
-def leave_all(translator: Any, frame: Frame, code: Reason, text: str) -> None:
-    """Start the frame again without capture, if anything is captured."""
-    if _decisions(frame):
-        go_on_plain(translator, frame, code, text)
-
-
-def go_on_plain(translator: Any, frame: Frame, code: Reason, text: str) -> NoReturn:
-    """Start the frame again without capture.
-
-    Args:
-        translator: Dynamo's, of the frame.
-        frame: of capture.
-        code: why.
-        text: for the report.
-    """
-    kept: dict[str, Any] = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
-    for site in frame.sites:
-        log.kept(
-            frame.compiler,
-            dataclasses.replace(site.decision, treatment="keep", **kept),
-            site.position,
-        )
-    for position, decision in frame.round_trips.items():
-        log.kept(frame.compiler, dataclasses.replace(decision, treatment="keep", **kept), position)
-    for item in frame.items.values():
-        deferred_items.record_kept(frame, item, code, text)
-    restart_plain(translator, text)
-
-
-def _decisions(frame: Frame) -> list[Decision]:
-    return [site.decision for site in frame.sites] + [*frame.round_trips.values()]

@@ -14,11 +14,12 @@ from torch import fx
 
 from fusepass.capture.frame_state import any_frame_of
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.source_position import position, users_location
+from fusepass.capture.restarts import keep
+from fusepass.capture.source_position import here
 from fusepass.errors import DtypeOfTrace
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.report import log, warn_once
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report import warn_once
+from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.recorded_calls import break_graph
 
 _WHAT = "torch.compile assumes another dtype for a result than eager mode gives it"
@@ -43,15 +44,12 @@ def on_recorded(translator: Any, node: fx.Node) -> None:
     )
     if frame.arms:
         raise Refusal(Reason.DTYPE_MISMATCH, text)
-    place = users_location(translator)
+    place = here(translator, "dtype_of_normal")
     if translator.one_graph or translator.error_on_graph_break:
-        warn_once.warn(DtypeOfTrace(f"{place[0]}:{place[1]}", text), stacklevel=2)
+        warn_once.warn(DtypeOfTrace(f"{place.file}:{place.line}", text), stacklevel=2)
         return
-    decision = Decision(
-        *(Station.CAPTURE, "dtype_of_normal", Outcome.REJECTED, Reason.INDUCTOR_FAULT),
-        *(f"{text} (pytorch #194547): the graph ends here", "keep", *place),
-    )
-    log.kept(frame.compiler, decision, position(translator, translator.current_instruction))
+    told = f"{text} (pytorch #194547): the graph ends here"
+    keep(frame, place, Reason.INDUCTOR_FAULT, told)
     break_graph(translator, _WHAT, f"{text}.", _HINTS)
 
 

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import fx
 
 from fusepass.capture.effects.listener_guard import Hearing
 from fusepass.capture.grad_tracking import Ungraded
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
+from fusepass.capture.source_position import Instruction, Place
 from fusepass.errors import FusepassError
 from fusepass.options import Options
 from fusepass.report.decision import Decision
@@ -22,7 +23,7 @@ from fusepass.torch_private.dynamo.compile_state import (
     compiler_chain,
     transparent,
 )
-from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame, was_emptied
+from fusepass.torch_private.dynamo.hooks import Attempts, was_emptied
 
 
 @dataclass
@@ -32,45 +33,27 @@ class Site:
     Attributes:
         branch: what the rules will read.
         speculation: Dynamo's checkpoint, through which the capture can still be taken back.
-        position: where in the source it is, the same in resumed functions.
+        place: of the jump.
         select: the select node, once it exists (None when the arms leave nothing that differs).
         predicate: node of the tensor tested.
         pairs: nodes the arms left, as (taken, other).
         items: numbers its condition was made of, which go back with it.
         inside: sites of the branches it stands in.
         leaves_numbers: whether a Python number differs between the arms.
-        jump: code object and instruction index.
         leads_to: of a test made together with the next, the jump that follows both.
     """
 
     branch: Branch
     speculation: Any
     decision: Decision
-    position: tuple[Any, ...] = ()
+    place: Any = None
     select: Any = None
     predicate: Any = None
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
     items: tuple[Any, ...] = ()
     inside: frozenset[int] = frozenset()
     leaves_numbers: bool = False
-    jump: Any = None
     leads_to: Any = None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where something is asked for in the program.
-
-    Attributes:
-        instruction: code object and instruction index, the same when the frame starts again.
-        position: where in the source, the same in resumed functions.
-        file, line: for the report.
-    """
-
-    instruction: tuple[Any, int]
-    position: tuple[Any, ...]
-    file: str
-    line: int
 
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -88,8 +71,7 @@ class Frame:
         arms: the arms being traced, outermost first, as (site id, arm).
         active: jumps being forked, as (code, instruction index), to recognise loops.
         repeats: how often each jump was forked inside its own arms.
-        items: numbers that are not read, by graph node, and where the program reads them
-            (:class:`~fusepass.capture.scalars.deferred_items.Item`).
+        items: numbers that are not read, by graph node, and where the program reads them.
         stands_for: branches made while lowering a site, to the site.
         ungraded: what did not require grad before the arms being traced.
         predicates: the tracked tensor each branch tests, by site id.
@@ -104,6 +86,7 @@ class Frame:
         round_trips: what was decided about host round trips other than branches, by position.
         callers: frames that run in eager around this one; None until somebody asks.
         next_id: the last number given to a site.
+        attempts: Dynamo's, to compile the frame.
         plain: whether Dynamo traces the frame as it would without capture.
         code: of the function.
         traced: the complete graph, where torch may compile it again later.
@@ -117,10 +100,10 @@ class Frame:
     active: list[tuple[Any, int]] = field(default_factory=list)
     repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
     ungraded: Ungraded = field(default_factory=Ungraded)
-    items: dict[Any, Any] = field(default_factory=dict)
+    items: dict[fx.Node, Place] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)
-    selections: dict[Any, Place] = field(default_factory=dict)
+    selections: dict[fx.Node, Place] = field(default_factory=dict)
     empties: dict[int, Place] = field(default_factory=dict)
     settled: bool = False
     in_message: bool = False
@@ -131,6 +114,7 @@ class Frame:
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     callers: list[Any] | None = None
     next_id: int = 0
+    attempts: Any = None
     plain: bool = False
     code: Any = None
     traced: Any = None
@@ -140,16 +124,21 @@ class Frame:
         """Whether the graph holds anything that it would not hold without capture."""
         return bool(self.sites or self.items or self.selections or self.lines or self.round_trips)
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided about what is captured so far."""
+        return [site.decision for site in self.sites] + [*self.round_trips.values()]
+
     def new_id(self) -> int:
         """Number for the next site of this graph."""
         self.next_id += 1
         return self.next_id
 
-    def tests_before(self, jump: Any, until: Site | None = None) -> list[Site]:
+    def tests_before(self, jump: Instruction, until: Site | None = None) -> list[Site]:
         """The sites whose tests were made together with that of a jump, which was met last.
 
         Args:
-            jump: code object and instruction index.
+            jump: its instruction.
             until: the site of the jump, if there is one already.
         """
         known = self.sites if until is None else self.sites[: self.sites.index(until)]
@@ -157,7 +146,7 @@ class Frame:
         for site in reversed(known):
             if site.leads_to not in jumps:
                 break
-            jumps.add(site.jump)
+            jumps.add(site.place.instruction)
             found.append(site)
         return found
 
@@ -190,7 +179,7 @@ class Frame:
         return made
 
 
-_PLAIN = "fusepass_plain"  # set where Dynamo compiles a frame without capture
+PLAIN = "frame", None  # among what is left to Dynamo: all of the frame
 _OURS: list[Any] = []  # the backend that frames are compiled for, once it is known
 _FRAME = "fusepass_frame"  # attribute on the output graph: it lives exactly as long as the attempt
 
@@ -218,23 +207,9 @@ def any_frame_of(output_graph: Any) -> Frame | None:
             frame.plain = True  # it ended before capture was asked anything
         elif frame is not None:
             frame.code = output_graph.root_tx.f_code
-            frame.plain = _is_plain(output_graph)
+            frame.attempts = Attempts(output_graph)
+            frame.plain = PLAIN in frame.attempts.kept
     return held[_FRAME]  # type: ignore[no-any-return]
-
-
-def frame_of_failed(translator: Any) -> Frame | None:
-    """The state of a frame whose trace has failed, or None when capture had no part in it.
-
-    The error may have come before anything asked for the state, and has emptied the output graph.
-
-    Raises:
-        FusepassError: the options given to torch.compile are not valid.
-    """
-    return None if _is_plain(translator) else frame_of(translator.output)
-
-
-def _is_plain(attempt: Any) -> bool:
-    return bool(kept_between_restarts(attempt, _PLAIN, list))
 
 
 def is_frozen(output_graph: Any) -> bool:
@@ -250,12 +225,6 @@ def is_frozen(output_graph: Any) -> bool:
 def is_ours(output_graph: Any) -> bool:
     """Whether a frame is compiled for fusepass, whatever its options."""
     return _leads_here(list(compiler_chain(output_graph.compiler_fn)))
-
-
-def restart_plain(translator: Any, reason: str) -> NoReturn:
-    """Start a frame again without capture."""
-    kept_between_restarts(translator, _PLAIN, list).append(reason)
-    restart_frame(f"fusepass: {reason}", translator)
 
 
 def recognise(backend: Any) -> None:

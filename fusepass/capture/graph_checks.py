@@ -16,12 +16,11 @@ from fusepass.capture.autograd import gradients, identity_outputs, lost_aliases
 from fusepass.capture.autograd.rematerialize import remake_in_arms
 from fusepass.capture.branch.predicate_copy import copy_tested
 from fusepass.capture.bytecode import try_blocks
-from fusepass.capture.effects import print_hooks, print_legality, raise_legality
+from fusepass.capture.effects import print_legality, raise_legality
 from fusepass.capture.effects.lowering import take_events_out
 from fusepass.capture.effects.runtime import Events
-from fusepass.capture.error_recovery import give_back_violating
+from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, any_frame_of
-from fusepass.capture.masks import empty_selection
 from fusepass.capture.masks.mask_hooks import settle_masks
 from fusepass.capture.mutation.aliased_inputs import settle_sharing
 from fusepass.capture.mutation.saved_by_arms import written_after_saved
@@ -29,13 +28,19 @@ from fusepass.capture.mutation.saved_earlier import note_saved, written_after_ea
 from fusepass.capture.mutation.written_behind import written_behind
 from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.restarts import take_back, take_back_that_save
+from fusepass.capture.restarts import (
+    Why,
+    restart_leaving,
+    restart_without,
+    restart_without_saving,
+)
 from fusepass.capture.scalars.arm_scalars import lower_numbers
 from fusepass.capture.scalars.deferred_items import reading, settle_items
+from fusepass.capture.source_position import Place
 from fusepass.capture.unsupported_inputs import leave_unseen
 from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log
-from fusepass.report.decision import Reason
+from fusepass.report.decision import Decision, Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.fx.graphs import fake_mode_of, has_specializations
 
@@ -55,7 +60,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
         return compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
     late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
-    give_back_violating(output_graph, frame)
+    restart_if_violated(output_graph, frame)
     note_saved(gm.graph, frame, output_graph)
     try:
         with log.compiling(frame) as record:
@@ -63,9 +68,9 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
             record.reads_back = events is not None and events.reads_back
             compiled = compile_graph()
     except BranchRuleError as error:  # our error costs speed, never the program
-        _give_all_back(output_graph, frame, error)
+        _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
         raise
-    give_back_violating(output_graph, frame)  # rules, and Inductor, may have asked for more
+    restart_if_violated(output_graph, frame)  # rules, and Inductor, may have asked for more
     around = functools.partial(_around, events, frozenset(late))
     compiled = around(compiled)
     if has_specializations(output_graph):
@@ -80,28 +85,22 @@ def _settled(
 
     What cannot stay as it is goes back: the frame starts again.
     """
-    leave_unseen(output_graph, frame, gm)
-    late = settle_items(gm, frame, output_graph)
+    leave_unseen(frame, gm)
+    late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)
     copy_tested(gm.graph, fake_mode_of(gm))
-    take_back(
-        output_graph,
-        frame,
-        lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch),
-    )
-    take_back(output_graph, frame, _undecided_gradients(frame, gm))
+    restart_without(frame, lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch))
+    restart_without(frame, _undecided_gradients(frame, gm))
     written = written_after_saved(gm.graph) or written_behind(gm.graph, output_graph)
-    take_back_that_save(output_graph, frame, written)
-    take_back(output_graph, frame, written_after_earlier_graphs(gm.graph, frame, output_graph))
-    take_back(output_graph, frame, identity_outputs.hidden_grad_escapes(gm.graph))
+    restart_without_saving(frame, written)
+    restart_without(frame, written_after_earlier_graphs(gm.graph, frame, output_graph))
+    restart_without(frame, identity_outputs.hidden_grad_escapes(gm.graph))
     lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
-    take_back(output_graph, frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
-    unsafe = raise_legality.unsafe_sinks(gm, output_graph)
-    empty_selection.give_back(output_graph, frame, unsafe)
-    take_back(output_graph, frame, unsafe)
+    restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
+    restart_without(frame, raise_legality.unsafe_sinks(gm, output_graph))
     print_legality.leave_unsafe(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
-    return late, _take_events_out(output_graph, frame, gm)
+    return late, _take_events_out(frame, gm)
 
 
 def _around(
@@ -126,24 +125,27 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
     return undecided
 
 
-def _take_events_out(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> Events | None:
+def _take_events_out(frame: Frame, gm: fx.GraphModule) -> Events | None:
     """Sinks and lines become code around the graph, while there still is a way back."""
     try:
         return take_events_out(gm)
     except Exception as error:  # our error costs speed, never the program
-        print_hooks.leave_all(output_graph, frame, error)
-        _give_all_back(output_graph, frame, error, "sink")
+        if frame.lines:
+            lines = [("print", place) for place, _ in frame.lines]
+            first = next(iter(frame.round_trips.values()))
+            restart_leaving(frame, dict.fromkeys(lines, _fault(error, first)))
+        sinks = {s.branch.site: s.place for s in frame.sites if s.branch.treatment == "sink"}
+        _restart_after(frame, error, sinks or frame.empties)
         raise
 
 
-def _give_all_back(
-    output_graph: Any, frame: Frame, error: Exception, treatment: str | None = None
-) -> None:
-    """Keep the branches of a frame, those of one treatment or all, with a warning."""
-    sites = [s for s in frame.sites if treatment in (None, s.branch.treatment)]
-    why = (Reason.INTERNAL, error_in_short(error))
-    for branch in (site.branch for site in sites[:1]):
-        warnings.warn(CaptureFault(f"{branch.file}:{branch.line}", repr(error)), stacklevel=2)
-    if not sites and treatment == "sink":
-        empty_selection.give_back(output_graph, frame, dict.fromkeys(frame.empties, why))
-    take_back(output_graph, frame, {site.branch.site: why for site in sites})
+def _restart_after(frame: Frame, error: Exception, lost: dict[int, Place]) -> None:
+    """Start the frame again without some sites, with a warning; go on if there is none."""
+    for place in [*lost.values()][:1]:
+        restart_without(frame, dict.fromkeys(lost, _fault(error, place)))
+
+
+def _fault(error: Exception, first: Place | Decision) -> Why:
+    """Why something goes after an error of ours, of which a warning tells."""
+    warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+    return Reason.INTERNAL, error_in_short(error)

@@ -1,55 +1,150 @@
-"""Restart the trace without a captured branch that later code makes illegal."""
+"""Start a frame again, some of what is captured left to Dynamo.
+
+A branch, a number that is read, a selection by a mask, a line that is written: later code, or the
+complete graph, may forbid to capture it. Dynamo then traces the frame again, and takes its graph
+break there. What is left to it in one frame is in ``frame.attempts.kept``, which goes when Dynamo
+has done with the frame. What is left to it in every frame is in ``CompileLog.settled``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import NoReturn, TypeVar
 
-from fusepass.capture.frame_state import Frame, Site
-from fusepass.capture.scalars.deferred_items import give_back_tested
+from torch import fx
+
+from fusepass.capture.frame_state import PLAIN, Frame, Site
+from fusepass.capture.source_position import Instruction, Place
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Outcome, Reason
+from fusepass.torch_private.dynamo.hooks import Attempts
+
+Why = tuple[Reason, str]
+Captured = int | Place  # the site of a branch or of a sink, or where something else is asked for
+One = TypeVar("One", bound=Captured)
+_AFRESH = ("chain", "frame", "print")  # without them the frame may take another way before them
 
 
-def take_back(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Give the first of the sites in ``lost`` back to Dynamo, which starts the frame again.
+def is_kept(frame: Frame, place: Place) -> bool:
+    """Whether a place is left to Dynamo, in this frame or in every frame."""
+    here = (place.rule, place.instruction) in frame.attempts.kept
+    return here or place.everywhere in log.log_of(frame.compiler).settled
+
+
+def why_kept(frame: Frame, rule: str, instruction: Instruction) -> Why | None:
+    """Why a place is left to Dynamo in this frame; None if it is not."""
+    return frame.attempts.kept.get((rule, instruction))  # type: ignore[no-any-return]
+
+
+def settle(frame: Frame, place: Place, text: str) -> None:
+    """Leave a place to Dynamo in every frame of this torch.compile call from now on."""
+    log.log_of(frame.compiler).settled[place.everywhere] = text
+
+
+def why_settled(frame: Frame, place: Place) -> str | None:
+    """Why a place is left to Dynamo in every frame; None if it is not."""
+    return log.log_of(frame.compiler).settled.get(place.everywhere)
+
+
+def keep(frame: Frame, place: Place, code: Reason, text: str) -> None:
+    """Put on record that a place is left to Dynamo; the trace goes on."""
+    decision = place.decided(Outcome.REJECTED, code, text, "keep")
+    log.kept(frame.compiler, decision, place.position)
+
+
+def keep_branch(frame: Frame, place: Place, why: Why, site: Site | None = None) -> None:
+    """The same of a branch, and of those tested together with it, which the break follows, too.
 
     Args:
-        attempt: the output graph of the frame or, after an error has emptied that, its translator.
-        frame: ours.
-        lost: sites, each with the reason.
+        frame: of capture.
+        place: of its jump.
+        why: it is kept.
+        site: the branch's, if it was captured.
     """
-    lost = {frame.stands_for.get(site, site): why for site, why in lost.items()}
+    keep(frame, place, *why)
+    for other in frame.tests_before(place.instruction, site):
+        keep(frame, other.place, *why)
+
+
+def restart_without(frame: Frame, lost: Mapping[One, Why]) -> None:
+    """Start the frame again without some of what is captured; go on if that is nothing.
+
+    Args:
+        frame: of capture.
+        lost: what cannot stay, each with the reason. All places go at once. The branches go one by
+            one, the first in the program now: the others may do without it.
+    """
+    places: dict[Place, Why] = {}
+    sites: dict[int, Why] = {}
+    for one, why in lost.items():
+        place = frame.empties.get(one) if isinstance(one, int) else one
+        if place is not None:
+            places[place] = why
+        elif isinstance(one, int):
+            sites[frame.stands_for.get(one, one)] = why
+    for place, why in places.items():
+        keep(frame, place, *why)
+        if place.dtype is not None:  # a selection is looked for in the report
+            settle(frame, place, why[1])
+    if places:
+        restart_leaving(frame, {(p.rule, p.instruction): why for p, why in places.items()})
     for site in frame.sites:
-        branch = site.branch
-        if branch.site in lost:
-            where = (branch.file, branch.line)
-            decision = Decision(
-                Station.CAPTURE, "branch", Outcome.REJECTED, *lost[branch.site], "keep", *where
-            )
-            log.kept(frame.compiler, decision, site.position)
-            keep_tests(frame, decision, frame.tests_before(site.jump, site))
-            if site.items:
-                give_back_tested(attempt, frame, site.items, decision)
+        if site.branch.site in sites:
+            keep_branch(frame, site.place, sites[site.branch.site], site)
+            restart_reading(frame, site.items, site.place, sites[site.branch.site])
             site.speculation.fail_and_restart_analysis(False)
 
 
-def take_back_that_save(attempt: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Give back branches whose arms save what is written later.
+def restart_reading(frame: Frame, items: Iterable[fx.Node], branch: Place, why: Why) -> None:
+    """Start the frame again if a branch that is kept tests numbers, which then are read.
+
+    Args:
+        frame: of capture.
+        items: the numbers.
+        branch: where it is.
+        why: it is kept.
+    """
+    places = [frame.items[node] for node in items]
+    for place in places:
+        if (place.file, place.line) != (branch.file, branch.line):
+            text = f"a branch that is kept tests it (line {branch.line}): {why[1]}"
+            keep(frame, place, why[0], text)
+    if places:
+        restart_leaving(frame, {(place.rule, place.instruction): why for place in places})
+
+
+def restart_without_saving(frame: Frame, lost: Mapping[int, Why]) -> None:
+    """Start the frame again without branches whose arms save what is written later.
 
     With a graph break in it, a function that was traced as part of its caller is compiled by
-    itself, and nothing there shows the write. So such a branch is on record as one to be kept.
+    itself, and nothing there shows the write. So such a branch is left to Dynamo in every frame.
     """
-    known = log.log_of(frame.compiler).writes_saved
     for site in frame.sites:
-        number = frame.stands_for.get(site.branch.site, site.branch.site)
-        if number in lost and site.jump[0] is not frame.code:
-            known[site.position] = lost[number][1]
-    take_back(attempt, frame, lost)
+        if site.branch.site in lost and site.place.instruction[0] is not frame.code:
+            settle(frame, site.place, lost[site.branch.site][1])
+    restart_without(frame, lost)
 
 
-def keep_tests(frame: Frame, decision: Decision, sites: list[Site]) -> None:
-    """Tests made together with that of a branch that is kept are in front of a graph break, too."""
-    for site in sites:
-        file, line = site.branch.file, site.branch.line
-        log.kept(frame.compiler, dataclasses.replace(decision, file=file, line=line), site.position)
+def restart_plain(frame: Frame, code: Reason, text: str) -> NoReturn:
+    """Start the frame again without capture."""
+    captured = {site.place.position: site.decision for site in frame.sites} | frame.round_trips
+    for position, decision in captured.items():
+        why = {"outcome": Outcome.REJECTED, "reason_code": code, "reason": text}
+        log.kept(frame.compiler, dataclasses.replace(decision, treatment="keep", **why), position)
+    for place in frame.items.values():
+        keep(frame, place, code, text)
+    restart_leaving(frame, {PLAIN: (code, text)})
+
+
+def restart_leaving(frame: Frame, kept: Mapping[tuple[str, Instruction | None], Why]) -> NoReturn:
+    """Start the frame again, with nothing in the report.
+
+    Args:
+        frame: of capture.
+        kept: what is left to Dynamo, as rule and instruction, each with the reason.
+    """
+    attempts: Attempts = frame.attempts
+    attempts.kept.update(kept)
+    text = next(text for _, text in kept.values())
+    attempts.restart(f"fusepass: {text}", afresh=any(rule in _AFRESH for rule, _ in kept))

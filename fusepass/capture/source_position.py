@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.source_lines import line_of
+
+Instruction = tuple[Any, int]  # code object and index
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the program asks for something that capture may let into the graph.
+
+    Attributes:
+        rule: that decides about it, by its name in the report.
+        instruction: the same when the frame starts again.
+        position: in the source, the same in resumed functions.
+        file, line: for the report.
+        dtype: of the tensor, where a number is read from one.
+    """
+
+    rule: str
+    instruction: Instruction
+    position: tuple[Any, ...]
+    file: str
+    line: int
+    dtype: torch.dtype | None = None
+
+    @property
+    def everywhere(self) -> tuple[Any, ...]:
+        """What it is known by in every frame."""
+        return self.rule, self.position, self.dtype
+
+    def decided(self, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
+        """What was decided about it, for the report."""
+        where = self.file, self.line
+        return Decision(Station.CAPTURE, self.rule, outcome, code, text, treatment, *where)
+
+
+def here(translator: Any, rule: str, dtype: torch.dtype | None = None) -> Place:
+    """Where the instruction stands that is being traced."""
+    instruction = translator.f_code, translator.instruction_pointer - 1
+    where = position(translator, translator.current_instruction)
+    return Place(rule, instruction, where, *users_location(translator), dtype)
 
 
 def _visible(translator: Any, jump: Any) -> tuple[Any, Any]:

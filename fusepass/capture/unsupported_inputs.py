@@ -5,25 +5,23 @@ Dynamo's fake tensor of a tensor in oneDNN's layout is strided: no decision made
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import fx
 
-from fusepass.capture.error_recovery import go_on_plain
 from fusepass.capture.frame_state import Frame
+from fusepass.capture.restarts import restart_plain
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import real_input
 
 
-def leave_unseen(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
+def leave_unseen(frame: Frame, gm: fx.GraphModule) -> None:
     """Start the frame again without capture, if it captured anything and has such a tensor."""
     if not frame.captures:
         return
     layouts = (_real_layout(node) for node in gm.graph.nodes)
     for layout in filter(None, layouts):
         text = f"a tensor has the layout {layout}, of which tracing does not know"
-        go_on_plain(output_graph.root_tx, frame, Reason.UNTRACEABLE, text)
+        restart_plain(frame, Reason.UNTRACEABLE, text)
 
 
 def _real_layout(node: fx.Node) -> str | None:

@@ -70,10 +70,10 @@ class CompileLog:
         graphs: graphs in the order they were compiled.
         kept: branches left as graph breaks, by source position.
         breaks: graph breaks, as (reason, file, line), in order, each once.
-        settled: numbers known to be needed by Python, as (source position, dtype).
-        handled: source positions of calls that may fail where the program handles the error.
-        writes_saved: branches that write what arms in front may save for a backward, branches of
-            inlined functions whose arms save it, and why they are kept; by source position.
+        settled: what is left to Dynamo in every frame, and why, by rule, source position and dtype:
+            numbers that Python needs; calls that may fail where the program handles the error;
+            branches that write what arms in front may save for a backward, and branches of inlined
+            functions whose arms save it.
         saved_names: where functions hold what a graph in front of a graph break may have saved for
             its backward, by the code of the function.
     """
@@ -81,9 +81,7 @@ class CompileLog:
     graphs: list[GraphRecord] = field(default_factory=list)
     kept: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
-    settled: set[tuple[Any, ...]] = field(default_factory=set)
-    handled: set[tuple[Any, ...]] = field(default_factory=set)
-    writes_saved: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    settled: dict[tuple[Any, ...], str] = field(default_factory=dict)
     saved_names: dict[CodeType, set[str]] = field(default_factory=dict)
 
 
@@ -213,8 +211,8 @@ def compiling(frame: Any, again: GraphRecord | None = None) -> Iterator[GraphRec
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code
     )
     record.asked, record.is_trial = frame.asked, _trial.get()
-    record.decisions = [site.decision for site in frame.sites] + [*frame.round_trips.values()]
-    record.positions = {site.position for site in frame.sites} | {*frame.round_trips}
+    record.decisions = frame.decisions
+    record.positions = {site.place.position for site in frame.sites} | {*frame.round_trips}
     if again is not None:
         record.decisions, record.reads_back = list(again.decisions), again.reads_back
         record.as_written = again.as_written

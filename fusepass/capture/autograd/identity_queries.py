@@ -6,7 +6,7 @@ from typing import Any
 
 from fusepass.capture.autograd.identity_outputs import depends_on_arm
 from fusepass.capture.frame_state import frame_of
-from fusepass.capture.restarts import take_back
+from fusepass.capture.restarts import restart_without
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.stack import node_of
 
@@ -26,4 +26,4 @@ def on_asked(translator: Any, tensor: Any, what: str) -> None:
     text = f"an arm may hand on a tensor unchanged, and the program asks for its {what}"
     chosen = [s for s in frame.sites if s.select is not None]
     sites = [s.branch.site for s in chosen if depends_on_arm(s.select, node, what)]
-    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))

@@ -175,7 +175,7 @@ def fork(
         raise Refusal(Reason.RAISES, "both arms only raise")
     chain = None if raising or keeps else chain_at(translator, frame, region, jump_index)
     if chain is not None:
-        with or_one_by_one(translator, chain, before):
+        with or_one_by_one(frame, chain, before):
             return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
     branch = _Fork(translator, frame, site_id, before, starts, predicate, join, where)
     return branch.go_on(raising[0]) if raising else branch.trace_both()

@@ -25,10 +25,10 @@ from fusepass.capture.bytecode.control_flow import Region
 from fusepass.capture.frame_state import Frame, Site
 from fusepass.capture.nodes.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import restart_leaving, why_kept
 from fusepass.capture.scalars import item_hooks
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
-from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
 from fusepass.torch_private.dynamo.stack import (
     constant_of,
     node_of,
@@ -36,8 +36,6 @@ from fusepass.torch_private.dynamo.stack import (
     realized,
     tensor_on_top,
 )
-
-_TAKEN_APART = "fusepass_taken_apart"  # chains whose further tests must not always be made
 
 
 @dataclass(frozen=True)
@@ -74,17 +72,17 @@ def chain_at(translator: Any, frame: Frame, region: Region, jump: int) -> Chain 
     key = (translator.f_code, jump)
     if found is None or frame.options.treatment not in ("auto", "where"):
         return None
-    if key in kept_between_restarts(translator.output, _TAKEN_APART, set):
+    if why_kept(frame, "chain", key) is not None:
         return None
     return Chain(key, *found)
 
 
 @contextlib.contextmanager
-def or_one_by_one(translator: Any, chain: Chain, before: Bindings) -> Iterator[None]:
+def or_one_by_one(frame: Frame, chain: Chain, before: Bindings) -> Iterator[None]:
     """Start the frame again where tests cannot be made together; it then takes them one by one.
 
     Args:
-        translator: Dynamo's translator.
+        frame: capture's state for this frame.
         chain: the chain.
         before: the bindings at its first jump.
     """
@@ -92,8 +90,8 @@ def or_one_by_one(translator: Any, chain: Chain, before: Bindings) -> Iterator[N
         yield
     except Refusal:
         before.restore()
-        kept_between_restarts(translator.output, _TAKEN_APART, set).add(chain.key)
-        restart_frame("fusepass: tests are made one by one", translator)
+        why = Reason.PARTIAL_OP, "tests are made one by one"
+        restart_leaving(frame, {("chain", chain.key): why})
 
 
 def join_tests(

@@ -20,10 +20,11 @@ from torch import fx
 from fusepass.capture.bytecode.exception_handlers import Kinds, is_in_a_try, is_seen, who_catches
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.source_position import position, users_location
+from fusepass.capture.restarts import keep, settle, why_settled
+from fusepass.capture.source_position import here
 from fusepass.graph.safety.failures import failure_of, kinds_of_values
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.eager_frames import (
     as_written,
     eager_frames,
@@ -54,23 +55,17 @@ def on_recorded(translator: Any, node: fx.Node) -> None:
     if failure is None:
         return
     handler = who_catches(translator, frame, failure.kinds)
-    handled = log.log_of(frame.compiler).handled
-    where = position(translator, translator.current_instruction)
-    if handler is None and frame.callers and where in handled:
+    place = here(translator, "try")
+    if handler is None and frame.callers and why_settled(frame, place) is not None:
         handler = "a handler around another call of this function"
     if handler is None:
         return
     why = f"{failure.text}, and {handler} acts on that"
     if frame.arms:
         raise Refusal(Reason.PARTIAL_OP, why)
-    handled.add(where)
+    settle(frame, place, why)
     rest = "" if goes_on(translator.output.root_tx) else ", and the rest runs in eager mode"
-    text = f"{why}: the graph ends here{rest}"
-    place = users_location(translator)
-    decision = Decision(
-        Station.CAPTURE, "try", Outcome.REJECTED, Reason.PARTIAL_OP, text, "keep", *place
-    )
-    log.kept(frame.compiler, decision, where)
+    keep(frame, place, Reason.PARTIAL_OP, f"{why}: the graph ends here{rest}")
     break_graph(translator, WHAT, f"{why}, but not if the call fails in a larger graph.", _HINTS)
 
 
@@ -82,7 +77,7 @@ def _concerns(translator: Any, frame: Frame) -> bool:
 
 
 def _any_handled(frame: Frame) -> bool:
-    return bool(log.log_of(frame.compiler).handled)
+    return any(rule == "try" for rule, *_ in log.log_of(frame.compiler).settled)
 
 
 _MOST_PLACES = 4096  # that a guard remembers

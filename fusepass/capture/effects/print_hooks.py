@@ -7,9 +7,8 @@ between must not be able to tell: see the table in docs/design/prints_and_raises
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import fx
@@ -24,10 +23,9 @@ from fusepass.capture.nodes.print_node import LINE, Line, line
 from fusepass.capture.nodes.tensor_repr import Choice, Look
 from fusepass.capture.nodes.value_recipe import OPERAND, WHOLE, Writer
 from fusepass.capture.refusal import Refusal, refusal_after
-from fusepass.capture.source_position import location, position
-from fusepass.errors import CaptureFault
+from fusepass.capture.restarts import keep, why_kept
+from fusepass.capture.source_position import here, location, position
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.dynamo import calls
 from fusepass.torch_private.dynamo.errors.raising import (
@@ -38,8 +36,7 @@ from fusepass.torch_private.dynamo.errors.raising import (
     pending_changes,
     unknown_context,
 )
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short, why_stopped
-from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
+from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
 from fusepass.torch_private.dynamo.print_calls import known_logger, pin_level
 from fusepass.torch_private.dynamo.stack import (
     constant_of,
@@ -52,9 +49,7 @@ from fusepass.torch_private.dynamo.stack import (
 )
 from fusepass.torch_private.versions import capture_supported
 
-_KEPT = "fusepass_lines_kept"  # calls left to Dynamo, each with the reason
 _MAX_LINES = 4096  # more in one graph: a loop
-Why = tuple[Reason, str]
 
 
 def on_speech(
@@ -91,7 +86,7 @@ def on_speech(
         return calls.constant(None)
     if frame.in_message or frame.arms:
         raise why
-    put_kept(translator, frame, why)
+    keep(frame, here(translator, "print"), why.code, why.text)
     return call()
 
 
@@ -121,10 +116,10 @@ def _note_kept(translator: Any, frame: Frame, speaker: Any, args: list[Any]) -> 
         return
     if speaker.kind == "stream":
         text = f"{speaker.method} is called, of which the program gets a number back"
-        put_kept(translator, frame, Refusal(Reason.SIDE_EFFECT, text))
+        keep(frame, here(translator, "print"), Reason.SIDE_EFFECT, text)
     elif args and is_any_tensor(realized(args[0])):
         text = "the program holds the text of a tensor"
-        put_kept(translator, frame, Refusal(Reason.PYTHON_VALUE, text))
+        keep(frame, here(translator, "print"), Reason.PYTHON_VALUE, text)
 
 
 def place_of(translator: Any, frame: Frame) -> Any:
@@ -145,9 +140,9 @@ def check_frame(translator: Any, frame: Frame, place: Any) -> None:
         raise Refusal(code, "options ask to keep calls that write a line")
     if not capture_supported():
         raise Refusal(Reason.UNSUPPORTED_VERSION, "capture is off on this torch or Python version")
-    kept = kept_between_restarts(translator.output, _KEPT, dict)
-    if place in kept:
-        raise Refusal(*kept[place])
+    kept = why_kept(frame, "print", place)
+    if kept is not None:
+        raise Refusal(*kept)
     if any(map(is_generator_frame, frames_outwards(translator))):
         raise Refusal(Reason.GENERATOR, "a generator writes the line")
     if is_nested_graph(translator):
@@ -161,37 +156,6 @@ def check_frame(translator: Any, frame: Frame, place: Any) -> None:
         raise Refusal(Reason.SIDE_EFFECT, text)
     if len(frame.lines) >= _MAX_LINES:
         raise Refusal(Reason.LOOP, "the same graph writes thousands of lines")
-
-
-def put_kept(translator: Any, frame: Frame, refusal: Refusal) -> None:
-    """Put a call that stays a graph break on record."""
-    where = location(translator, translator.current_instruction)
-    decision = Decision(
-        Station.CAPTURE, "print", Outcome.REJECTED, refusal.code, refusal.text, "keep", *where
-    )
-    log.kept(frame.compiler, decision, position(translator, translator.current_instruction))
-
-
-def leave(root: Any, places: dict[Any, Why]) -> NoReturn:
-    """Start the frame again, the calls at some places left to Dynamo.
-
-    Args:
-        root: translator of the compiled frame.
-        places: where they are, each with the reason.
-    """
-    # Not by its output graph: an error may have emptied that.
-    kept = kept_between_restarts(root, _KEPT, dict)
-    kept.update(places)
-    restart_frame("fusepass: a line has to be written where it stands", root)
-
-
-def leave_all(output_graph: Any, frame: Frame, error: Exception) -> None:
-    """Leave every line of a graph to Dynamo after a fault of ours, with a warning."""
-    if frame.lines:
-        where = next(iter(frame.round_trips.values()))
-        warnings.warn(CaptureFault(f"{where.file}:{where.line}", repr(error)), stacklevel=2)
-        why = (Reason.INTERNAL, error_in_short(error))
-        leave(output_graph.root_tx, {place: why for place, _ in frame.lines})
 
 
 def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: Any = None) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.effects import print_hooks
 from fusepass.capture.effects.raise_legality import left_out
 from fusepass.capture.effects.raise_operands import (
     Plan,
@@ -25,6 +24,7 @@ from fusepass.capture.effects.raise_operands import (
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.nodes.print_node import LINE, Line, is_line
 from fusepass.capture.nodes.raise_node import is_sink, only_for_message
+from fusepass.capture.restarts import Why, restart_leaving
 from fusepass.capture.scalars.scalar_predicate import is_late_number, is_read_back
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
@@ -37,22 +37,21 @@ from fusepass.torch_private.fx.tracing import size_hint
 _MAX_KEPT = 1 << 26  # bytes: more would live until the graph has run only to be shown
 _DRAWS = frozenset("rand rand_like randint randint_like randn randn_like randperm".split())
 _SURE_OF_NUMBERS = frozenset("add sub mul neg pos abs item sym_float sym_ite".split())
-Why = tuple[Reason, str]
 
 
 def leave_unsafe(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
     """Start the frame again if there are lines that cannot be written after the graph."""
     if not any(map(is_line, gm.graph.nodes)):
         return
-    lost = {line.meta[LINE].place: why for line, why in _unsafe(gm.graph).items()}
+    lost = {("print", line.meta[LINE].place): why for line, why in _unsafe(gm.graph).items()}
     heard = [node.meta[LINE] for node in gm.graph.nodes if is_line(node)]
     heard = [line for line in heard if line.listener is not None]
     pending = pending_changes(output_graph.root_tx) if heard else None
     for line in heard if pending is not None else ():  # Dynamo writes it, whatever was done to it
         text = f"{line.listener} may have a part in {pending}, which is changed after the graph"
-        lost.setdefault(line.place, (Reason.SIDE_EFFECT, text))
+        lost.setdefault(("print", line.place), (Reason.SIDE_EFFECT, text))
     if lost:
-        print_hooks.leave(output_graph.root_tx, lost)
+        restart_leaving(frame, lost)
 
 
 def lines_first(graph: fx.Graph) -> set[fx.Node]:

@@ -15,7 +15,8 @@ from fusepass.capture.effects import print_hooks
 from fusepass.capture.effects.message_trace import check_message, message, tag_as_message
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.refusal import Refusal, refusal_after
-from fusepass.capture.source_position import location
+from fusepass.capture.restarts import keep, restart_leaving
+from fusepass.capture.source_position import here, location
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.error_text import python_error
 from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
@@ -64,8 +65,8 @@ def on_speaker(translator: Any, height: int) -> None:
         why = (kept.code, kept.text)
     else:
         return
-    print_hooks.put_kept(translator, frame, Refusal(*why))
-    print_hooks.leave(translator, {place: why})
+    keep(frame, here(translator, "print"), *why)
+    restart_leaving(frame, {("print", place): why})
 
 
 def _trace(translator: Any, frame: Frame, height: int) -> None:

@@ -137,7 +137,7 @@ class Events:
             inputs = tuple(args[0]) if boxed else args  # a boxed call empties its list
             try:
                 outputs = compiled(*args)
-            except Exception:
+            except Exception:  # whatever it is: eager has written these lines before, and raises it
                 given = Values(inputs, ())
                 for line in first:
                     if line.line.wanted():

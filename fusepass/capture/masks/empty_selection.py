@@ -18,7 +18,6 @@ from fusepass.capture.branch.raise_arm import check_site, user_stack
 from fusepass.capture.bytecode import exception_handlers
 from fusepass.capture.effects.message_trace import autocast_now
 from fusepass.capture.frame_state import Frame
-from fusepass.capture.masks import mask_hooks
 from fusepass.capture.masks.lower_reductions import NEVER_EMPTY
 from fusepass.capture.masks.selection_count import mask_now, selection_of
 from fusepass.capture.nodes.raise_node import SINK, Sink, sink
@@ -26,7 +25,6 @@ from fusepass.capture.nodes.value_recipe import Known, Made
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.source_position import location
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo import stack
 from fusepass.torch_private.dynamo.errors.raising import random_call_count
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size
@@ -59,19 +57,6 @@ def extremum(
     if node is not None:
         node.meta[NEVER_EMPTY] = True
     return made
-
-
-def give_back(output_graph: Any, frame: Frame, lost: dict[int, tuple[Reason, str]]) -> None:
-    """Start the frame again if sinks left here are among those that cannot stay.
-
-    Args:
-        output_graph: Dynamo's.
-        frame: of capture.
-        lost: sites of sinks, each with the reason.
-    """
-    places = {frame.empties[site]: why for site, why in lost.items() if site in frame.empties}
-    if places:
-        mask_hooks.give_back(output_graph, frame, places)
 
 
 def _root(frame: Frame, tracked: Any) -> fx.Node | None:

@@ -8,12 +8,12 @@ frame starts again and meets the ordinary graph break there.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import fx
 
 from fusepass.capture.bytecode.own_handlers import is_in_subclass
-from fusepass.capture.frame_state import Frame, Place, frame_of
+from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.masks.count_lowering import count_on_device, mask_behind, places_of
 from fusepass.capture.masks.lowering import lower_selections
 from fusepass.capture.masks.masked_store import (
@@ -26,16 +26,16 @@ from fusepass.capture.masks.masked_store import (
 from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
 from fusepass.capture.masks.selection_count import selection_of
 from fusepass.capture.masks.size_origins import Origins
+from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
-from fusepass.capture.source_position import position, users_location
+from fusepass.capture.source_position import Place, here
 from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
+from fusepass.report.decision import Outcome, Reason
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
     asked_by_operation,
     asked_symbols,
@@ -46,7 +46,6 @@ from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
 from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
 from fusepass.torch_private.versions import capture_supported
 
-_GIVEN_BACK = "fusepass_masks_given_back"  # places whose selections stay
 _PLACES = ("argwhere", "nonzero", "where")
 _RESUMED = "torch_dynamo_resume_in_"
 _PLACE = "fusepass_selects"  # meta key of a selection: its Place
@@ -59,18 +58,15 @@ def on_size(translator: Any, node: fx.Node) -> bool:
         return False
     if not capture_supported() or is_in_subclass(translator):
         return False
-    instruction = translator.f_code, translator.instruction_pointer
-    if instruction in _given_back(translator.output):
+    place = here(translator, "masked")
+    if is_kept(frame, place):
         return False
-    where = translator.current_instruction
-    place = Place(instruction, position(translator, where), *users_location(translator))
     own = special_tensor_reason(node)
     if own is not None or not frame.options.rule_on("masked"):
         why = Reason.RULE_OFF, "switched off in options"
         if own is not None:
             why = Reason.UNTRACEABLE, own
-        decision = _decision(Outcome.REJECTED, *why, "keep", place)
-        log.kept(frame.compiler, decision, place.position)
+        keep(frame, place, *why)
         return False
     resumed = translator.output.root_tx.f_code.co_name.startswith(_RESUMED)
     if resumed and place.position in log.log_of(frame.compiler).kept:
@@ -114,10 +110,6 @@ def _selects(node: fx.Node) -> bool:
     return name in _PLACES
 
 
-def _given_back(frame: Any) -> set[Any]:
-    return kept_between_restarts(frame, _GIVEN_BACK, set)  # type: ignore[no-any-return]
-
-
 def settle_masks(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
     """Take the sizes that only the data know out of a complete graph, or start the frame again.
 
@@ -157,9 +149,8 @@ def _settle_selections(
     result.kept |= {
         root: (needed[root].code, needed[root].text) for root in result.kept if root in needed
     }
-    lost = {root: why for root, why in result.kept.items() if _PLACE in root.meta}
-    if lost:
-        give_back(output_graph, frame, {root.meta[_PLACE]: why for root, why in lost.items()})
+    lost = [(root.meta.get(_PLACE), why) for root, why in result.kept.items()]
+    restart_without(frame, {place: why for place, why in lost if place is not None})
     for root in result.lowered:
         place = root.meta.get(_PLACE) or _place_of(root)
         text = "what the mask selects is computed for all elements: nothing waits for its size"
@@ -169,7 +160,7 @@ def _settle_selections(
         if root in counted:
             text = "how many the mask selects is needed behind the graph only, and read there"
             code, treatment = Reason.AFTER_GRAPH, "late"
-        frame.round_trips[place.position] = _decision(Outcome.APPLIED, code, text, treatment, place)
+        frame.round_trips[place.position] = place.decided(Outcome.APPLIED, code, text, treatment)
     gone = frozenset().union(*sizes) - _bound(graph)
     forget_sizes(output_graph.root_tx, gone)
 
@@ -195,9 +186,9 @@ def _settle_store(node: fx.Node, frame: Frame, fake_mode: Any) -> None:
 def _record_store(node: fx.Node, frame: Frame, why: str | None) -> None:
     place = _place_of(node)
     text = "stored where the mask holds, element by element: nothing is counted"
-    decision = _decision(Outcome.APPLIED, Reason.ON_DEVICE, text, "device", place)
+    decision = place.decided(Outcome.APPLIED, Reason.ON_DEVICE, text, "device")
     if why is not None:
-        decision = _decision(Outcome.REJECTED, Reason.SIZE, why, "keep", place)
+        decision = place.decided(Outcome.REJECTED, Reason.SIZE, why, "keep")
     frame.round_trips[place.position] = decision
 
 
@@ -208,29 +199,11 @@ def _bound(graph: fx.Graph) -> frozenset[Any]:
 def _place_of(node: fx.Node) -> Place:
     """The place of a selection that Dynamo captured by itself, as with ``fullgraph=True``."""
     file, line = source_of(node)
-    return Place((None, 0), (file, line, node.name), file, line)
+    return Place("masked", (None, 0), (file, line, node.name), file, line)
 
 
-def _decision(outcome: Outcome, code: Reason, text: str, treatment: str, place: Place) -> Decision:
-    where = place.file, place.line
-    return Decision(Station.CAPTURE, "masked", outcome, code, text, treatment, *where)
-
-
-def give_all_back(translator: Any, frame: Frame, code: Reason, text: str) -> None:
-    """Start the frame again without the selections let in, if there are any.
-
-    Args:
-        translator: of the frame; its output graph may have been emptied.
-        frame: capture's state for it.
-        code: why.
-        text: for the report.
-    """
-    if frame.selections:
-        give_back(translator, frame, dict.fromkeys(frame.selections.values(), (code, text)))
-
-
-def keep_asked(translator: Any, frame: Frame, error: BaseException) -> None:
-    """Give back the selections whose counts are asked for while the program is traced.
+def asked_selections(translator: Any, frame: Frame, error: BaseException) -> dict[Place, Why]:
+    """The selections whose counts are asked for while the program is traced.
 
     Args:
         translator: Dynamo's.
@@ -239,19 +212,9 @@ def keep_asked(translator: Any, frame: Frame, error: BaseException) -> None:
     """
     symbols = asked_symbols(error) if frame.selections else ()
     graph = translator.output.graph
-    asked = {selection_of(graph, symbol) for symbol in symbols} & frame.selections.keys()
+    asked = {selection_of(graph, symbol) for symbol in symbols}
     text = "Python asks how many the mask selects"
     if asked_by_operation(error):
         text = "how many the mask selects is used as a size, an index or a count"
-    if asked:
-        why = Reason.SIZE, text
-        give_back(translator.output, frame, {frame.selections[node]: why for node in asked})
-
-
-def give_back(output_graph: Any, frame: Frame, lost: dict[Place, tuple[Reason, str]]) -> NoReturn:
-    """Start the frame again without some selections, each with the reason."""
-    places = _given_back(output_graph)
-    for place, why in lost.items():
-        places.add(place.instruction)
-        log.kept(frame.compiler, _decision(Outcome.REJECTED, *why, "keep", place), place.position)
-    restart_frame("fusepass: a size that only the data know is needed")
+    places = [place for root, place in frame.selections.items() if root in asked]
+    return dict.fromkeys(places, (Reason.SIZE, text))

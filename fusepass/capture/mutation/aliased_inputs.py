@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.error_recovery import leave_all
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.nodes.select_node import BRANCH, WRITTEN
-from fusepass.capture.restarts import take_back
+from fusepass.capture.restarts import restart_plain, restart_without
 from fusepass.graph.dataflow.data_assignment import replaced_memory_reason
 from fusepass.graph.dataflow.effects import REPLACES_MEMORY
 from fusepass.graph.dataflow.memory import memories
@@ -148,15 +147,13 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
         return _refused(given[: question.written]) or replaced_memory_reason(gm.graph)
     if frame.plain:
         return shared.text
-    if shared.unseen:
-        leave_all(
-            output_graph.root_tx, frame, Reason.ALIAS, f"the graph cannot hold it: {shared.text}"
-        )
+    if shared.unseen and frame.decisions:
+        restart_plain(frame, Reason.ALIAS, f"the graph cannot hold it: {shared.text}")
     text = f"an arm writes memory that inputs share ({' and '.join(shared.names)})"
     branches = (node for node in gm.graph.nodes if BRANCH in node.meta)
     written = {n.meta[BRANCH].site: memories(written_back(n)) for n in branches}
     sites = [site for site, keys in written.items() if not shared.keys.isdisjoint(keys)]
-    take_back(output_graph, frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
+    restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
     return shared.text
 
 

@@ -10,24 +10,23 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 
 from fusepass.capture.effects.raise_operands import only_in_messages, shows
 from fusepass.capture.frame_state import Frame
+from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.lowering import Kept, Number, read_in_time, replace_numbers
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
+from fusepass.capture.source_position import Place
 from fusepass.errors import CaptureFault
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
+from fusepass.report.decision import Outcome, Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.dynamo.hooks import kept_between_restarts, restart_frame
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
     asked_by_operation,
     asked_symbols,
@@ -38,110 +37,50 @@ from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
 
 FROM_ITEM = "fusepass_from_item"  # meta key of a number read from a tensor, or computed from one
 _ON_DEVICE = (
-    "device",
     Reason.ON_DEVICE,
     "the number only takes part in tensor work: it stays on the device",
+    "device",
 )
 _AFTER = (
-    "late",
     Reason.AFTER_GRAPH,
     "the number is needed behind the graph only, and read there",
+    "late",
 )
-_GIVEN_BACK = "fusepass_given_back"  # places whose numbers are read after all
 
 
-@dataclass(frozen=True)
-class Item:
-    """Where a number is read.
-
-    Attributes:
-        place: code object and instruction index.
-        position: in the source, the same in resumed functions.
-        dtype: of the tensor.
-        file, line: in the user's program.
-    """
-
-    place: tuple[Any, int]
-    position: tuple[Any, ...]
-    dtype: torch.dtype
-    file: str
-    line: int
-
-
-def was_given_back(translator: Any, frame: Frame, item: Item) -> bool:
-    """Whether a number turned out to be needed, in this frame or in one this goes on from."""
-    places = kept_between_restarts(translator.output, _GIVEN_BACK, set)
-    settled = log.log_of(frame.compiler).settled
-    return item.place in places or (item.position, item.dtype) in settled
-
-
-def give_back(output_graph: Any, frame: Frame, items: Iterable[fx.Node]) -> NoReturn:
-    """Start the frame again, these numbers read where the program reads them."""
-    places = kept_between_restarts(output_graph, _GIVEN_BACK, set)
-    places.update(frame.items[node].place for node in items)
-    restart_frame("fusepass: a number read from a tensor is needed")
-
-
-def give_back_tested(
-    output_graph: Any, frame: Frame, items: Iterable[fx.Node], branch: Decision
-) -> NoReturn:
-    """The same, because of a branch on these numbers that is kept; on record where it is elsewhere.
-
-    Args:
-        output_graph: Dynamo's, of the frame.
-        frame: of capture.
-        items: the numbers.
-        branch: what was decided about it.
-    """
-    for item in (frame.items[node] for node in items):
-        if (item.file, item.line) != (branch.file, branch.line):
-            text = f"a branch that is kept tests it (line {branch.line}): {branch.reason}"
-            record_kept(frame, item, branch.reason_code, text)
-    give_back(output_graph, frame, items)
-
-
-def keep(output_graph: Any, frame: Frame, kept: dict[fx.Node, Kept]) -> NoReturn:
-    """The same, with the reasons put on record, for what follows this frame, too."""
-    for node, why in kept.items():
-        item = frame.items[node]
-        log.log_of(frame.compiler).settled.add((item.position, item.dtype))
-        record_kept(frame, item, why.code, why.text + _place(why, item))
-    give_back(output_graph, frame, kept)
-
-
-def record_kept(frame: Frame, item: Item, code: Reason, text: str) -> None:
-    """Put on record that a number is read where the program reads it."""
-    decision = _decision(item, Outcome.REJECTED, code, text, "keep")
-    log.kept(frame.compiler, decision, item.position)
-
-
-def keep_asked(
-    translator: Any, frame: Frame, error: BaseException, others: Kept | None = None
-) -> None:
-    """Give back the numbers whose values are asked for while the program is traced.
+def asked_numbers(
+    translator: Any, frame: Frame, error: BaseException, others: Why | None = None
+) -> dict[Place, Why]:
+    """The numbers whose values are asked for while the program is traced.
 
     Args:
         translator: Dynamo's.
         frame: of capture.
         error: what Dynamo raised because of it, or because of something else.
-        others: why all numbers go back where the error does not say which; None if they do not.
+        others: why it is all numbers where the error does not say which; None if it is none.
     """
     live = [n for n in frame.items if not n._erased]
     named = _asked(translator.output.graph, live, error) if live else []
-    if named:
-        whole = all(not frame.items[node].dtype.is_floating_point for node in named)
-        text, code = "Python needs its value there", Reason.PYTHON_VALUE
-        taker = _takes_a_number(translator.output.graph, named)
-        if taker is not None:
-            text = f"{taker} takes a Python number there: no form of it with a tensor is known"
-        elif whole and asked_by_operation(error):
-            text, code = "it is used as a size, an index or a count", Reason.SIZE
-        keep(translator, frame, dict.fromkeys(named, Kept(code, text)))
-    if others is not None and frame.items:
-        keep(translator, frame, dict.fromkeys(frame.items, others))
+    if not named:
+        return {} if others is None else dict.fromkeys(frame.items.values(), others)
+    places = [frame.items[node] for node in named]
+    whole = not any(place.dtype and place.dtype.is_floating_point for place in places)
+    text, code = "Python needs its value there", Reason.PYTHON_VALUE
+    taker = _takes_a_number(translator.output.graph, named)
+    if taker is not None:
+        text = f"{taker} takes a Python number there: no form of it with a tensor is known"
+    elif whole and asked_by_operation(error):
+        text, code = "it is used as a size, an index or a count", Reason.SIZE
+    return dict.fromkeys(places, (code, text))
 
 
-def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[int]:
+def reasons(frame: Frame, kept: dict[fx.Node, Kept]) -> dict[Captured, Why]:
+    """Where numbers are read, and why that stays so, with the line of the use."""
+    places = [(frame.items[node], why) for node, why in kept.items()]
+    return {place: (why.code, why.text + _use(why, place)) for place, why in places}
+
+
+def settle_items(gm: fx.GraphModule, frame: Frame) -> list[int]:
     """Replace the numbers of a complete graph by tensors; give back those that are needed.
 
     Returns:
@@ -168,7 +107,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
         return only_in_messages(user, is_number) if is_number(user) else shows(user)
 
     used = [n for n in frame.items if n in left and not only_in_messages(n, is_number)]
-    numbers = [Number(node, node.args[0]) for node in used]
+    numbers = [Number(node, node.all_input_nodes[0]) for node in used]
     late: list[int] = []
     given_out = _given_out(graph)
     try:
@@ -177,12 +116,11 @@ def settle_items(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> list[in
         first = frame.items[used[0]]
         warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
         kept = dict.fromkeys(used, Kept(Reason.INTERNAL, error_in_short(error)))
-    if kept:
-        keep(output_graph, frame, kept)
+    restart_without(frame, reasons(frame, kept))
     for node in used:
-        item = frame.items[node]
-        treatment, code, text = _AFTER if node in given_out else _ON_DEVICE
-        frame.round_trips[item.position] = _decision(item, Outcome.APPLIED, code, text, treatment)
+        place = frame.items[node]
+        decision = place.decided(Outcome.APPLIED, *(_AFTER if node in given_out else _ON_DEVICE))
+        frame.round_trips[place.position] = decision
     return late
 
 
@@ -280,11 +218,7 @@ def made_of(numbers: list[fx.Node]) -> list[fx.Node]:
     return found
 
 
-def _decision(item: Item, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
-    return Decision(Station.CAPTURE, "item", outcome, code, text, treatment, item.file, item.line)
-
-
-def _place(why: Kept, item: Item) -> str:
+def _use(why: Kept, item: Place) -> str:
     """Where the use is, unless it is where the number is read."""
     if why.user is None:
         return ""

@@ -19,14 +19,15 @@ from fusepass.capture.bytecode.predicate_only_uses import only_tested
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
+from fusepass.capture.restarts import is_kept, keep
 from fusepass.capture.scalars.arm_scalars import NUMBER
 from fusepass.capture.scalars.call_rewriter import SUPPORTED
 from fusepass.capture.scalars.call_table import takes_any_number
-from fusepass.capture.scalars.deferred_items import FROM_ITEM, Item, record_kept, was_given_back
+from fusepass.capture.scalars.deferred_items import FROM_ITEM
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.capture.scalars.unused_checks import keep_raising
-from fusepass.capture.source_position import location, position
+from fusepass.capture.source_position import Place, here
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety.totality import UNREAD
 from fusepass.report.decision import Reason
@@ -71,8 +72,8 @@ def on_item(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
         return stack.wrap_call(translator, "call_method", "reshape", (proxy, ()), {})
     if forbidden is not None and (held.dtype is torch.bool or not is_number(held.dtype)):
         return _read(translator, frame, held, forbidden, read)
-    item = _item(translator, held.dtype)
-    if was_given_back(translator, frame, item):
+    item = here(translator, "item", held.dtype)
+    if is_kept(frame, item):
         return read()
     return _number(translator, frame, tensor.as_proxy(), item)
 
@@ -90,8 +91,8 @@ def on_list(translator: Any, tensor: Any, read: Callable[[], Any]) -> Any:
         forbidden = Refusal(Reason.PYTHON_VALUE, text)
     if forbidden is not None:
         return _read(translator, frame, held, forbidden, read)
-    item = _item(translator, held.dtype)
-    if was_given_back(translator, frame, item):
+    item = here(translator, "item", held.dtype)
+    if is_kept(frame, item):
         return read()
 
     def listed(proxy: fx.Proxy, shape: tuple[int, ...]) -> Any:
@@ -143,22 +144,15 @@ def _read(
 ) -> Any:
     """Leave a number to Dynamo, with the reason on record if that breaks the graph."""
     if capture_supported():
-        record_kept(frame, _item(translator, held.dtype), why.code, why.text)
+        keep(frame, here(translator, "item", held.dtype), why.code, why.text)
     return read()
 
 
-def _item(translator: Any, dtype: torch.dtype) -> Item:
-    instruction = translator.current_instruction
-    place = (translator.f_code, translator.instruction_pointer)
-    where = location(translator, instruction)
-    return Item(place, position(translator, instruction), dtype, *where)
-
-
-def _number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Item) -> Any:
+def _number(translator: Any, frame: Frame, tensor: fx.Proxy, item: Place) -> Any:
     """The number that a tensor of one element holds, unknown."""
     held = stack.wrap_call(translator, "call_method", "detach", (tensor,), {}).as_proxy()
     proxy = translator.output.create_proxy("call_method", "item", (held,), {})
-    kind = "float" if item.dtype.is_floating_point else "int"
+    kind = "float" if item.dtype and item.dtype.is_floating_point else "int"
     kind = "bool" if item.dtype is torch.bool else kind
     frame.items[proxy.node] = item
     proxy.node.meta |= {UNREAD: True, FROM_ITEM: True}

@@ -12,12 +12,9 @@ import torch
 from torch import fx
 
 from fusepass.capture.frame_state import Frame
-from fusepass.capture.masks import mask_hooks
 from fusepass.capture.masks.selection_count import selection_of
-from fusepass.capture.restarts import take_back
-from fusepass.capture.scalars import deferred_items
+from fusepass.capture.restarts import restart_without
 from fusepass.capture.scalars.arm_scalars import NUMBER, is_choice
-from fusepass.capture.scalars.lowering import Kept
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.identity import break_graph
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
@@ -68,11 +65,10 @@ def kinds(value: Any) -> set[type]:
     return found
 
 
-def give_back(translator: Any, frame: Frame, values: list[Any], what: str) -> NoReturn:
+def restart_knowing(frame: Frame, values: list[Any], what: str) -> NoReturn:
     """Start the frame again, these values known.
 
     Args:
-        translator: Dynamo's.
         frame: of capture.
         values: tracked; unknown numbers among them.
         what: the program does with them, for the report.
@@ -81,15 +77,12 @@ def give_back(translator: Any, frame: Frame, values: list[Any], what: str) -> No
     behind = dict.fromkeys(n for node in nodes if node is not None for n in _made_of(node))
     text = f"a Python number differs between the arms, and {what}"
     sites = [node.meta[NUMBER].site for node in behind if NUMBER in node.meta]
-    take_back(translator.output, frame, dict.fromkeys(sites, (Reason.PYTHON_VALUE, text)))
-    places = [frame.selections[n] for n in map(_counted, behind) if n in frame.selections]
-    if places:
-        text = f"{what}: how many the mask selects"
-        mask_hooks.give_back(translator.output, frame, dict.fromkeys(places, (Reason.SIZE, text)))
-    read = [node for node in behind if node in frame.items]
-    if read:
-        kept = Kept(Reason.PYTHON_VALUE, what)
-        deferred_items.keep(translator.output, frame, dict.fromkeys(read, kept))
+    restart_without(frame, dict.fromkeys(sites, (Reason.PYTHON_VALUE, text)))
+    counted = [frame.selections[n] for n in map(_counted, behind) if n in frame.selections]
+    why = Reason.SIZE, f"{what}: how many the mask selects"
+    restart_without(frame, dict.fromkeys(counted, why))
+    read = [frame.items[node] for node in behind if node in frame.items]
+    restart_without(frame, dict.fromkeys(read, (Reason.PYTHON_VALUE, what)))
     break_graph("Number that is not known", what)  # none of ours
 
 

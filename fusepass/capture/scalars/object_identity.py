@@ -12,7 +12,7 @@ import torch
 
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.scalars.item_hooks import on_not
-from fusepass.capture.scalars.needs_value import differs, give_back, is_unknown, kinds
+from fusepass.capture.scalars.needs_value import differs, is_unknown, kinds, restart_knowing
 from fusepass.torch_private.dynamo import calls
 from fusepass.torch_private.dynamo.deferred_values import late_parts
 from fusepass.torch_private.dynamo.identity import (
@@ -62,7 +62,7 @@ def _compared(translator: Any, frame: Frame, value: Any, other: Any, negated: bo
             return truth
     tensors = all(map(is_any_tensor, (value, other)))
     if tensors or may_be_number(other) or is_unknown(frame, other):
-        give_back(translator, frame, [value, other], _IS)
+        restart_knowing(frame, [value, other], _IS)
     return calls.constant(negated)  # they are of different types
 
 
@@ -91,7 +91,7 @@ def on_kind(translator: Any, value: Any) -> None:
     """``type(value)`` or ``isinstance(value, …)`` of what is of another type in either arm."""
     frame = frame_of(translator.output)
     if frame is not None and differs(frame, value) and len(kinds(value)) > 1:
-        give_back(translator, frame, [value], _KIND)
+        restart_knowing(frame, [value], _KIND)
 
 
 def _is_none(value: Any) -> bool:
@@ -127,7 +127,7 @@ def on_contains(translator: Any, items: list[Any], searched: Any) -> Any:
     searched, *items = values
     plain = all(map(_is_plain, values)) and not any(differs(frame, v) for v in unknown)
     if not plain and unknown:
-        give_back(translator, frame, unknown, _IN)
+        restart_knowing(frame, unknown, _IN)
     return _is_one_of(translator, frame, items, searched) if plain else None
 
 

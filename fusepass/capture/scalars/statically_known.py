@@ -58,7 +58,7 @@ def answered(
         return traced_operator(translator, operator.not_, asked) if negated is None else negated
     if len(asked) == 1 and answer in (ALWAYS, NEVER):
         return constant(answer == ALWAYS)
-    return needs_value.give_back(translator, frame, unknown, f"{name} asks for what is known of it")
+    return needs_value.restart_knowing(frame, unknown, f"{name} asks for what is known of it")
 
 
 def _of_known(name: str, given: list[Any], call: Callable[[], Any]) -> Any:

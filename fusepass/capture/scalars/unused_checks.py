@@ -13,10 +13,10 @@ from torch import fx
 
 from fusepass.capture.effects.raise_operands import shows
 from fusepass.capture.frame_state import Frame, frame_of
-from fusepass.capture.masks import mask_hooks
 from fusepass.capture.masks.selection_count import range_of_count, selection_of
 from fusepass.capture.nodes.raise_node import only_for_message
-from fusepass.capture.scalars.deferred_items import FROM_ITEM, keep, made_of
+from fusepass.capture.restarts import Captured, Why, restart_without
+from fusepass.capture.scalars.deferred_items import FROM_ITEM, made_of, reasons
 from fusepass.capture.scalars.lowering import Kept
 from fusepass.capture.scalars.raising_conversions import that_may_raise
 from fusepass.capture.scalars.scalar import kind_of
@@ -40,18 +40,18 @@ def keep_raising(output_graph: Any) -> None:
         where = f"{places[0].file}:{places[0].line}"
         warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
         why = Kept(Reason.INTERNAL, error_in_short(error))
-        reasons = dict.fromkeys(unused, why)
+        kept = dict.fromkeys(unused, why)
     else:
         text = "what is made of it may raise, though nothing uses that: "
-        reasons = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}
-    _give_back(output_graph, frame, reasons)
+        kept = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}
+    restart_without(frame, _behind(frame, kept))
 
 
-def _give_back(output_graph: Any, frame: Frame, reasons: dict[fx.Node, Kept]) -> None:
-    """Have what some numbers are made of read where the program reads it."""
+def _behind(frame: Frame, kept: dict[fx.Node, Kept]) -> dict[Captured, Why]:
+    """What some numbers are made of that the program then reads where it asks for it."""
     items: dict[fx.Node, Kept] = {}
-    counts: dict[Any, tuple[Reason, str]] = {}
-    for node, why in reasons.items():
+    counts: dict[Captured, Why] = {}
+    for node, why in kept.items():
         for item in made_of([node]) if FROM_ITEM in node.meta else ():
             if item in frame.items:
                 items.setdefault(item, why)
@@ -59,10 +59,7 @@ def _give_back(output_graph: Any, frame: Frame, reasons: dict[fx.Node, Kept]) ->
             root = selection_of(node.graph, symbol)
             if root in frame.selections:
                 counts.setdefault(frame.selections[root], (why.code, why.text))
-    if items:
-        keep(output_graph, frame, items)
-    if counts:
-        mask_hooks.give_back(output_graph, frame, counts)
+    return reasons(frame, items) | counts
 
 
 def _unused(graph: fx.Graph) -> list[fx.Node]:

@@ -278,36 +278,38 @@ def _hook_items(on_item: ItemHandler, on_list: ItemHandler) -> Callable[[], None
     return undo
 
 
-def kept_between_restarts(frame: Any, name: str, make: Callable[[], Any]) -> Any:
-    """A value that lives as long as Dynamo tries to compile one frame, restarts included.
+class Attempts:
+    """Dynamo's attempts to compile one frame: each but the first is a restart.
 
     Args:
-        frame: the output graph of the frame or, after an error has emptied that, its translator.
-        name: of the value.
-        make: makes it the first time.
+        output_graph: of the attempt that is made now.
+
+    Attributes:
+        kept: what is left to Dynamo; empty at the first attempt.
     """
-    translator = getattr(frame, "root_tx", None) or frame
-    return translator.speculation_log.__dict__.setdefault(name, make())
+
+    def __init__(self, output_graph: Any) -> None:
+        self._log = output_graph.root_tx.speculation_log
+        self.kept: dict[Any, Any] = self._log.__dict__.setdefault("fusepass_kept", {})
+
+    def restart(self, reason: str, *, afresh: bool) -> NoReturn:
+        """Discard what was traced of the frame and start again.
+
+        Args:
+            reason: for Dynamo's log.
+            afresh: whether the next attempt may take another way than this one before it comes
+                here; graph breaks already found are then found again.
+        """
+        from torch._dynamo.exc import SpeculationRestartAnalysis
+
+        if afresh:
+            self._log.clear()
+        raise SpeculationRestartAnalysis(restart_reason=reason)
 
 
 def was_emptied(output_graph: Any) -> bool:
     """Whether an error has ended the trace of a frame and Dynamo has emptied its output graph."""
     return getattr(output_graph, "root_tx", None) is None
-
-
-def restart_frame(reason: str, afresh: Any = None) -> NoReturn:
-    """Discard what was traced of the frame and start again.
-
-    Args:
-        reason: for Dynamo's log.
-        afresh: a translator of the frame, where the next attempt may take another way than this one
-            before it comes here; graph breaks already found are then found again.
-    """
-    from torch._dynamo.exc import SpeculationRestartAnalysis
-
-    if afresh is not None:
-        afresh.speculation_log.clear()
-    raise SpeculationRestartAnalysis(restart_reason=reason)
 
 
 def _jump_hook(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import fusepass.capture.scalars.call_table
-import fusepass.capture.scalars.deferred_items
 from fusepass.errors import CaptureFault
+from fusepass.torch_private.dynamo.hooks import Attempts
 
 from ..side_by_side import side_by_side
 from .test_deferred_items import (
@@ -163,12 +163,13 @@ def test_the_report_names_the_use() -> None:
 def test_numbers_kept_do_not_cost_a_trace_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes on behind a graph break knows already which numbers are needed."""
     restarts = []
-    give_back = fusepass.capture.scalars.deferred_items.give_back
-    monkeypatch.setattr(
-        fusepass.capture.scalars.deferred_items,
-        "give_back",
-        lambda *args: (restarts.append(args), give_back(*args)),
-    )
+    restart = Attempts.restart
+
+    def counted(self: Attempts, reason: str, *, afresh: bool) -> NoReturn:
+        restarts.append(reason)
+        restart(self, reason, afresh=afresh)
+
+    monkeypatch.setattr(Attempts, "restart", counted)
 
     def program(x: Tensor) -> tuple[Tensor, ...]:
         a = (x > 0).sum().item()
