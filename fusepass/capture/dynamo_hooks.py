@@ -52,7 +52,6 @@ from fusepass.capture.source_position import Place, here, location
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Reason, in_short
-from fusepass.torch_private.dynamo.errors.error_text import place_of
 from fusepass.torch_private.dynamo.hooks import Handlers, install_hooks
 from fusepass.torch_private.dynamo.stack import (
     break_reason,
@@ -289,11 +288,7 @@ def _on_break(translator: Any, reason: str, error: Any) -> None:
         if error is not None and not frame.plain:
             restart_without(frame, asked_numbers(translator, frame, error))
             restart_without(frame, mask_hooks.asked_selections(translator, frame, error))
-        own = location(translator, translator.current_instruction)
-        place = place_of(error, translator.f_code) or own
-        log.graph_break(frame.compiler, reason, *place)
-        outer = [(one.filename, one.lineno) for one in getattr(error, "real_stack", None) or ()]
-        graph_breaks.decide(translator, frame, reason, [*outer[:-1], place])
+        graph_breaks.decide(translator, frame, reason, error)
 
 
 def _on_raise(translator: Any, instruction: Any) -> None:
@@ -307,11 +302,18 @@ def _on_import(translator: Any, name: str) -> None:
         raise Refusal(Reason.SIDE_EFFECT, f"an arm imports {name}, which is not loaded yet")
 
 
+_SKIPS = {
+    "graph break in loop": (Reason.LOOP, "a graph break in a loop"),
+    try_blocks.WHAT: (Reason.PARTIAL_OP, "an operation whose error is handled"),
+}
+
+
 def _on_skip(translator: Any, error: Exception) -> None:
     """Dynamo gives a frame up at a graph break in a loop, which may be due to a size not known."""
     frame = frame_of(translator.output)
-    if frame is not None:
-        why = Reason.LOOP, "a graph break in a loop follows"
-        if getattr(error, "gb_type", None) == try_blocks.WHAT:
-            why = Reason.PARTIAL_OP, "an operation whose error is handled follows"
+    if frame is not None and frame.selections:
+        code, what = _SKIPS.get(
+            getattr(error, "gb_type", ""), (Reason.UNTRACEABLE, "a graph break")
+        )
+        why = code, f"{what} follows ({graph_breaks.told(translator, error)})"
         restart_without(frame, dict.fromkeys(frame.selections.values(), why))

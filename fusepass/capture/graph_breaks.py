@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fusepass.capture.frame_state import Frame
+from fusepass.capture.source_position import Line, in_program, lines_traced
 from fusepass.graph.ops.op_names import display_name, op_name
 from fusepass.report import log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.report.user_code import is_torchs_file, is_users_file
-from fusepass.torch_private.dynamo.errors.error_text import said
+from fusepass.report.user_code import is_torchs_file
+from fusepass.torch_private.dynamo.errors.error_hooks import raised_at
+from fusepass.torch_private.dynamo.errors.error_text import place_of, said
 from fusepass.torch_private.dynamo.errors.stop_reasons import why_broken
+from fusepass.torch_private.dynamo.print_calls import function_name, written_name
 
 Place = tuple[str, int]
+_COMPREHENSIONS = ("<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>")
 _Why = tuple[Reason, str]
 
 _SIZES: dict[str, str] = {
@@ -39,6 +44,12 @@ _READS: dict[str, str] = {
     "is_nonzero": "test the tensor itself",
     "setitem": "x[i.reshape(1)] = v stores without reading i",
 }
+_NUMPY = (
+    "torch.compile traces NumPy as tensors, so that breaks the graph; use Python's own numbers "
+    "there (math, random, sum), or call it outside of the compiled function"
+)
+_SIZED = ("arange", "empty", "full", "ones", "rand", "randint", "randn", "zeros")
+_READS |= dict.fromkeys(_SIZED, "as a size; the largest size there can be and a mask need none")
 _TEXTS: dict[str, _Why] = {
     "Attempted to wrap sparse Tensor": (
         Reason.UNTRACEABLE,
@@ -46,7 +57,10 @@ _TEXTS: dict[str, _Why] = {
     ),
     "Data-dependent branching": (
         Reason.PREDICATE,
-        "a branch tests a tensor or NumPy array here",
+        (
+            "a branch tests a tensor, or a number of NumPy's, which torch.compile traces as a "
+            "tensor: make such a number with Python's own (math, //, %)"
+        ),
     ),
     "Failed to convert args/kwargs to proxy": (
         Reason.UNTRACEABLE,
@@ -70,32 +84,78 @@ _TEXTS: dict[str, _Why] = {
     ),
 }
 _GIVES_UP = {
-    "Compiling up to": "the rest of the function runs in eager mode",
-    "Skipping the function": "the function runs in eager mode",
+    "Compiling up to": "the rest of {} runs in eager mode",
+    "Skipping the function": "{} runs in eager mode",
 }
 
 
-def decide(translator: Any, frame: Frame, reason: str, places: Sequence[Place]) -> None:
-    """Put the reason of a graph break on record, if capture has not said why already.
+def decide(translator: Any, frame: Frame, reason: str, error: BaseException | None) -> None:
+    """Put a graph break on record, and why it is, if capture has not said that already.
 
     Args:
         translator: Dynamo's, of the frame.
         frame: of capture.
         reason: what Dynamo logs.
-        places: where it is, outermost function first.
+        error: it is logged for, or None.
     """
-    kept = log.log_of(frame.compiler).kept.values()
-    if not places or any((d.file, d.line) in places for d in kept if d.station is Station.CAPTURE):
+    if _is_empty_comprehension(translator):  # of a function that runs in eager mode
         return
-    own = [place for place in places if is_users_file(place[0])]
-    own = own or [place for place in places if not is_torchs_file(place[0])] or [*places]
+    lines = lines_to(translator, error, reason)
+    place = in_program(translator, lines)
+    known = {
+        (d.file, d.line)
+        for d in log.log_of(frame.compiler).kept.values()
+        if d.station is Station.CAPTURE
+    }
+    ours = next((one for one in (place, *(line[:2] for line in lines)) if one in known), None)
     code, text = _why(translator, reason)
+    log.graph_break(frame.compiler, text, *(ours or place))
+    if ours is not None:
+        return
+    key = (*_innermost(lines), "graph_break", *place, text)
     gives_up = next((how for mark, how in _GIVES_UP.items() if mark in reason), None)
-    text = text if gives_up is None else f"{text}; {gives_up}"
-    decision = Decision(
-        Station.TRACE, "graph_break", Outcome.REJECTED, code, text, "keep", *own[-1]
-    )
-    log.kept(frame.compiler, decision, ("graph_break", *own[-1], text))
+    if gives_up is not None:
+        text += f"; {gives_up.format(_function(translator))}"
+    elif key in log.log_of(frame.compiler).kept:
+        return
+    decision = Decision(Station.TRACE, "graph_break", Outcome.REJECTED, code, text, "keep", *place)
+    log.kept(frame.compiler, decision, key)
+
+
+def lines_to(translator: Any, error: BaseException | None, reason: str) -> list[Line]:
+    """The lines that lead to a graph break, innermost first."""
+    raised = raised_at(translator) if "Observed exception" in reason else []
+    if raised:
+        return [Line(*one) for one in raised]
+    if place_of(error, translator.f_code) is None:
+        return lines_traced(translator, translator.current_instruction)
+    return [
+        Line(one.filename, int(one.lineno or 0), written_name(one.name))
+        for one in reversed(getattr(error, "real_stack", ()))
+    ]
+
+
+def _innermost(lines: Sequence[Line]) -> Place:
+    """The line of a library or of the program that a graph breaks in."""
+    return next((one[:2] for one in lines if not is_torchs_file(one.file)), lines[0][:2])
+
+
+def told(translator: Any, error: BaseException) -> str:
+    """Where an error ends the trace of a frame, and why."""
+    file, line = in_program(translator, lines_to(translator, error, str(error)))
+    return f"{Path(file).name}:{line}: {_why(translator, str(error))[1]}"
+
+
+def _is_empty_comprehension(translator: Any) -> bool:
+    """Whether a frame is a comprehension by itself, and nothing of it has been recorded."""
+    if translator.f_code.co_name not in _COMPREHENSIONS or translator.parent is not None:
+        return False
+    return not any(node.op.startswith("call") for node in translator.output.graph.nodes)
+
+
+def _function(translator: Any) -> str:
+    name = function_name(translator.f_code)
+    return "the function" if name.startswith("<") else f"`{name}`"
 
 
 def _why(translator: Any, reason: str) -> _Why:
@@ -103,6 +163,8 @@ def _why(translator: Any, reason: str) -> _Why:
     if kind == "Data dependent operator":
         name = _operation(translator, reason)
         text = f"{display_name(name)} reads a number from a tensor"
+        if name.startswith("wrapped_"):
+            text = f"Python reads a number that {display_name(name)} gives or takes: {_NUMPY}"
         return Reason.PYTHON_VALUE, _joined(text, _READS, name)
     if kind.startswith("Dynamic shape operator"):
         name = _operation(translator, reason)

@@ -21,7 +21,6 @@ from typing import Any
 
 from fusepass.report import cached_decisions
 from fusepass.report.decision import Decision, Reason, Station
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_broken
 
 logger = logging.getLogger("fusepass")
 
@@ -76,6 +75,8 @@ class CompileLog:
             functions whose arms save it.
         saved_names: where functions hold what a graph in front of a graph break may have saved for
             its backward, by the code of the function.
+        inside: functions of libraries that lines of the program call, where something of a line is
+            decided; by file and line, and by file and line of what is decided there.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
@@ -83,6 +84,7 @@ class CompileLog:
     breaks: dict[tuple[str, str, int], None] = field(default_factory=dict)
     settled: dict[tuple[Any, ...], str] = field(default_factory=dict)
     saved_names: dict[CodeType, set[str]] = field(default_factory=dict)
+    inside: dict[tuple[str, int], dict[tuple[str, int], str]] = field(default_factory=dict)
 
 
 _lock = threading.RLock()
@@ -182,9 +184,22 @@ def clear() -> None:
 
 
 def kept(compiler: Any, decision: Decision, position: tuple[Any, ...]) -> None:
-    """Put a branch that keeps its graph break on record."""
+    """Put a branch that keeps its graph break on record.
+
+    One of a helper is at the line that calls it: of the calls of several lines each has a record.
+    """
     with _lock:
-        log_of(compiler).kept[position] = decision
+        held = log_of(compiler).kept
+        before, place = held.get(position), (decision.file, decision.line)
+        if before is not None and (before.file, before.line) != place:
+            held[*position, before.file, before.line] = before
+        held[position] = decision
+
+
+def inside(compiler: Any, place: tuple[str, int], helper: tuple[str, int], name: str) -> None:
+    """Put on record that what is decided at a line of the program is in a helper that it calls."""
+    with _lock:
+        log_of(compiler).inside.setdefault(place, {})[helper] = name
 
 
 def _broke_at(log: CompileLog, decision: Decision) -> bool:
@@ -193,9 +208,9 @@ def _broke_at(log: CompileLog, decision: Decision) -> bool:
 
 
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
-    """Put a graph break on record, with the text Dynamo logs for it."""
+    """Put a graph break on record."""
     with _lock:
-        log_of(compiler).breaks[why_broken(reason), file, line] = None
+        log_of(compiler).breaks[reason, file, line] = None
 
 
 @contextlib.contextmanager

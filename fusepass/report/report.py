@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from fusepass.report.decision import Decision, Outcome, Station
+from fusepass.report.decision import Decision, Station
 from fusepass.report.host_syncs.result import Sync
 from fusepass.report.log import CompileLog
-from fusepass.report.short_path import short_path
 from fusepass.report.version import VERSION
 
 
@@ -59,15 +57,18 @@ class Report:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        from fusepass.report.report_text import lines_of  # it is about this class
+
+        return "\n".join(lines_of(self))
 
 
 def report_of(log: CompileLog, regions: int | None = None) -> Report:
     """Assemble a report from what is on record."""
-    decisions = [d for graph in log.graphs for d in graph.decisions] + list(log.kept.values())
+    decisions = [_with_helpers(d, log) for graph in log.graphs for d in graph.decisions]
+    decisions += [_with_helpers(d, log, position) for position, d in log.kept.items()]
     return Report(
         tuple(graph.operations for graph in log.graphs),
-        tuple(_breaks(log)),
+        tuple(_breaks(log, decisions)),
         _regions_known(log) if regions is None else regions,
         tuple(decisions),
         versions(),
@@ -88,16 +89,38 @@ _KEPT = {
 }
 
 
-def _breaks(log: CompileLog) -> list[dict[str, Any]]:
-    """The graph breaks, with the reason of capture where it decided to keep one."""
-    kept: dict[tuple[str, int], list[Decision]] = {}
-    for decision in log.kept.values():
-        kept.setdefault((decision.file, decision.line), []).append(decision)
+def _breaks(log: CompileLog, decisions: list[Decision]) -> list[dict[str, Any]]:
+    """The graph breaks, with the reason of the decision that keeps one."""
+    kept: dict[tuple[str, int], list[str]] = {}
+    for decision in decisions:
+        if decision.treatment == "keep":
+            begins = f"{_KEPT[decision.rule]}: " if decision.rule in _KEPT else ""
+            place = (decision.file, decision.line)
+            kept.setdefault(place, []).append(f"{begins}{decision.reason}")
     found: dict[tuple[str, str, int], None] = {}
     for reason, file, line in log.breaks:
-        ours = [f"{_KEPT.get(d.rule, d.rule)}: {d.reason}" for d in kept.get((file, line), ())]
-        found |= dict.fromkeys((said, file, line) for said in ours or [reason])
+        found |= dict.fromkeys((said, file, line) for said in kept.get((file, line)) or [reason])
     return [{"reason": r, "file": f, "line": n} for r, f, n in found]
+
+
+def _with_helpers(decision: Decision, log: CompileLog, position: tuple[Any, ...] = ()) -> Decision:
+    """A decision, with the library function that its line calls and that it is about.
+
+    Args:
+        decision: to be reported.
+        log: it is from.
+        position: begins with file and line of what was decided; empty if that is not known.
+    """
+    helpers = log.inside.get((decision.file, decision.line))
+    if decision.station not in (Station.TRACE, Station.CAPTURE) or not helpers:
+        return decision
+    if position:
+        known = helpers.get(position[:2])
+        names = [] if known is None else [known]
+    else:
+        names = [*helpers.values()]
+    told = f" [in {', '.join(names)}]" if names else ""
+    return dataclasses.replace(decision, reason=f"{decision.reason}{told}")
 
 
 def versions() -> dict[str, str]:
@@ -109,64 +132,3 @@ def versions() -> dict[str, str]:
     }
     found["cuda"] = str(torch.version.cuda or "none")
     return found
-
-
-def _lines(report: Report) -> list[str]:
-    operations = ", ".join(map(str, report.operations)) or "none"
-    regions = report.regions_per_call
-    entered = "not counted (fusepass.explain does)" if regions is None else regions
-    lines = [
-        f"fusepass report: {report.graphs} graph(s), operations per graph: {operations}",
-        f"regions entered per call: {entered}; graph breaks: {len(report.graph_breaks)}",
-    ]
-    if report.raised:
-        lines.append(f"the call raised {report.raised}: this is what happened before")
-    lines += _table(Counter(_row(d) for d in report.decisions))
-    if report.graph_breaks:
-        lines += ["", "graph breaks:"]
-        lines += [
-            f"  {short_path(b['file'])}:{b['line']}  {b['reason']}" for b in report.graph_breaks
-        ]
-    if report.syncs:
-        lines += ["", "the host still waits for the device:"]
-        lines += [
-            f"{row.remaining:>5}  {row.kind.value:<13}{short_path(row.file)}:{row.line}"
-            for row in report.syncs
-        ]
-    return lines
-
-
-_COLUMNS = ("station", "rule", "decision", "reason")
-_LEAST = (7, 15, 16, 15)  # widths of these columns, so that most tables look alike
-
-
-def _table(rows: Counter[tuple[str, str, str, str, str, str]]) -> list[str]:
-    """Equal decisions as one row, with their count, and the sentence of each below it."""
-    if not rows:
-        return []
-    columns = [[row[i] for row in rows] for i in range(len(_COLUMNS))]
-    widths = [max(least, *map(len, c)) for least, c in zip(_LEAST, columns, strict=True)]
-
-    def line(count: Any, row: Sequence[str], where: str) -> str:
-        parts = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)]
-        return "  ".join([f"{count:>5}", *parts, where])
-
-    lines = ["", line("count", _COLUMNS, "where")]
-    for row, count in rows.items():
-        lines += [line(count, row[:4], row[4]), f"{'':>7}{row[5]}"]
-    return lines
-
-
-def _row(decision: Decision) -> tuple[str, str, str, str, str, str]:
-    outcome = decision.outcome.value
-    if decision.station in (Station.TRACE, Station.CAPTURE):
-        outcome = decision.treatment if decision.outcome is Outcome.APPLIED else f"keep ({outcome})"
-    where = f"{short_path(decision.file)}:{decision.line}" if decision.file else "-"
-    return (
-        decision.station.value,
-        decision.rule,
-        outcome,
-        decision.reason_code.value,
-        where,
-        decision.reason,
-    )

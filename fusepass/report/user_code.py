@@ -37,6 +37,19 @@ def is_torchs_file(path: str) -> bool:
     return path.startswith(f"{Path(torch.__file__).parent}/")
 
 
+@functools.lru_cache(maxsize=4096)
+def defines_modules(path: str) -> bool:
+    """Whether a source file of a library holds a model: a class of torch.nn.Module."""
+    return not is_torchs_file(path) and any(
+        isinstance(held, type)
+        and issubclass(held, torch.nn.Module)
+        and held.__module__ == module.__name__
+        for module in list(sys.modules.values())
+        if getattr(module, "__dict__", {}).get("__file__") == path
+        for held in list(vars(module).values())
+    )
+
+
 @functools.cache
 def _folders() -> tuple[str, ...]:
     homes = [str(Path(torch.__file__).parent), str(PACKAGE)]

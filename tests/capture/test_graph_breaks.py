@@ -146,4 +146,4 @@ def test_the_text_says_that_the_rest_runs_in_eager() -> None:
     compiled = torch.compile(retained, backend="fusepass", options={"codegen": "eager"})
     compiled(X.clone().requires_grad_())
     (decision,) = [d for d in fusepass.last_report(compiled).decisions if d.station == "trace"]
-    assert decision.reason.endswith("the function runs in eager mode")
+    assert decision.reason.endswith("; `retained` runs in eager mode")

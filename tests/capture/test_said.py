@@ -226,7 +226,7 @@ def test_what_is_raised_while_tracing() -> None:
         compiled(torch.ones(2), {})
     (told,) = [d for d in fusepass.last_report(compiled).decisions if d.rule == "graph_break"]
     assert "while tracing, KeyError is raised there and not caught" in told.reason
-    assert told.reason.endswith("; the function runs in eager mode")
+    assert told.reason.endswith("; `program` runs in eager mode")
 
 
 def test_functions_of_numpy_have_their_name() -> None:

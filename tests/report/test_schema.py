@@ -109,13 +109,12 @@ def test_text_is_a_table(report: fusepass.Report) -> None:
     assert "2 graph(s)" in text.split("\n")[0]
     assert "regions entered per call: 2; graph breaks: 1" in text
     name = Path(__file__).name
-    for line, words in (
-        (line_of("captured"), "where"),
-        (line_of("kept: another shape"), "keep"),
-    ):
-        (row,) = re.findall(rf"^ +1  capture .*{name}:{line}$", text, flags=re.MULTILINE)
-        assert words in row
-    assert "the arms leave shapes" in text
+    line = line_of("captured")
+    (row,) = re.findall(rf"^ +1  capture .*{name}:{line}$", text, flags=re.MULTILINE)
+    assert "where" in row
+    line = line_of("kept: another shape")
+    assert re.search(rf"^    1  .*{name}:{line}$", text, flags=re.MULTILINE)
+    assert text.count("the arms leave shapes") == 1
     assert max(map(len, text.split("\n"))) < 200
 
 

@@ -117,6 +117,7 @@ _DISPLAY_NAMES = {
     "setitem": "`x[…] = y`",
     "__getitem__": "`x[…]`",
     "__setitem__": "`x[…] = y`",
+    "_get_data_attr": "`.data`",
 }
 
 

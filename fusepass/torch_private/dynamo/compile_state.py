@@ -213,6 +213,11 @@ def is_internal_file(path: str) -> bool:
     return is_dynamos_file(path) or path in (written_out.__code__.co_filename, WRITTEN_IN)
 
 
+def is_entrance(code: Any) -> bool:
+    """Whether code is that of the wrapper through which a program enters compiled code."""
+    return code.co_name == "compile_wrapper" and is_dynamos_file(code.co_filename)
+
+
 def is_dynamos_file(path: str) -> bool:
     """Whether a source file holds Dynamo's stand-ins for builtins."""
     return "/torch/_dynamo/" in path.replace("\\", "/")

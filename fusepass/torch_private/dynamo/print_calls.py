@@ -212,8 +212,12 @@ def user_frames(translator: Any) -> Iterator[tuple[Any, int]]:
 
 def function_name(code: Any) -> str:
     """The name the program gave a function, also of what Dynamo resumes it with."""
-    resumed = _RESUMED.match(code.co_name)
-    return resumed.group(1) if resumed else str(code.co_name)
+    return written_name(code.co_name)
+
+
+def written_name(name: str) -> str:
+    """The name the program gave a function, from the name of its code."""
+    return _RESUMED.sub(r"\1", name)
 
 
 FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)

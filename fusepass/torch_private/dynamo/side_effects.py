@@ -9,6 +9,7 @@ from typing import Any
 from torch._dynamo.variables import LazyVariableTracker
 
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards, source_name
+from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import unsupported_errors
 
 _WRITTEN = "fusepass_written"  # attribute of an error: what may not be written
@@ -54,7 +55,10 @@ def what_was_done(error: BaseException) -> str | None:
 
 def _described(effects: Any, item: Any, error: BaseException) -> str:
     stack = vars(error).get("real_stack")
-    line = f" (line {stack[-1].lineno})" if stack else ""
+    at = effects.output_graph_weakref().current_tx
+    known = stack and stack[-1].filename == at.f_code.co_filename  # but not in code behind a break
+    line = line_of(at, at.current_instruction) if known else stack and stack[-1].lineno
+    line = f" (line {line})" if line else ""
     if type(item).__name__ == "CellVariable":
         name = item.local_name or _local_name(effects, item)
         what = f"the variable `{name}`" if name else "a variable"

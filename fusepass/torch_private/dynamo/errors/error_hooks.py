@@ -7,7 +7,7 @@ import inspect
 import os
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,11 +15,15 @@ import torch
 
 from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
+from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
+from fusepass.torch_private.dynamo.print_calls import function_name
+from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import restart_errors, wrap_call
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
+_ORIGIN = "fusepass_origin"
 _OUR_CALLS = (wrap_call.__code__,)
 
 
@@ -111,6 +115,8 @@ def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[],
     def with_observed(self: Any, raised: Any) -> None:
         stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
         stated = stated and not is_dynamos_file(self.f_code.co_filename)
+        if not isinstance(raised, ends):
+            _remember_origin(self)
         if not stated and not isinstance(raised, ends):
             on_observed(self, raised)
         handle(self, raised)
@@ -118,6 +124,34 @@ def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[],
     ours: Any = with_observed
     Translator.exception_handler = ours  # type: ignore[method-assign]
     return lambda: setattr(Translator, "exception_handler", handle)
+
+
+def _current_exception(translator: Any) -> Any:
+    try:
+        return translator.exn_vt_stack.get_current_exception()
+    except AssertionError:  # there is none
+        return None
+
+
+def _remember_origin(translator: Any) -> None:
+    held = _current_exception(translator)
+    if held is not None:
+        vars(held).setdefault(_ORIGIN, [*_lines_outwards(translator)])
+
+
+def _lines_outwards(translator: Any) -> Iterator[tuple[str, int, str]]:
+    for one in frames_outwards(translator):
+        line = line_of(one, one.current_instruction)
+        yield one.f_code.co_filename, line, function_name(one.f_code)
+
+
+def raised_at(translator: Any) -> list[tuple[str, int, str]]:
+    """Where the exception arose that leaves a frame: file, line and function, innermost first.
+
+    It may have passed functions that raise it again: a ``finally``, a with-block.
+    """
+    held = _current_exception(translator)
+    return vars(held).get(_ORIGIN, []) if held is not None else []
 
 
 def _break_this_time(break_graph: Callable[[], NoReturn]) -> NoReturn:

@@ -55,7 +55,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (
         r"when making fake tensor call",
         r"got (?P<kind>\w+)\((['\"])(?P<what>.*?)\2,?\)(?:\s|\Z)",
-        "it raises {kind} for these sizes and dtypes: {what}",
+        "while tracing, it raises {kind} for these sizes and dtypes: {what}",
     ),
     (r"Graph break in inlined", r"", "the graph breaks in a function that is called there"),
     (
@@ -67,6 +67,14 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
         r"Graph break under",
         r"",
         "the graph breaks inside a with-block that torch.compile cannot leave and enter again",
+    ),
+    (
+        r"Attempted to (?:call|inline) function marked as skipped",
+        r"qualname: Tensor\.(?P<name>\w+)",
+        (
+            "the method {name} of a tensor was looked up in front of a graph break and is called "
+            "behind it: write the call as a statement of its own"
+        ),
     ),
     (
         r"Attempted to (?:call|inline) function marked as skipped",
@@ -105,6 +113,14 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Unsupported context manager",
+        r"enter a `_GeneratorContextManager`",
+        (
+            "torch.compile cannot enter this with-block, which a function under @contextmanager "
+            "makes: open it outside of the compiled function"
+        ),
+    ),
+    (
+        r"Unsupported context manager",
         r"enter a `(?P<kind>[\w.]+)`",
         "torch.compile cannot trace a with-block over an object of class {kind}",
     ),
@@ -112,6 +128,14 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
         r"HOP: Unsafe side effect",
         r"",
         "what existed before is written where torch.compile does not permit that",
+    ),
+    (
+        r"Observed exception",
+        r"raised exception (?P<kind>\w+)\(.*Tensor\(shape=",
+        (
+            "while tracing, {kind} is raised there, for a key or text made of a tensor, whose "
+            "value is not known then: make it of a number of Python's own, such as one of range()"
+        ),
     ),
     (
         r"Observed exception",
@@ -127,6 +151,22 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
         r"Backend compiler",
         r"Exception:(?P<what>.*?)Traceback",
         "the graph cannot be compiled: {what}",
+    ),
+    (
+        r"torch\.\* op returned non-Tensor",
+        r"",
+        (
+            "a function of torch is called that gives no tensor, but a setting or a number: "
+            "torch.compile cannot trace it"
+        ),
+    ),
+    (
+        r"[Ss]ort with non-constant key",
+        r"",
+        (
+            "torch.compile cannot sort by keys made of tensors: use torch.sort, or sort outside of "
+            "the compiled function"
+        ),
     ),
     (
         r"setattr\(\) on Tensor",

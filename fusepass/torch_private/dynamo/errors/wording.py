@@ -42,6 +42,7 @@ _NOUNS = {
     "UnspecializedNNModule": "module",
 }
 _OPERATIONS = {
+    "_get_data_attr": "`.data`",
     "autograd_function_apply": "an autograd.Function",
     "cond": "torch.cond",
     "invoke_subgraph": "a nested compiled region",
