@@ -74,7 +74,7 @@ def attributes(value: Any) -> dict[str, Any]:
     return held
 
 
-_NOT_THE_PROGRAMS = ("builtins", "torch", "collections", "fusepass")
+_NOT_THE_PROGRAMS = ("builtins", "collections", "fusepass", "logging", "torch")
 
 
 def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:

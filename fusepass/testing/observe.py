@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from fusepass.testing.precision import in_precision
 from fusepass.torch_private.fx.graphs import storage_key, tree_flatten
 
 Program = Callable[..., Any]
 _CONTEXTS = {"": torch.enable_grad, "inference": torch.inference_mode, "no_grad": torch.no_grad}
-_CASTS = {"float", "half", "bfloat16", "double"}
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 @dataclass(frozen=True)
@@ -95,31 +93,5 @@ def at_precision(dtype: torch.dtype, program: Program, inputs: Sequence[Tensor])
         if id(tensor) not in copies:
             plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
             copies[id(tensor)] = plain.clone().requires_grad_(tensor.requires_grad)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with Precision(dtype):
-            return observe(program, [copies[id(tensor)] for tensor in inputs])
-    finally:
-        torch.set_default_dtype(before)
-
-
-class Precision(TorchFunctionMode):
-    """Every floating dtype that a torch call names becomes one dtype."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in _CASTS and args and isinstance(args[0], Tensor):
-            return args[0].to(self.dtype)
-        args = tuple(self.dtype if _is_float(value) else value for value in args)
-        named = {k: self.dtype if _is_float(v) else v for k, v in (kwargs or {}).items()}
-        return func(*args, **named)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.dtype) and value in _FLOATS
+    with in_precision(dtype):
+        return observe(program, [copies[id(tensor)] for tensor in inputs])

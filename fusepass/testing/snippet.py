@@ -135,8 +135,8 @@ def _assertion(difference: Difference) -> str:
         return f"torch.testing.assert_close({pair[0]}, {pair[1]}, {given})"
     if difference.fact == NOT_FINITE:
         return "\n".join(
-            f"assert torch.equal({pair[0]}.{kind}(), {pair[1]}.{kind}())"
-            for kind in ("isnan", "isposinf", "isneginf")
+            f'assert torch.equal({pair[0]}.{kind}(), {pair[1]}.{kind}()), "{what} stands elsewhere"'
+            for kind, what in _NOT_FINITE.items()
         )
     if difference.fact in ("stride", "is_inference"):
         return f"assert {pair[0]}.{difference.fact}() == {pair[1]}.{difference.fact}()"
@@ -145,6 +145,7 @@ def _assertion(difference: Difference) -> str:
     return f"assert type({pair[0]}) is type({pair[1]})"
 
 
+_NOT_FINITE = {"isnan": "NaN", "isposinf": "infinity", "isneginf": "-infinity"}
 _SHARING = """\
 def sharing(run):
     every = [{of} for x in (*run["outputs"], *run["inputs"])]

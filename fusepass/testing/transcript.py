@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from fusepass.errors import CaptureFault
+from fusepass.errors import FusepassWarning
 
 _COMPILER = ("torch", "fusepass")  # loggers of theirs tell of compiling, which eager does not do
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name behind a break
 _NATIVE = "(Triggered internally at "  # ends warnings of torch's own, which compiled code may drop
 
 
@@ -27,8 +29,8 @@ class Said:
     Attributes:
         kind: ``stdout``, ``stderr``, ``log`` or ``warning``.
         text: what was written, the formatted message, or the warning's text.
-        label: name and level of a log record with the type and text of its exception, category of
-            a warning; "" for text.
+        label: name and level of a log record, its function, the number of its arguments, the type
+            and text of its exception; category of a warning; "" for text.
         file: source file that a record or a warning names.
         line: line there; 0 for text.
     """
@@ -50,11 +52,11 @@ class Transcript:
 
     Attributes:
         said: what the program said.
-        faults: what fusepass said of faults of its own (``CaptureFault``).
+        faults: warnings of fusepass's own.
     """
 
     said: list[Said] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    faults: list[Warning] = field(default_factory=list)
 
     def add(self, one: Said) -> None:
         """Take one more."""
@@ -122,7 +124,9 @@ class _Records(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.split(".")[0] in _COMPILER:
             return
-        label = f"{record.name} {record.levelname}"
+        function = _RESUMED.sub(r"\1", record.funcName)
+        count = len(record.args or ())
+        label = f"{record.name} {record.levelname} in {function} with {count} arguments"
         if record.exc_info and record.exc_info[0]:
             label += f", {record.exc_info[0].__name__}: {record.exc_info[1]}"
         said = Said("log", record.getMessage(), label, record.pathname, record.lineno)
@@ -138,8 +142,8 @@ def _shows(transcript: Transcript) -> Any:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if issubclass(category, CaptureFault):
-            transcript.faults.append(str(message))
+        if isinstance(message, FusepassWarning):
+            transcript.faults.append(message)
         module = category.__module__.split(".")[0]
         if module in _COMPILER or _NATIVE in str(message) or _of_compiler(filename):
             return

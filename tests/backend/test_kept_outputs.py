@@ -17,7 +17,7 @@ from torch import Tensor
 
 import fusepass
 from fusepass.testing.compare import assert_same
-from tests.capture.written import assert_same_text
+from tests.capture.support.written import assert_same_text
 
 COPIES: dict[str, Callable[[Tensor], Tensor]] = {
     "clone": torch.clone,

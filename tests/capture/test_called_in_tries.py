@@ -12,8 +12,8 @@ from torch import Tensor
 
 import fusepass
 
-from .side_by_side import side_by_side
-from .tried import IN, OUT, X, lookup
+from .support.side_by_side import side_by_side
+from .support.tried import IN, OUT, X, lookup
 
 
 def printed(x: Tensor, i: Tensor) -> Tensor:

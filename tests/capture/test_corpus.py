@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .corpus import CORPUS
-from .harness import tensor_tests
-from .program import Program
+from .support.check import tensor_tests
+from .support.corpus import CORPUS
+from .support.program import Program
 
 
 def test_size_and_names() -> None:

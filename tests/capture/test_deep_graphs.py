@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .side_by_side import side_by_side, signed
+from .support.side_by_side import side_by_side, signed
 
 DEPTH = sys.getrecursionlimit() + 100
 TURNS = signed(1.0, -0.5, 2.0, 0.25)

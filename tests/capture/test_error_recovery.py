@@ -17,7 +17,7 @@ import fusepass.capture.graph_checks
 from fusepass.errors import CaptureFault, RuleError
 from fusepass.torch_private.dynamo import stack
 
-from .side_by_side import Outcome, side_by_side, signed
+from .support.side_by_side import Outcome, side_by_side, signed
 
 X = torch.tensor([1.0, -0.5, 2.0])
 

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from fusepass.capture.grad_tracking import Ungraded, requires_grad
 
-from .side_by_side import side_by_side, signed
+from .support.side_by_side import side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

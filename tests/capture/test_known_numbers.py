@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .side_by_side import side_by_side
+from .support.side_by_side import side_by_side
 
 X = torch.tensor([1.0, -0.5, 2.0])
 

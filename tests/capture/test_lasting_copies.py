@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import fusepass
 from fusepass.testing.compare import assert_same
 
-from .written import assert_late, assert_same_text
+from .support.written import assert_late, assert_same_text
 
 INDUCTOR = {"codegen": "inductor"}
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

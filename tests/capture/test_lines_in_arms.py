@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fusepass
 
-from .written import assert_kept, assert_late, assert_same_text, treatments
+from .support.written import assert_kept, assert_late, assert_same_text, treatments
 
 logger = logging.getLogger("fusepass_tests.arms")
 logger.setLevel(logging.INFO)
@@ -168,7 +168,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_lines_in_arms(program: Any) -> None:
-    compiled = assert_same_text(program, *ALL, loggers=[logger.name])
+    compiled = assert_same_text(program, *ALL)
     report = fusepass.last_report(compiled)
     assert not report.graph_breaks, report.graph_breaks
     assert set(treatments(compiled)) == {("late", "after_graph")}
@@ -224,7 +224,7 @@ def raises_in_between(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("program", [prints_then_raises, raises_in_between])
 def test_lines_around_exceptions(program: Any) -> None:
-    compiled = assert_same_text(program, positive, negative, with_nan, loggers=[logger.name])
+    compiled = assert_same_text(program, positive, negative, with_nan)
     assert_late(compiled)
 
 

@@ -19,7 +19,7 @@ from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_of_un
 from fusepass.errors import CaptureFault
 from fusepass.torch_private.dynamo import stack
 
-from .side_by_side import side_by_side
+from .support.side_by_side import side_by_side
 
 ROUNDS = 60
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusepass.torch_private.versions import clamp_gradients
 
-from .side_by_side import side_by_side
+from .support.side_by_side import side_by_side
 
 Program = Callable[[Tensor, Any], Any]
 CLAMPS: dict[str, Program] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .harness import BACKEND, fresh_compiler
+from .support.check import BACKEND, fresh_compiler
 
 
 def decided(compiled: object) -> list[tuple[str, str]]:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from .side_by_side import side_by_side, signed
-from .written import assert_same_text
+from .support.side_by_side import side_by_side, signed
+from .support.written import assert_same_text
 
 TURNS = [
     *signed(1.0, -0.5, 2.0, 0.25),

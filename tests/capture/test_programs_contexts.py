@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from .corpus import CORPUS
-from .harness import assert_same_call, build, call, check, compile_for, fresh_compiler, prepare
-from .program import Program
+from fusepass.testing.call import call
+from fusepass.testing.same_call import assert_same_call
+
+from .support.check import build, check, compile_for, fresh_compiler, prepare
+from .support.corpus import CORPUS
+from .support.program import Program
 
 CHOSEN = [program for program in CORPUS if "contexts" in program.tags]
 # What is decided differently with and without gradients: a stale decision would show.
@@ -34,4 +37,4 @@ def test_one_callable_in_all_contexts(program: Program) -> None:
                 wanted = call(eager, one, eager, context, program.state)
                 got = call(compiled, other, module, context, program.state)
                 where = f"{program.name} ({context}), input set {index}"
-                assert_same_call(wanted, got, (eager, module), where)
+                assert_same_call(wanted, got, where=where)

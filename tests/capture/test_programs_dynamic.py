@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fusepass.testing.call import call
 from fusepass.testing.compare import tensors
+from fusepass.testing.same_call import assert_same_call
 
-from .corpus import CORPUS
-from .harness import BACKEND, assert_same_call, build, call, check_report, compile_for, prepare
-from .inputs import B, Signs
-from .program import Program
+from .support.check import BACKEND, build, check_report, compile_for, prepare
+from .support.corpus import CORPUS
+from .support.inputs import B, Signs
+from .support.program import Program
 
 # Everything with a batch dimension whose every site must be captured; every third, for time. What
 # keeps state outside its arguments would hand it on from eager's call to the compiled one.
@@ -54,9 +56,7 @@ def check_batches(program: Program, *, grad: bool, marked: bool) -> None:
             strict = not first and BACKEND == "fusepass"
             with torch._dynamo.config.patch(error_on_recompile=strict):
                 got = call(compiled, args, module, context)
-            assert_same_call(
-                wanted, got, (eager, module), f"{program.name}, batch {batch}, {index}"
-            )
+            assert_same_call(wanted, got, where=f"{program.name}, batch {batch}, {index}")
             first = False
     if BACKEND == "fusepass":
         check_report(program, compiled, program.verdicts(grad=grad), grad=grad)

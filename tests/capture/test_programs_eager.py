@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .corpus import CORPUS
-from .harness import check
-from .program import Program
+from .support.check import check
+from .support.corpus import CORPUS
+from .support.program import Program
 
 WITH_GRAD = [program for program in CORPUS if program.grad]
 

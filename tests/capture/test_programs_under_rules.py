@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 import fusepass
 
-from .corpus import CORPUS
-from .harness import check
-from .program import Program
+from .support.check import check
+from .support.corpus import CORPUS
+from .support.program import Program
 
 
 def _rule(name: str, pattern: object, replacement: object, *example: object) -> fusepass.Rule:

@@ -16,7 +16,7 @@ import fusepass
 from fusepass.errors import CaptureFault
 from fusepass.testing.compare import assert_same, sharing
 
-from .shared_pairs import PAIRS, THREE_ROWS, drawn, loaded, numbers
+from .support.shared_pairs import PAIRS, THREE_ROWS, drawn, loaded, numbers
 
 _CALLS = 4
 _NOT_TRAINED = ("arrays", "bits", "pieces")  # pieces may not be written, nor asked for grad_fn then

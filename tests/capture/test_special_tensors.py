@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import fusepass
 from fusepass.testing.compare import assert_same
 
-from .side_by_side import Outcome, side_by_side
-from .special_tensors import BASE, NOT_COPIED, SPECIAL, Pair, Quantized, Tagged
+from .support.side_by_side import Outcome, side_by_side
+from .support.special_tensors import BASE, NOT_COPIED, SPECIAL, Pair, Quantized, Tagged
 
 PHRASES = {
     "pair": "is a Pair, a subclass of torch.Tensor",

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from .written import assert_same_text
+from .support.written import assert_same_text
 
 
 def said(w: Tensor, lr: float) -> Tensor:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from fusepass.testing.call import Seen
 from fusepass.testing.compare import Difference, tensors
+from fusepass.testing.same_call import Rounded, assert_same_call
 from tests.fuzz.program import Program, loaded
-from tests.fuzz.run import Seen, assert_same_call, call, side
+from tests.fuzz.run import call, side
 
 SOURCE = """
 import logging
@@ -165,8 +167,9 @@ def seen(source: str, context: str, index: int) -> Seen:
     return one
 
 
-def compared(other: str, context: str, index: int) -> bool:
-    return assert_same_call(*(seen(source, context, index) for source in (SOURCE, other)))
+def compared(other: str, context: str, index: int, rounded: Rounded = "nothing") -> bool:
+    pair = (seen(source, context, index) for source in (SOURCE, other))
+    return assert_same_call(*pair, rounded=rounded)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -186,15 +189,17 @@ def test_no_fault_is_seen_where_there_is_none(context: str, index: int) -> None:
 
 def test_the_order_of_a_sum_of_gradients_is_let_pass_and_told() -> None:
     other = SOURCE.replace(ADD, "y = y + 1 + 2e-7 * (x - x.detach())")
-    assert not compared(other, "training", 0)
+    assert not compared(other, "training", 0, "gradients")
+    with pytest.raises(Difference) as caught:
+        compared(other, "training", 0)
+    assert caught.value.kind == "gradient"
 
 
 def test_sums_in_another_order_are_let_pass_where_a_program_says_so() -> None:
     other = SOURCE.replace(ADD, "y = y + 1.0000003")
-    pair = [seen(source, "inference", 0) for source in (SOURCE, other)]
-    assert_same_call(*pair, rounded=True)
+    assert compared(other, "inference", 0, "everything")
     with pytest.raises(Difference):
-        assert_same_call(*pair)
+        compared(other, "inference", 0, "gradients")
 
 
 def test_all_state_and_arguments_move() -> None:

@@ -1,159 +1,21 @@
-"""Run a program in eager and compiled, side by side, and compare everything that can be seen.
-
-Each draw is compiled anew and called with all its inputs. After every call the two sides are
-compared: result or exception, arguments, state, aliasing, what was said (text, log records with
-their lines, warnings with theirs) in order, random state and gradients. Then the report is held
-against what the lines of the program expect.
-"""
+"""Hold a program of the table to eager, call after call, and its report to what its lines expect."""
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.testing.compare import (
-    Difference,
-    assert_same,
-    assert_same_bits,
-    same_bits,
-    sharing,
-    tensors,
-)
-from fusepass.testing.transcript import Said, recorded
+from fusepass.testing.call import call
+from fusepass.testing.compare import tensors
+from fusepass.testing.same_call import Rounded, assert_same_call
 
 from .program import Decided, Program
 
 RULES = ("item", "print", "masked", "host_tensor")
-ROUNDING = 32  # units in the last place of the largest value, for the order of a sum
-CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
-    "plain": contextlib.nullcontext,
-    "grad": contextlib.nullcontext,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-    "float64": lambda: _default_dtype(torch.float64),
-}
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@dataclass
-class Seen:
-    """What one call did."""
-
-    args: tuple[Any, ...]
-    result: Any = None
-    error: tuple[type[BaseException], str] | None = None
-    said: list[Said] = field(default_factory=list)
-    rng: Any = None
-    grads: list[Tensor | None] = field(default_factory=list)
-    backward_error: type[BaseException] | None = None
-    state: Any = None
-
-
-def call(program: Program, target: Any, args: tuple[Any, ...], owner: Any, context: str) -> Seen:
-    """One call, with its gradients when the context is ``grad``; ``owner`` holds all state."""
-    seen = Seen(args)
-    leaves = [leaf for leaf in (*tensors(args), *tensors(owner)) if leaf.is_leaf]
-    for leaf in leaves:
-        leaf.grad = None
-    torch.manual_seed(7)
-    random.seed(7)
-    with recorded(program.warned) as transcript, CONTEXTS[context]():
-        try:
-            seen.result = target(*args)
-        except Exception as error:  # noqa: BLE001 - programs raise what they like
-            seen.error = (type(error), str(error))
-    seen.rng = [torch.get_rng_state().tolist(), random.getstate()]
-    if torch.cuda.is_initialized():
-        seen.rng.append(torch.cuda.get_rng_state().tolist())
-    seen.state = program.state(owner) if program.state else None
-    seen.said = transcript.said
-    if context == "grad" and seen.error is None:
-        with recorded(program.warned) as transcript:
-            try:
-                _backward(seen.result)
-            except RuntimeError as error:  # its text names nodes of the graph, which may differ
-                seen.backward_error = type(error)
-        seen.said += transcript.said
-        seen.grads = [leaf.grad for leaf in leaves if leaf.requires_grad]
-    return seen
-
-
-def _backward(result: Any) -> None:
-    outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
-    generator = torch.Generator().manual_seed(11)
-    given = [
-        torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.device, out.dtype)
-        for out in outputs
-    ]
-    if outputs:
-        torch.autograd.backward(outputs, given)
-
-
-def assert_same_call(
-    eager: Seen, compiled: Seen, owners: tuple[Any, Any], where: str, *, rounded: bool
-) -> None:
-    """Compare all that two calls left behind."""
-    values = _same_up_to_rounding if rounded else assert_same_bits
-    assert eager.error == compiled.error, (
-        f"{where}: eager raised {eager.error}, compiled {compiled.error}"
-    )
-    assert eager.said == compiled.said, _other_words(eager.said, compiled.said, where)
-    assert_same(eager.result, compiled.result, f"{where}: result", values)
-    assert_same(eager.args, compiled.args, f"{where}: arguments after the call", values)
-    assert_same(eager.state, compiled.state, f"{where}: state", values)
-    states = [list(tensors(owner)) for owner in owners]
-    assert_same(states[0], states[1], f"{where}: parameters and buffers", values)
-    assert eager.rng == compiled.rng, f"{where}: a random generator is in another state"
-    shared = [
-        sharing(seen.args, state, seen.state, seen.result)
-        for seen, state in zip((eager, compiled), states, strict=True)
-    ]
-    for kind, one in shared[0].items():
-        other = shared[1][kind]
-        assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
-    if eager.backward_error:
-        return  # a value saved for backward was written; compilers save a copy, torch's own too
-    assert compiled.backward_error is None, f"{where}: backward raised {compiled.backward_error}"
-    for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
-        assert (one is None) == (other is None), (
-            f"{where}: gradient {index} is {one} in eager, {other} compiled"
-        )
-        if one is not None and other is not None and not same_bits(one, other, zero_signs=False):
-            assert rounded, f"{where}: gradient {index}\neager    {one}\ncompiled {other}"
-            _same_up_to_rounding(one, other, f"{where}: gradient {index}")
-
-
-def _other_words(eager: list[Said], compiled: list[Said], where: str) -> str:
-    pair = ["\n  ".join(["", *map(str, said)]) for said in (eager, compiled)]
-    return f"{where}: eager said{pair[0]}\ncompiled{pair[1]}"
-
-
-def _same_up_to_rounding(eager: Tensor, compiled: Tensor, path: str) -> None:
-    if not eager.is_floating_point():
-        return assert_same_bits(eager, compiled, path)
-    one, other = eager.detach().double(), compiled.detach().double()
-    finite = one[one.isfinite()].abs()
-    scale = max(1.0, float(finite.max()) if finite.numel() else 0.0)
-    slack = ROUNDING * torch.finfo(eager.dtype).eps * scale
-    if not torch.allclose(one, other, rtol=0.0, atol=slack, equal_nan=True):
-        raise Difference("values", path, f"values\neager    {eager}\ncompiled {compiled}")
-    return None
 
 
 def prepare(program: Program, draw: str, context: str, device: str) -> list[tuple[Any, ...]]:
@@ -218,11 +80,12 @@ def check(
     several = None if codegen == "eager" else 4
     for index, (args, others) in enumerate(list(zip(*calls, strict=True))[:several]):
         where = f"{program.name} ({draw}, {context}), call {index}"
-        wanted = call(program, eager, args, eager, context)
-        got = call(program, compiled, others, owner, context)
+        wanted = call(eager, args, eager, context, program.state, warned=program.warned)
+        got = call(compiled, others, owner, context, program.state, warned=program.warned)
         # CUDA divides by a number through its reciprocal.
-        rounded = program.rounded or device != "cpu" or codegen != "eager"
-        assert_same_call(wanted, got, (eager, owner), where, rounded=rounded)
+        summed = program.rounded or device != "cpu" or codegen != "eager"
+        rounded: Rounded = "everything" if summed else "nothing"
+        assert_same_call(wanted, got, where=where, rounded=rounded)
     return fusepass.last_report(compiled).to_dict() if backend == "fusepass" else None
 
 

@@ -121,15 +121,24 @@ def test_two_things_of_one_name_are_not_mixed_up() -> None:
     assert "No text is known" in rule_text(rule)
 
 
-@pytest.mark.parametrize("replacement", ["lambda x: x.abs()", "lambda x: torch.relu(x) * scale"])
-def test_snippet_of_a_script_runs_and_fails(tmp_path: Path, replacement: str) -> None:
+@pytest.mark.parametrize(
+    ("example", "replacement", "said"),
+    [
+        # Whose numbers are all positive is asked for positive ones only, and infinities.
+        ("[0.5, 2.0]", "lambda x: x.abs()", "infinity stands elsewhere"),
+        ("[0.5, -2.0]", "lambda x: torch.relu(x) * scale", "Tensor-likes are not"),
+    ],
+)
+def test_snippet_of_a_script_runs_and_fails(
+    tmp_path: Path, example: str, replacement: str, said: str
+) -> None:
     """As a user meets it: the rule is written in the program that calls ``check_rule``."""
     script = f"""
 import torch, fusepass
 from fusepass.testing import check_rule
 
 scale = 1.5
-rule = fusepass.Rule("mine", lambda x: torch.relu(x), {replacement}, (torch.randn(4),))
+rule = fusepass.Rule("mine", lambda x: torch.relu(x), {replacement}, (torch.tensor({example}),))
 try:
     check_rule(rule)
 except AssertionError as error:
@@ -141,7 +150,7 @@ except AssertionError as error:
     (tmp_path / "snippet.py").write_text(shown.stdout)
     done = run(tmp_path / "snippet.py")
     assert done.returncode == 1
-    assert "AssertionError: Tensor-likes are not" in done.stderr, done.stderr
+    assert f"AssertionError: {said}" in done.stderr, done.stderr
 
 
 def run(file: Path) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,7 @@ def test_everything_in_one_order() -> None:
         ("stdout", "eight\n"),
     ]
     log, warning = transcript.said[1:3]
-    assert log.label == "transcript INFO"
+    assert log.label == "transcript INFO in test_everything_in_one_order with 1 arguments"
     assert warning.label == "RuntimeWarning"
     assert log.file == warning.file == __file__
     assert warning.line == log.line + 1
@@ -50,7 +50,8 @@ def test_exceptions_of_log_records_and_levels() -> None:
         except ValueError:
             LOG.exception("caught")
     (one,) = transcript.said
-    assert one.label == "transcript ERROR, ValueError: bad"
+    function = "test_exceptions_of_log_records_and_levels"
+    assert one.label == f"transcript ERROR in {function} with 0 arguments, ValueError: bad"
 
 
 def test_what_compilers_say_is_left_out() -> None:

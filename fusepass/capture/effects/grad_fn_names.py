@@ -3,7 +3,7 @@
 Fake tensors run through the same autograd as real ones, so their ``grad_fn`` has eager's name, but
 where tracing takes an operation apart that eager has whole (dropout, batch norm, some products), or
 records a call that eager does not make. The table holds operations for which the names were
-compared (tests/capture/effects/test_print_hooks_grad.py); of others it is not known.
+compared (tests/capture/effects/test_gradient_functions_in_text.py); of others it is not known.
 """
 
 from __future__ import annotations

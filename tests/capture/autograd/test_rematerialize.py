@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 
 ROWS = [
     ([[1.0, 2.0], [3.0, -1.0]],),

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import fusepass
 
-from ..opaque import note
-from ..side_by_side import Outcome, side_by_side, signed
+from ..support.opaque import note
+from ..support.side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

@@ -14,7 +14,7 @@ import fusepass
 from fusepass.errors import CaptureFault
 from fusepass.torch_private.versions import torch_version
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

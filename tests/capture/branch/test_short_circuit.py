@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 
 TOGETHER = "tested together"
 TURNS = [

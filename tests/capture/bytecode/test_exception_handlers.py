@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ..tried import Quiet, bare, ends, matrices, places
+from ..support.tried import Quiet, bare, ends, matrices, places
 
 
 def passed_by_class(x: Tensor, i: Tensor) -> Tensor:

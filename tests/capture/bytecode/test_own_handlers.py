@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 import fusepass
 
-from ..side_by_side import side_by_side
-from ..special_tensors import BASE, Pair, Tagged
-from ..tried import IN, OUT, X
+from ..support.side_by_side import side_by_side
+from ..support.special_tensors import BASE, Pair, Tagged
+from ..support.tried import IN, OUT, X
 
 SAYS = "is called by code in eager mode, and runs in eager mode, too"
 

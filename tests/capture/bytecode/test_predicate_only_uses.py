@@ -11,8 +11,8 @@ from torch._dynamo.bytecode_transformation import cleaned_instructions
 
 from fusepass.capture.bytecode.predicate_only_uses import only_tested
 
-from ..side_by_side import side_by_side, signed
-from ..uses_of_numbers import ARITHMETIC, NO, YES, asserted_message, read
+from ..support.side_by_side import side_by_side, signed
+from .uses_of_numbers import ARITHMETIC, NO, YES, asserted_message, read
 
 
 def pushes(function: Callable[..., Any], nth: int = 0) -> tuple[list[Any], int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import fusepass
 
-from ..tried import SEEN, Quiet, deeper, ends, lookup, places
+from ..support.tried import SEEN, Quiet, deeper, ends, lookup, places
 
 
 class Swallows(Quiet):

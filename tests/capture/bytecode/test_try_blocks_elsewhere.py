@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fusepass
 
-from ..tried import BAD, GOOD, IN, OUT, SEEN, Quiet, X, bare, ends, lookup, matrices, places
+from ..support.tried import BAD, GOOD, IN, OUT, SEEN, Quiet, X, bare, ends, lookup, matrices, places
 
 
 def decomposed(x: Tensor) -> Tensor:

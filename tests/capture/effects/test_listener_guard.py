@@ -19,7 +19,7 @@ import fusepass
 from fusepass.capture.effects.listener_guard import Hearing
 from fusepass.testing.compare import assert_same
 
-from ..written import assert_late
+from ..support.written import assert_late
 from .test_listeners import Looks
 
 logger = logging.getLogger("fusepass_tests.hearing")

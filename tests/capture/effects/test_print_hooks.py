@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusepass
+from fusepass.testing.call import call
 
-from ..written import assert_kept, assert_late, assert_same_text, treatments, written
+from ..support.written import assert_kept, assert_late, assert_same_text, treatments
 
 logger = logging.getLogger("fusepass_tests.speech")
 ENDINGS: dict[str, Any] = {"sep": " | ", "end": " ~\n"}
@@ -224,7 +225,7 @@ def test_a_text_begun_before_a_write() -> None:
         return y
 
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
-    written(compiled, inputs(), ())  # Dynamo itself puts the text together at the break
+    call(compiled, inputs())  # Dynamo itself puts the text together at the break
     assert_kept(compiled, "side_effect")
 
 
@@ -325,7 +326,7 @@ def test_a_function_of_the_program_is_kept() -> None:
         return y
 
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
-    written(compiled, graded(), ())  # the break shows the name of Dynamo's own function
+    call(compiled, graded())  # the break shows the name of Dynamo's own function
     assert_kept(compiled, "untraceable")
 
 
@@ -337,8 +338,7 @@ def test_one_compile_for_every_size_and_step() -> None:
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     for step, size in enumerate((5, 7, 11, 13, 17), 2):
         x = torch.arange(float(size))
-        ours, eager = written(compiled, (x, step), ()), written(program, (x, step), ())
-        assert ours.out == eager.out
+        assert call(compiled, (x, step)).said == call(program, (x, step)).said
     assert len(fusepass.last_report(compiled).operations) == 2  # as it is, and for any size
 
 
@@ -350,10 +350,9 @@ def test_fullgraph() -> None:
 def test_every_code_generator(codegen: str) -> None:
     compiled = torch.compile(Layers(2), backend="fusepass", options={"codegen": codegen})
     for make in (inputs, graded):
-        ours, eager = written(compiled, make(), ()), written(Layers(2), make(), ())
+        ((ours,), (eager,)) = (call(one, make()).said for one in (compiled, Layers(2)))
         if codegen == "eager":
-            assert ours.out == eager.out
-        assert [line.split()[:3] for line in ours.out.split("\n")] == [
-            line.split()[:3] for line in eager.out.split("\n")
-        ]
+            assert ours == eager
+        lines = [[line.split()[:3] for line in one.text.split("\n")] for one in (ours, eager)]
+        assert lines[0] == lines[1]
     assert_late(compiled, graphs=2)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import fusepass
 from fusepass.capture.effects import output_slots, runtime
+from fusepass.testing.call import call
 
-from ..written import assert_late, assert_same_text, written
+from ..support.written import assert_late, assert_same_text
 
 logger = logging.getLogger("fusepass_tests.events")
 
@@ -63,13 +64,13 @@ def test_one_copy_brings_all_numbers(far: list[list[torch.Size]]) -> None:
     target = compiled(model)
     for _ in range(2):
         far.clear()
-        ours = written(target, inputs(), ())
+        ours = call(target, inputs())
         (shapes,) = far  # one wait
         assert shapes.count(torch.Size([10])) == 1  # means and maxima, stacked
         assert shapes.count(torch.Size([5])) == 1  # counts
         assert shapes.count(torch.Size([4])) == 5  # rows
         assert len(shapes) == 7
-        assert ours.out == written(model, inputs(), ()).out
+        assert ours.said == call(model, inputs()).said
     assert_late(target)
 
 
@@ -101,11 +102,11 @@ def test_records_below_the_level_cost_no_wait(far: list[list[torch.Size]]) -> No
         return x * 2
 
     logger.setLevel(logging.INFO)
-    target = assert_same_text(program, inputs, loggers=[logger.name])
+    target = assert_same_text(program, inputs)
     assert far == []
     logger.setLevel(logging.DEBUG)
-    ours = written(target, inputs(), [logger.name])
-    assert [record[5] for record in ours.records] == [f"sum {inputs()[0].sum()!r}"]
+    ours = call(target, inputs())
+    assert [one.text for one in ours.said] == [f"sum {inputs()[0].sum()!r}"]
     assert len(far) == 1
 
 
@@ -171,7 +172,7 @@ def test_nothing_is_kept_alive() -> None:
 
     target = compiled(program)
     (x,) = inputs()
-    written(target, (x,), ())
+    call(target, (x,))
     reference = weakref.ref(x)
     del x
     gc.collect()
@@ -191,7 +192,7 @@ def test_a_stream_that_fails() -> None:
         return x * 2
 
     target = compiled(program)
-    written(target, inputs(), ())
+    call(target, inputs())
     import contextlib
 
     with contextlib.redirect_stdout(Broken()), pytest.raises(BrokenPipeError, match="gone"):  # type: ignore[type-var]
@@ -213,7 +214,7 @@ def test_numbers_need_no_printing_of_torchs(graded: bool, monkeypatch: pytest.Mo
     target = assert_same_text(prints_numbers, make)
     asked: list[Tensor] = []
     monkeypatch.setattr(torch._tensor_str, "_Formatter", asked.append)
-    written(target, make(), ())
+    call(target, make())
     assert not asked
 
 
@@ -221,8 +222,8 @@ def test_print_options_of_the_moment() -> None:
     target = compiled(prints_numbers)
     for options in ({}, {"precision": 2}, {"sci_mode": True}, {}):
         with torch._tensor_str.printoptions(**options):
-            eager, ours = (written(f, inputs(), ()) for f in (prints_numbers, target))
-        assert ours.out == eager.out
+            eager, ours = (call(f, inputs()) for f in (prints_numbers, target))
+        assert ours.said == eager.said
 
 
 @pytest.mark.parametrize("written", ["masked", "row"])

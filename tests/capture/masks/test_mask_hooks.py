@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..by_error_rule import by_error_rule
-from ..side_by_side import Outcome
+from ..support.side_by_side import Outcome, by_error_rule
 
 Program = Callable[..., Any]
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))

@@ -13,7 +13,7 @@ import fusepass
 from fusepass import backend
 from fusepass.graph.ops.op_names import tensor_value
 
-from ..harness import fresh_compiler
+from ..support.check import fresh_compiler
 
 X = torch.arange(-6.0, 6.0).reshape(3, 4)
 SOME = X > 2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fusepass
 
-from ..by_error_rule import by_error_rule
+from ..support.side_by_side import by_error_rule
 
 Program = Callable[[Tensor, Tensor], Any]
 

@@ -16,7 +16,7 @@ import fusepass
 from fusepass.graph.dataflow.memory_overlap import OverlapCheck
 from fusepass.testing.compare import assert_same
 
-from ..shared_pairs import PAIRS, THREE_ROWS, numbers
+from ..support.shared_pairs import PAIRS, THREE_ROWS, numbers
 
 OPTIONS: list[dict[str, Any]] = [{"codegen": "eager"}, {"codegen": "eager-decomposed"}, {}]
 OP_BY_OP = OPTIONS[:2]

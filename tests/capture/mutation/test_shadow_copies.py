@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 
 NAN, INF = float("nan"), float("inf")
 TURNS = signed(1.0, -0.5, 2.0, 0.25)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 from .test_shadow_copies import in_one_arm
 
 NAN, INF = float("nan"), float("inf")

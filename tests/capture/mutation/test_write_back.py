@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 import fusepass
 from fusepass.graph.ops.op_names import op_name
 
-from ..side_by_side import Outcome, side_by_side, signed
+from ..support.side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

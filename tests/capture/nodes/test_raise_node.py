@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fusepass
 from fusepass.capture.effects import runtime
 
-from ..asserting import Logs, asserted_item
+from ..support.asserting import Logs, asserted_item
 
 HERE = Path(__file__).resolve()
 GOOD, BAD = torch.ones(4), -torch.ones(4)

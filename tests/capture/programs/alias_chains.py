@@ -12,8 +12,8 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, rows, signs
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, rows, signs
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("alias_chains")
 ONE = signs((B, 4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import B, InputSets, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("alias_writes")
 ONE = signs((B, 4))

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..inputs import signs
-from ..program import WHERE, Family
+from ..support.inputs import signs
+from ..support.program import WHERE, Family
 
 FAMILY = Family("arm_ops")
 Op = Callable[[Tensor], Tensor]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import InputSets, cases
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("attributes")
 EFFECT = keep("side_effect")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import FREE, WHERE, Family
+from ..support.inputs import B, signs
+from ..support.program import FREE, WHERE, Family
 
 FAMILY = Family("boolean_logic")
 ONE = signs((B, 4))

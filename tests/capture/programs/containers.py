@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import B, signs
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("containers")
 ONE = signs((B, 4))

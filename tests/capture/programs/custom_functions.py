@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases
-from ..program import WHERE, Family, cond, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("custom_functions")
 NAN = float("nan")

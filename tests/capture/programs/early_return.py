@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, rows, signs
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, rows, signs
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("early_return")
 ONE = signs((B, 4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..inputs import B, cases, rows, signs
-from ..program import FREE, UNTOUCHED, WHERE, Family, keep
+from ..support.inputs import B, cases, rows, signs
+from ..support.program import FREE, UNTOUCHED, WHERE, Family, keep
 
 FAMILY = Family("expressions")
 BATCH = signs((B, 4))

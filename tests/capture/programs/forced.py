@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, cond, keep, where
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, cond, keep, where
 
 FAMILY = Family("forced")
 ONE = signs((B, 4))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..inputs import B, InputSets, signs
-from ..program import FREE, WHERE, Family
+from ..support.inputs import B, InputSets, signs
+from ..support.program import FREE, WHERE, Family
 
 FAMILY = Family("foreign_calls")
 ONE = signs((B, 4))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import SINK, WHERE, Family, Verdict, keep
+from ..support.inputs import B, signs
+from ..support.program import SINK, WHERE, Family, Verdict, keep
 
 FAMILY = Family("handed_on")
 ONE = signs((B, 4))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, cases, signs
-from ..opaque import note
-from ..program import SINK, UNTOUCHED, WHERE, Family, keep
+from ..support.inputs import B, InputSets, cases, signs
+from ..support.opaque import note
+from ..support.program import SINK, UNTOUCHED, WHERE, Family, keep
 
 FAMILY = Family("hidden_tests")
 ONE = signs((B, 4))

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..inputs import B, rows, signs
-from ..program import WHERE, Family
+from ..support.inputs import B, rows, signs
+from ..support.program import WHERE, Family
 
 FAMILY = Family("if_else")
 BATCH = signs((B, 4))

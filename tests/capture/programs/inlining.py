@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import B, signs
-from ..opaque import note
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.opaque import note
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("inlining")
 ONE = signs((B, 4))

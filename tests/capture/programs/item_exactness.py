@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases
-from ..program import FREE, WHERE, Family
+from ..support.inputs import InputSets, cases
+from ..support.program import FREE, WHERE, Family
 
 FAMILY = Family("item_exactness")
 NAN, INF = float("nan"), float("inf")

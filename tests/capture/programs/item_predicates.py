@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, cases, signs
-from ..program import FREE, UNTOUCHED, WHERE, Family, Verdict, keep
+from ..support.inputs import B, InputSets, cases, signs
+from ..support.program import FREE, UNTOUCHED, WHERE, Family, Verdict, keep
 
 FAMILY = Family("item_predicates")
 ONE = signs((B, 4))

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, Verdict, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, Verdict, keep
 
 FAMILY = Family("joins")
 ONE = signs((B, 4))

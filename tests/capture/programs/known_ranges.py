@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..inputs import B, InputSets, cases, signs
-from ..program import WHERE, Family, cond, keep
+from ..support.inputs import B, InputSets, cases, signs
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("known_ranges")
 ONE = signs((4, 4))

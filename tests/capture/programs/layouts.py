@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..inputs import InputSets
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("layouts")
 N = 24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("left_behind")
 BATCH = signs((B, 4))

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import InputSets, cases, rows, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets, cases, rows, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("losses_and_samplers")
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import WHERE, Family, keep
 from .masked_stores import MASKED, MIXED, with_masks
 
 FAMILY = Family("masked_elsewhere")

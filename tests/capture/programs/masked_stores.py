@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases
-from ..program import DROP, WHERE, Family, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import DROP, WHERE, Family, keep
 
 FAMILY = Family("masked_stores")
 NAN, INF = float("nan"), float("inf")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..inputs import InputSets, cases
-from ..program import DROP, WHERE, Family, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import DROP, WHERE, Family, keep
 
 FAMILY = Family("masked_updates")
 NAN, INF = float("nan"), float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..program import DROP, Family, keep
+from ..support.program import DROP, Family, keep
 from .masked_updates import KEPT, MASKED, masks, update
 
 FAMILY = Family("masked_updates_kept")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases
-from ..program import DROP, WHERE, Family, cond, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import DROP, WHERE, Family, cond, keep
 
 FAMILY = Family("mixed_indices")
 # What is written in place may be gated where gradients are wanted.

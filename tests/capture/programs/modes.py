@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..opaque import note
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.opaque import note
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("modes")
 ONE = signs((B, 4))

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import WHERE, Family
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family
 
 FAMILY = Family("modules")
 ONE = signs((B, 4))

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import cases, rows
-from ..program import WHERE, Family, keep
+from ..support.inputs import cases, rows
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("nan_gradients")
 Op = Callable[[Tensor], Tensor]

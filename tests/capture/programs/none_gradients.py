@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import InputSets, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("none_gradients")
 ONE = signs((3, 4))

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, cases, signs
-from ..program import WHERE, Family, cond, keep
+from ..support.inputs import B, InputSets, cases, signs
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("numbers")
 ONE = signs((B, 4))

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, cond, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("objects")
 ONE = signs((B, 4))

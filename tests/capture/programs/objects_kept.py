@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..program import WHERE, Family, keep
+from ..support.program import WHERE, Family, keep
 from .objects import ONE, Derived, EncoderOutput, Frozen, Output, Pair, Record, Slotted
 
 FAMILY = Family("objects_kept")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..inputs import B, signs
-from ..program import FREE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import FREE, Family, keep
 
 FAMILY = Family("outside_effects")
 ONE = signs((B, 4))

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import InputSets
-from ..program import WHERE, Family, Verdict, cond, keep
+from ..support.inputs import InputSets
+from ..support.program import WHERE, Family, Verdict, cond, keep
 
 FAMILY = Family("partial_ops")
 Op = Callable[[Tensor, Tensor], Tensor]

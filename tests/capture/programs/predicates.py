@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..inputs import InputSets, cases, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import InputSets, cases, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("predicates")
 DATA = (3, 4)

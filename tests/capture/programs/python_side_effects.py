@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import Family, keep
+from ..support.inputs import B, signs
+from ..support.program import Family, keep
 
 FAMILY = Family("python_side_effects")
 ONE = signs((B, 4))

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("python_values")
 ONE = signs((B, 4))

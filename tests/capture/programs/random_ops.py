@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, cond, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, cond, keep
 
 FAMILY = Family("random_ops")
 ONE = signs((B, 4))

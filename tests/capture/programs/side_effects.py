@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("side_effects")
 ONE = signs((B, 4))

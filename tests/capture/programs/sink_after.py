@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, cases, signs
-from ..program import FREE, SINK, WHERE, Family, keep
+from ..support.inputs import B, InputSets, cases, signs
+from ..support.program import FREE, SINK, WHERE, Family, keep
 
 FAMILY = Family("sink_after")
 ONE = signs((B, 4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import InputSets, cases
-from ..program import FREE, SINK, Family, keep
+from ..support.inputs import InputSets, cases
+from ..support.program import FREE, SINK, Family, keep
 from .sink_after import EFFECT, ONE, TWO
 
 FAMILY = Family("sink_effects")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import FREE, SINK, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import FREE, SINK, Family, keep
 
 FAMILY = Family("sink_messages")
 ONE = signs((B, 4))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import FREE, SINK, WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import FREE, SINK, WHERE, Family, keep
 
 FAMILY = Family("sink_places")
 ONE = signs((B, 4))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, InputSets, signs
-from ..program import FREE, WHERE, Family, keep
+from ..support.inputs import B, InputSets, signs
+from ..support.program import FREE, WHERE, Family, keep
 
 FAMILY = Family("subtle")
 ONE = signs((B, 4))

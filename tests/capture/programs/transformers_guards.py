@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..inputs import InputSets
-from ..program import DROP, WHERE, Family, keep
+from ..support.inputs import InputSets
+from ..support.program import DROP, WHERE, Family, keep
 
 FAMILY = Family("transformers_guards")
 

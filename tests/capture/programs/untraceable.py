@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..opaque import note
-from ..program import WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.opaque import note
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("untraceable")
 ONE = signs((B, 4))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..inputs import B, signs
-from ..program import WHERE, Family, keep
+from ..support.inputs import B, signs
+from ..support.program import WHERE, Family, keep
 
 FAMILY = Family("weights_and_buffers")
 ONE = signs((B, 4))

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from fusepass.capture.scalars.arm_scalars import choice
 
-from ..side_by_side import Outcome, side_by_side, signed
+from ..support.side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

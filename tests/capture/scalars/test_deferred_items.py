@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fusepass.torch_private.versions import clamp_gradients, clamps_to_nan
 
-from ..side_by_side import Outcome, side_by_side, signed
+from ..support.side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25, 3.0)
 

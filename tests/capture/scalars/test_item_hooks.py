@@ -12,8 +12,8 @@ from torch import Tensor
 import fusepass
 from fusepass.errors import CaptureFault
 
-from ..opaque import note
-from ..side_by_side import Outcome, side_by_side, signed
+from ..support.opaque import note
+from ..support.side_by_side import Outcome, side_by_side, signed
 
 TURNS = signed(1.0, -0.5, 2.0, 0.25)
 

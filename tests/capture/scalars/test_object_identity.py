@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 
 TURNS = signed(1.0, 2.0, 3.0, 4.0)
 EOS, ONE, THREE = 2, 1, 3

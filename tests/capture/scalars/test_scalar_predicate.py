@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_read_back
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 
 NAN, INF = float("nan"), float("inf")
 COMPARISONS = [">", ">=", "<", "<=", "==", "!="]

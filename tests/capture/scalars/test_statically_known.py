@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental import symbolic_shapes as shapes
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 
 CALLS = [(torch.tensor([1.0, 2.0]),), (torch.tensor([1.0, -2.0]),), (torch.tensor([3.0, 0.0]),)]
 OF_TRUTHS = [

@@ -15,8 +15,8 @@ from torch import Tensor
 import fusepass
 from fusepass.capture.scalars import unused_checks
 
-from ..side_by_side import side_by_side
-from ..written import assert_same_text
+from ..support.side_by_side import side_by_side
+from ..support.written import assert_same_text
 from .test_deferred_items import is_read, items
 
 P = torch.tensor([1.0, 2.0, 3.0, 4.0])

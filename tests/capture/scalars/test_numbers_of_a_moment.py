@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fusepass
 
-from ..side_by_side import side_by_side, signed
+from ..support.side_by_side import side_by_side, signed
 from .test_deferred_items import stays
 
 CODEGENS = ("eager", "inductor")

@@ -15,7 +15,7 @@ import fusepass.capture.scalars.call_table
 from fusepass.errors import CaptureFault
 from fusepass.torch_private.dynamo.hooks import Attempts
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 from .test_deferred_items import (
     TURNS,
     cancelled,

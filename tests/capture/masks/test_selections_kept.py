@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import fusepass
 
-from ..by_error_rule import by_error_rule
+from ..support.side_by_side import by_error_rule
 
 Program = Callable[..., Any]
 

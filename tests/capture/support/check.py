@@ -1,10 +1,6 @@
-"""Run a program in eager and compiled, side by side, and compare everything that can be seen.
+"""Hold a program of the corpus to eager, call after call, and its report to its verdicts.
 
-Both sides get their own callable and their own inputs, built by the same factories. After every
-call
-the two are compared: result or exception, inputs, module state, aliasing, printed text, the state
-of the random generator and, when asked, all gradients. Then the report is held against the
-verdicts.
+Both sides get their own callable and their own inputs, built by the same factories.
 """
 
 from __future__ import annotations
@@ -15,22 +11,24 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from fusepass.testing.compare import assert_same, same_bits, sharing, tensors
+from fusepass.testing.call import call
+from fusepass.testing.compare import tensors
+from fusepass.testing.precision import doubled
+from fusepass.testing.same_call import assert_same_call
 
 from .jumps import jumps_taken
 from .program import Program, Verdict
 
 # Running the corpus with FUSEPASS_CORPUS_BACKEND=eager tells what plain Dynamo itself gets wrong.
 BACKEND = os.environ.get("FUSEPASS_CORPUS_BACKEND", "fusepass")
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 # Written down here anew: what fusepass's own filter does not know it cannot find.
 INTERNAL = re.compile(
     r"SymNode|SymInt|SymFloat|SymBool|HOP|Observed[A-Z]|GuardOn|TorchRuntime|BackendCompiler"
@@ -39,32 +37,16 @@ INTERNAL = re.compile(
     r"|\bu\d+\b|0x[0-9a-f]{4}|capture_scalar|capture_dynamic|fusepass_|call_(function|method)"
     r"|(LOAD|STORE|CALL|BUILD|POP)_[A-Z]|triton_|cpp_fused|meta kernel|wrapped_|tag_activation"
 )
-CONTEXTS: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
-    "plain": contextlib.nullcontext,
-    "grad": contextlib.nullcontext,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-}
 
 
-@dataclass
-class Seen:
-    """What one call did."""
+def prepare(
+    program: Program, seed: int, *, grad: bool, exact: bool = False
+) -> list[tuple[Any, ...]]:
+    """Fresh input sets; with ``grad`` every floating leaf that is not frozen requires grad.
 
-    args: tuple[Any, ...]
-    result: Any = None
-    error: tuple[type[BaseException], str] | None = None
-    printed: str = ""
-    rng: Tensor = field(default_factory=torch.get_rng_state)
-    grads: list[Tensor | None] = field(default_factory=list)
-    backward_error: type[BaseException] | None = None
-    state: Any = None
-
-
-def prepare(program: Program, seed: int, *, grad: bool) -> list[tuple[Any, ...]]:
-    """Fresh input sets; with ``grad`` every floating leaf that is not frozen requires grad."""
-    sets = program.inputs(seed)
+    With ``exact`` they are in float64.
+    """
+    sets = doubled(program.inputs(seed)) if exact else program.inputs(seed)
     for args in sets if grad else ():
         for position, arg in enumerate(args):
             for tensor in tensors(arg) if position not in program.frozen else ():
@@ -81,86 +63,6 @@ def build(program: Program, context: str) -> Callable[..., Any]:
     if isinstance(target, nn.Module) and context == "plain":
         target.requires_grad_(False)
     return target
-
-
-def call(
-    target: Any,
-    args: tuple[Any, ...],
-    owner: Any,
-    context: str,
-    state: Callable[[Any], Any] | None = None,
-) -> Seen:
-    """One call, with its gradients when the context is ``grad``; ``owner`` holds all state."""
-    seen = Seen(args)
-    leaves = [*tensors(args), *tensors(owner)]
-    for leaf in leaves:
-        leaf.grad = None
-    torch.manual_seed(7)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), CONTEXTS[context]():
-        try:
-            seen.result = target(*args)
-        except Exception as error:
-            if type(error).__name__ == "RecompileError":
-                raise
-            seen.error = (type(error), str(error))
-    seen.printed = printed.getvalue()
-    seen.rng = torch.get_rng_state()
-    # At once: a program that writes a global shares it with the other side, and resets it here.
-    seen.state = state(owner) if state else None
-    if context == "grad" and seen.error is None:
-        try:
-            _backward(seen.result)
-        except RuntimeError as error:  # its text names nodes of the graph, which may differ
-            seen.backward_error = type(error)
-        seen.grads = [leaf.grad for leaf in leaves if leaf.requires_grad]
-    return seen
-
-
-def _backward(result: Any) -> None:
-    outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
-    generator = torch.Generator().manual_seed(11)
-    cotangents = [
-        torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-        for out in outputs
-    ]
-    if outputs:
-        torch.autograd.backward(outputs, cotangents)
-
-
-def assert_same_call(eager: Seen, compiled: Seen, owners: tuple[Any, Any], where: str) -> None:
-    """Compare all that two calls left behind."""
-    assert eager.error == compiled.error, (
-        f"{where}: eager raised {eager.error}, compiled {compiled.error}"
-    )
-    assert_same(eager.result, compiled.result, f"{where}: result")
-    assert_same(eager.args, compiled.args, f"{where}: inputs after the call")
-    assert_same(eager.state, compiled.state, f"{where}: state")
-    states = [list(tensors(owner)) for owner in owners]
-    assert_same(states[0], states[1], f"{where}: parameters and buffers")
-    assert eager.printed == compiled.printed, f"{where}: printed text differs"
-    assert torch.equal(eager.rng, compiled.rng), f"{where}: random generator left in another state"
-    shared = [
-        sharing(seen.args, state, seen.state, seen.result)
-        for seen, state in zip((eager, compiled), states, strict=True)
-    ]
-    for kind, one in shared[0].items():
-        other = shared[1][kind]
-        assert one == other, f"{where}: other {kind} are shared: {one} in eager, {other} compiled"
-    if eager.backward_error:
-        # A tensor saved for backward was written. Compilers that functionalize, torch's own
-        # included, save a copy and succeed; nothing is left to compare.
-        return
-    assert compiled.backward_error is None, f"{where}: backward raised {compiled.backward_error}"
-    for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
-        assert (one is None) == (other is None), (
-            f"{where}: gradient {index} is {one} in eager, {other} compiled"
-        )
-        if one is not None and other is not None:
-            # A zero from the arm not taken may be added: that turns -0.0 into 0.0 and nothing else.
-            assert same_bits(one, other, zero_signs=False), (
-                f"{where}: gradient {index}\neager    {one}\ncompiled {other}"
-            )
 
 
 class _Tests(TorchFunctionMode):
@@ -233,7 +135,7 @@ def check(program: Program, context: str = "plain", seed: int = 0) -> None:
             once = strict and index > 0 and BACKEND == "fusepass"
             with torch._dynamo.config.patch(error_on_recompile=once):
                 got = call(compiled, args, module, context, program.state)
-            assert_same_call(wanted, got, (eager, module), where)
+            assert_same_call(wanted, got, where=where)
         if BACKEND == "fusepass" and context != "autocast":
             check_report(program, compiled, program.verdicts(grad=grad), grad=grad)
 

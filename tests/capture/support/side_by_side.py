@@ -1,12 +1,13 @@
 """One function, run in eager and compiled, call after call: what was decided, and what is left.
 
-Everything a caller can see is compared after each call (harness.py); what the tests of single
-modules ask besides is what was decided, why, and which operations the graph has in the end.
+Everything a caller can see is compared after each call; what the tests of single modules ask
+besides is what was decided, why, and which operations the graph has in the end.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from torch import Tensor, fx
 import fusepass
 import fusepass.backend
 from fusepass.graph.ops.op_names import op_name
+from fusepass.testing.call import Seen, call
 from fusepass.testing.compare import tensors
+from fusepass.testing.precision import doubled, in_precision
+from fusepass.testing.same_call import assert_same_call
 
-from .harness import assert_same_call, call
+ROUNDINGS = 8  # half ulps for a few roundings where eager happens to have none
 
 
 @dataclass
@@ -67,6 +71,7 @@ def side_by_side(
     *inputs: tuple[Any, ...],
     grad: bool = False,
     dynamic: bool | None = None,
+    by_rule: bool = False,
     **options: Any,
 ) -> Outcome:
     """Call a function (or module) with each of the inputs, in eager and compiled; compare.
@@ -76,6 +81,7 @@ def side_by_side(
         inputs: one tuple of arguments per call; each side gets copies.
         grad: floating-point arguments require grad, and gradients are compared.
         dynamic: as for torch.compile.
+        by_rule: sums may be taken in another order: numbers are held to the error rule.
         options: of fusepass; code is run op by op unless ``codegen`` says otherwise.
     """
     seen: list[fx.GraphModule] = []
@@ -88,16 +94,28 @@ def side_by_side(
     keep.compiler_fn = fusepass.backend.fusepass  # type: ignore[attr-defined]
     fusepass.reset()  # options are read when something is compiled
     mine = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    context = "grad" if grad else "plain"
     with fusepass.options(**{"codegen": "eager", **options}):
         compiled = torch.compile(mine, backend=keep, dynamic=dynamic)
         for index, args in enumerate(inputs):
-            context = "grad" if grad else "plain"
             eager = call(function, _copied(args, grad), function, context)
             other = call(compiled, _copied(args, grad), mine, context)
-            assert_same_call(eager, other, (function, mine), f"call {index}")
+            exact = _exactly(function, args, context) if by_rule else None
+            assert_same_call(eager, other, exact, where=f"call {index}", roundings=ROUNDINGS)
         report = fusepass.last_report(compiled).to_dict()
     captured = [d for d in report["decisions"] if d["station"] == "capture"]
     return Outcome(captured, seen, report["graph_breaks"])
+
+
+by_error_rule = functools.partial(side_by_side, by_rule=True)
+
+
+def _exactly(function: Callable[..., Any], args: tuple[Any, ...], context: str) -> Seen:
+    """A call in float64."""
+    target = copy.deepcopy(function) if isinstance(function, torch.nn.Module) else function
+    given = _copied(doubled(copy.deepcopy(args)), context == "grad")
+    float64 = functools.partial(in_precision, torch.float64, same_draws=True)
+    return call(doubled(target), given, target, context, around=float64)
 
 
 def _copied(args: tuple[Any, ...], grad: bool) -> tuple[Any, ...]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ..asserting import asserted_count
-from ..by_error_rule import by_error_rule
+from ..support.asserting import asserted_count
+from ..support.side_by_side import by_error_rule
 
 Program = Callable[[Tensor, Tensor], Any]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.testing.transcript import Said
+from fusepass.testing.call import call
 from tests.fuzz.examine import without_names
 
-from ..written import assert_kept, assert_late, assert_same_text, treatments, written
+from ..support.written import assert_kept, assert_late, assert_same_text, treatments
 
 Program = Callable[[Tensor, Tensor], Tensor]
 MASKS = ([True, False, True], [False] * 3, [True] * 3)
@@ -136,7 +136,7 @@ def test_treatments(name: str, treatment: str) -> None:
 def test_through_inductor() -> None:
     compiled = torch.compile(both_arms, backend="fusepass")
     for make in EVERY:
-        assert written(compiled, make(), ()).out == written(both_arms, make(), ()).out
+        assert call(compiled, make()).said == call(both_arms, make()).said
     assert_late(compiled)
 
 
@@ -172,8 +172,7 @@ def test_kept(program: Program) -> None:
     """Whose name is not known is not guessed: the call stays, behind a graph."""
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
     for make in EVERY:
-        eager, ours = written(program, make(), ()), written(compiled, make(), ())
-        texts = [without_names([Said("stdout", seen.out)]) for seen in (eager, ours)]
+        texts = [without_names(call(one, make()).said) for one in (program, compiled)]
         assert texts[0] == texts[1]
     assert_kept(compiled, "untraceable")
 

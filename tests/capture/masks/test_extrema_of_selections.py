@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fusepass
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 
 Program = Callable[..., Any]
 INF, NAN = float("inf"), float("nan")

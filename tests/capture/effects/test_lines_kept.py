@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ..written import assert_kept, assert_same_text, treatments
+from ..support.written import assert_kept, assert_same_text, treatments
 
 
 def inputs() -> tuple[Tensor]:

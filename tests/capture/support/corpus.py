@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from . import programs
+from .. import programs
 from .program import Program
 
 

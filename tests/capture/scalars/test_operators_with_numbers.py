@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from fusepass.errors import FusepassWarning
 
-from ..side_by_side import side_by_side
+from ..support.side_by_side import side_by_side
 from .test_deferred_items import is_read, stays
 
 DTYPES = (

@@ -1,0 +1,150 @@
+"""One call of a program, and everything that can be seen of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusepass.testing.compare import tensors
+from fusepass.testing.transcript import Said, recorded
+from fusepass.torch_private.fx.tensor_kinds import wrapped
+
+Scope = Callable[[], contextlib.AbstractContextManager[Any]]
+Error = tuple[type[BaseException], str] | None
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+# What a program may be called in. After ``grad`` comes a backward.
+CONTEXTS: dict[str, Scope] = {
+    "plain": contextlib.nullcontext,
+    "grad": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: _default_dtype(torch.float64),
+}
+
+
+@dataclass
+class Seen:
+    """What one call did.
+
+    Attributes:
+        args: the arguments, after the call.
+        result: what it returned.
+        raised: what it raised.
+        said: what it wrote, logged and warned of, in order, with what its backward said.
+        faults: warnings of fusepass's own.
+        rng: the states of the random generators.
+        grad_mode: whether gradients are recorded after the call.
+        held: parameters and buffers of its owner.
+        state: what else the owner holds.
+        grads: of the leaves that require one, None where autograd gave none.
+        backward_error: what the backward raised.
+    """
+
+    args: tuple[Any, ...]
+    result: Any = None
+    raised: BaseException | None = None
+    said: list[Said] = field(default_factory=list)
+    faults: list[Warning] = field(default_factory=list)
+    rng: dict[str, Any] = field(default_factory=dict)
+    grad_mode: bool = True
+    held: list[Tensor] = field(default_factory=list)
+    state: Any = None
+    grads: list[Tensor | None] = field(default_factory=list)
+    backward_error: Error = None
+
+    @property
+    def error(self) -> Error:
+        """Type and text of what it raised."""
+        return None if self.raised is None else (type(self.raised), str(self.raised))
+
+
+def call(
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    owner: Any = None,
+    context: str = "plain",
+    state: Callable[[Any], Any] | None = None,
+    *,
+    around: Scope = contextlib.nullcontext,
+    warned: str = "always",
+) -> Seen:
+    """Call a program once, and go backward if the context is ``grad``.
+
+    Args:
+        target: what to call.
+        args: its arguments; it may write to them.
+        owner: a module or an object that holds all state of the program.
+        context: one of :data:`CONTEXTS`.
+        state: what is compared of the owner besides its parameters and buffers.
+        around: a further scope of the call.
+        warned: which warnings are shown, as for :func:`warnings.simplefilter`.
+    """
+    seen = Seen(args)
+    every = (*tensors(args), *tensors(owner))
+    leaves = [leaf for leaf in every if leaf.is_leaf or leaf.retains_grad]
+    for leaf in leaves:
+        leaf.grad = None
+    torch.manual_seed(7)
+    random.seed(7)
+    with recorded(warned) as transcript, CONTEXTS[context](), around():
+        try:
+            seen.result = target(*args)
+        except Exception as error:
+            if type(error).__name__ == "RecompileError":  # no program raises it
+                raise
+            seen.raised = error
+    seen.said, seen.faults = transcript.said, transcript.faults
+    seen.rng = _random_state()
+    seen.grad_mode = torch.is_grad_enabled()
+    # At once: a program that writes a global shares it with the other side, and resets it here.
+    seen.state = state(owner) if state else None
+    seen.held = list(tensors(owner))
+    if context == "grad" and seen.raised is None:
+        with recorded(warned) as transcript:
+            try:
+                _backward(seen.result)
+            except RuntimeError as error:
+                seen.backward_error = (type(error), str(error))
+        seen.said, seen.faults = seen.said + transcript.said, seen.faults + transcript.faults
+        kept = [leaf for leaf in leaves if leaf.requires_grad]
+        seen.grads = [leaf.grad if leaf.is_leaf or leaf.retains_grad else None for leaf in kept]
+    return seen
+
+
+def _random_state() -> dict[str, Any]:
+    """The states of Python's generator, the CPU's and, once it is used, the current GPU's."""
+    states = {"python": random.getstate(), "cpu": torch.get_rng_state().tolist()}
+    if torch.cuda.is_initialized():  # compiling does it, also for the CPU
+        states["cuda"] = torch.cuda.get_rng_state().tolist()
+    return states
+
+
+def _backward(result: Any) -> None:
+    outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
+    generator = torch.Generator().manual_seed(11)
+    given = [torch.ones_like(out) if wrapped(out) else _random(out, generator) for out in outputs]
+    if outputs:
+        torch.autograd.backward(outputs, given)
+
+
+def _random(like: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+    return drawn.to(like.device, like.dtype)

@@ -1,0 +1,100 @@
+"""Programs run with every floating dtype turned into one: float64 gives the exact result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_CASTS = {"float", "half", "bfloat16", "double"}
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+@contextlib.contextmanager
+def in_precision(dtype: torch.dtype, *, same_draws: bool = False) -> Iterator[None]:
+    """Floating dtypes that a program names become one dtype.
+
+    Args:
+        dtype: what they become.
+        same_draws: random numbers stay those that the program draws in float32.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with (_SameDraws if same_draws else Precision)(dtype):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def doubled(value: Any) -> Any:
+    """A module, an object, or arguments, with float64 for every floating dtype."""
+    return _converted(value, torch.float64)
+
+
+def moved(value: Any, device: str) -> Any:
+    """A module, an object, or arguments, on a device."""
+    return value if device == "cpu" else _converted(value, device)
+
+
+def _converted(value: Any, to: torch.dtype | str) -> Any:
+    if isinstance(value, Tensor):
+        fits = isinstance(to, str) or value.is_floating_point()
+        return value.to(to) if fits else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_converted(item, to) for item in value)
+    if isinstance(value, nn.Module):
+        value.to(to)
+        for module in value.modules():
+            _convert_attributes(module, to)
+    elif hasattr(value, "__dict__"):
+        _convert_attributes(value, to)
+    return value
+
+
+def _convert_attributes(owner: Any, to: torch.dtype | str) -> None:
+    for name, value in list(vars(owner).items()):
+        if not name.startswith("_") and not isinstance(value, nn.Module):
+            setattr(owner, name, _converted(value, to))
+
+
+class Precision(TorchFunctionMode):
+    """Every floating dtype that a torch call names becomes one dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in _CASTS and args and isinstance(args[0], Tensor):
+            return args[0].to(self.dtype)
+        args = tuple(self.dtype if _is_float(value) else value for value in args)
+        named = {k: self.dtype if _is_float(v) else v for k, v in (kwargs or {}).items()}
+        return func(*args, **named)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.dtype) and value in _FLOATS
+
+
+class _SameDraws(Precision):
+    """Draws in float32, so that the generator gives the numbers it gives the program."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("rand_like", "randn_like"):
+            return func(args[0].float()).double()
+        if name in ("rand", "randn"):
+            return func(*args, dtype=torch.float32).double()
+        if name == "dropout":
+            kept = func(torch.ones_like(args[0], dtype=torch.float32), *args[1:], **(kwargs or {}))
+            return args[0] * kept.double()
+        return super().__torch_function__(func, types, args, kwargs)
