@@ -98,6 +98,10 @@ def normalised(text: str) -> str:
     return _KERNEL.sub(lambda m: names.setdefault(m[0], f"kernel_{len(names)}"), text)
 
 
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def decisions(report: dict[str, Any]) -> list[str]:
     """A line for each decision and graph break: sorted, measured numbers hidden."""
     found = []
@@ -283,7 +287,7 @@ def worker(names: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
 
     def kept(text: str) -> str:
         text = normalised(text)
-        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        key = _hash(text)
         texts[key] = text
         return key
 
@@ -345,7 +349,8 @@ def record(arguments: argparse.Namespace) -> None:
     names = program_names(arguments.tree, arguments.device)
     if arguments.only:
         names = [n for n in names if any(n.startswith(one) for one in arguments.only)]
-    names = names[:: arguments.sample]
+    # By name: a checkout may have programs that the other lacks.
+    names = [n for n in names if int(_hash(n), 16) % arguments.sample == 0]
     total: dict[str, Any] = {"programs": {}, "texts": {}, "kernels": []}
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.jobs) as pool:
         for part in pool.map(lambda n: _in_process(n, arguments, scratch), _chunks(names)):

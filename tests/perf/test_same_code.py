@@ -115,7 +115,7 @@ def test_differences_are_told() -> None:
 def test_a_checkout_that_is_not_installed_is_recorded(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     out = tmp_path / "record.json"
-    only = ["corpus:if_else.", "--sample", "40", "--codegen", "eager"]
+    only = ["corpus:if_else.", "--sample", "12", "--codegen", "eager"]
     script = str(root / "tests/perf/same_code.py")
     command = [sys.executable, "-P", script, "--out", str(out), "--only", *only]
     subprocess.run(command, cwd=root, check=True, capture_output=True, timeout=600)
