@@ -37,6 +37,7 @@ from fusepass.capture.frame_state import (
 from fusepass.capture.graph_checks import settle_graph
 from fusepass.capture.masks import mask_hooks
 from fusepass.capture.mutation.saved_by_arms import FAILS
+from fusepass.capture.place import Place
 from fusepass.capture.refusal import ArmStops, Refusal, refusal_after
 from fusepass.capture.restarts import (
     keep_branch,
@@ -48,7 +49,7 @@ from fusepass.capture.restarts import (
 )
 from fusepass.capture.scalars import item_hooks, object_identity
 from fusepass.capture.scalars.deferred_items import asked_numbers
-from fusepass.capture.source_position import Place, here, location
+from fusepass.capture.source_position import here
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Reason, in_short

@@ -13,7 +13,7 @@ from torch import fx
 from fusepass.capture.effects.listener_guard import Hearing
 from fusepass.capture.grad_tracking import Ungraded
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
-from fusepass.capture.source_position import Instruction, Place
+from fusepass.capture.place import Instruction, Place
 from fusepass.errors import FusepassError
 from fusepass.options import Options
 from fusepass.report.decision import Decision

@@ -26,6 +26,7 @@ from fusepass.capture.mutation.aliased_inputs import settle_sharing
 from fusepass.capture.mutation.saved_by_arms import written_after_saved
 from fusepass.capture.mutation.saved_earlier import note_saved, written_after_earlier_graphs
 from fusepass.capture.mutation.written_behind import written_behind
+from fusepass.capture.place import Place
 from fusepass.capture.recompiled_graphs import Traced, compiled_again
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import (
@@ -36,7 +37,6 @@ from fusepass.capture.restarts import (
 )
 from fusepass.capture.scalars.arm_scalars import lower_numbers
 from fusepass.capture.scalars.deferred_items import reading, settle_items
-from fusepass.capture.source_position import Place
 from fusepass.capture.unsupported_inputs import leave_unseen
 from fusepass.errors import BranchRuleError, CaptureFault
 from fusepass.report import log

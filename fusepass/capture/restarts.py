@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 from torch import fx
 
 from fusepass.capture.frame_state import PLAIN, Frame, Site
-from fusepass.capture.source_position import Instruction, Place
+from fusepass.capture.place import Instruction, Place
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Reason
 from fusepass.torch_private.dynamo.hooks import Attempts

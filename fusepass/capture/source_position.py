@@ -8,52 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 from fusepass.capture.frame_state import any_frame_of
+from fusepass.capture.place import Place
 from fusepass.report import log
-from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.user_code import defines_modules, is_torchs_file, is_users_file
 from fusepass.torch_private.dynamo.compile_state import is_entrance, is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.source_lines import line_of
-
-Instruction = tuple[Any, int]  # code object and index
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the program asks for something that capture may let into the graph.
-
-    Attributes:
-        rule: that decides about it, by its name in the report.
-        instruction: the same when the frame starts again.
-        position: in the source, the same in resumed functions.
-        file, line: for the report.
-        dtype: of the tensor, where a number is read from one.
-    """
-
-    rule: str
-    instruction: Instruction
-    position: tuple[Any, ...]
-    file: str
-    line: int
-    dtype: torch.dtype | None = None
-
-    @property
-    def everywhere(self) -> tuple[Any, ...]:
-        """What it is known by in every frame."""
-        return self.rule, self.position, self.dtype
-
-    def decided(self, outcome: Outcome, code: Reason, text: str, treatment: str) -> Decision:
-        """What was decided about it, for the report."""
-        where = self.file, self.line
-        return Decision(Station.CAPTURE, self.rule, outcome, code, text, treatment, *where)
 
 
 def here(translator: Any, rule: str, dtype: torch.dtype | None = None) -> Place:
@@ -124,12 +92,12 @@ def _is_programs(line: Line) -> bool:
 
 def _callers() -> Iterator[Line]:
     """The lines that have called the frame that is being compiled, in compiled code."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and not is_entrance(frame.f_code):
         code = frame.f_code
         if not (is_torchs_file(code.co_filename) or code.co_filename.startswith("<")):
             yield Line(code.co_filename, frame.f_lineno or 0, function_name(code))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def users_location(translator: Any) -> tuple[str, int]:

@@ -83,8 +83,8 @@ def _breaks(report: Report) -> list[str]:
     found: dict[tuple[str, str], dict[str, list[Place]]] = {}
     for broken in report.graph_breaks:
         place = broken["file"], broken["line"]
-        code = _code_of(report, broken["reason"], place)
-        found.setdefault(code, {}).setdefault(broken["reason"], []).append(place)
+        entry = _code_of(report, broken["reason"], place)
+        found.setdefault(entry, {}).setdefault(broken["reason"], []).append(place)
     lines = ["", "graph breaks that remain:"] if found else []
     for (code, advice), reasons in found.items():
         lines.append(f"  {code}: {advice}" if advice else f"  {code}:")

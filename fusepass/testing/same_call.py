@@ -56,7 +56,7 @@ def assert_same_call(
     by_rule = None
     if exact is not None:
         every = [(_left(seen), _given(seen)) for seen in (eager, exact)]
-        by_rule = values_within(*every, roundings)
+        by_rule = values_within(every[0], every[1], roundings)
     everything = rounded == "everything"
     exactly = exact is None or only_gradients
     text: Callable[[str, str], bool] = same_text if everything or not exactly else str.__eq__

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 import fusepass
 from fusepass.capture.frame_state import Frame, Site
 from fusepass.capture.nodes.select_node import Branch
+from fusepass.capture.place import Place
 from fusepass.capture.restarts import (
     is_kept,
     restart_plain,
@@ -19,7 +20,6 @@ from fusepass.capture.restarts import (
     restart_without_saving,
     why_settled,
 )
-from fusepass.capture.source_position import Place
 from fusepass.options import Options
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Reason

@@ -26,9 +26,10 @@ from fusepass.capture.masks.masked_store import (
 from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
 from fusepass.capture.masks.selection_count import selection_of
 from fusepass.capture.masks.size_origins import Origins
+from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
-from fusepass.capture.source_position import Place, here
+from fusepass.capture.source_position import here
 from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory

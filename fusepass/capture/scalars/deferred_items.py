@@ -18,11 +18,11 @@ from torch import fx
 
 from fusepass.capture.effects.raise_operands import only_in_messages, shows
 from fusepass.capture.frame_state import Frame
+from fusepass.capture.place import Place
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.lowering import Kept, Number, read_in_time, replace_numbers
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
-from fusepass.capture.source_position import Place
 from fusepass.errors import CaptureFault
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Outcome, Reason

@@ -18,6 +18,7 @@ from fusepass.capture.bytecode.control_flow import region_of
 from fusepass.capture.bytecode.predicate_only_uses import only_tested
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar
+from fusepass.capture.place import Place
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import is_kept, keep
 from fusepass.capture.scalars.arm_scalars import NUMBER
@@ -27,7 +28,7 @@ from fusepass.capture.scalars.deferred_items import FROM_ITEM
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.capture.scalars.unused_checks import keep_raising
-from fusepass.capture.source_position import Place, here
+from fusepass.capture.source_position import here
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety.totality import UNREAD
 from fusepass.report.decision import Reason
