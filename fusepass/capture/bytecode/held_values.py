@@ -1,4 +1,4 @@
-"""What a name, an attribute or an entry of the stack may hold: memory of tensors, or an object."""
+"""Say what a name, an attribute or a stack entry may hold: memory of tensors, or an object."""
 
 from __future__ import annotations
 

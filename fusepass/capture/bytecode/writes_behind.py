@@ -1,4 +1,4 @@
-"""Which tensors the code behind a graph may write in place, read off its bytecode.
+"""Find the tensors that the code after a graph may write in place, from its bytecode.
 
 The code is followed along all its paths, with the memory that each local and each entry of the
 stack may lie in. Functions and modules of the program are followed, too, where what is called can

@@ -1,4 +1,4 @@
-"""What earlier graphs of a function may have saved for a backward, and an arm writes.
+"""Keep a branch whose arm writes memory that an earlier graph of the function may have saved.
 
 What arms write is written into the memory once, whichever arm is taken. Autograd counts that as a
 write, and refuses the backward of whatever saved the memory before. Within one graph such a write

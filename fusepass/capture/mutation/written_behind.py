@@ -1,4 +1,4 @@
-"""What arms save for a backward, and code behind the graph writes.
+"""Keep a branch whose arm saves for a backward what code after the graph writes.
 
 Behind a graph break the rest of the function is other graphs, or eager mode. What that writes can
 only be read off the bytecode, and of calls in it only where the function called is known.

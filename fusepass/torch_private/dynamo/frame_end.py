@@ -1,4 +1,4 @@
-"""Dynamo: where a graph ends, and what names hold there. Run on torch 2.11 to 2.15."""
+"""Find where a graph ends, and what names hold there. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
