@@ -1,1 +1,1 @@
-"""Station 1: branches on a tensor, captured inside Dynamo instead of breaking the graph."""
+"""Station 1: capture branches on a tensor inside Dynamo, so that they do not break the graph."""

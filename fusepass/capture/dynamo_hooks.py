@@ -1,4 +1,4 @@
-"""Where capture sits in Dynamo: at conditional jumps, complete graphs and logged graph breaks.
+"""Handle Dynamo's hooks: conditional jumps, complete graphs, logged graph breaks.
 
 For a branch that cannot stay captured its checkpoint is marked failed (restarts.py): Dynamo starts
 the frame again, and meets an ordinary graph break there. Inside a function being inlined Dynamo

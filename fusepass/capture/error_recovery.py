@@ -1,4 +1,4 @@
-"""An error ends the trace of a frame: undo captures that may have caused it, and trace again.
+"""After an error in a trace, undo captures that may have caused it, and trace again.
 
 First the numbers and sizes that are unknown, then all there is: Dynamo then compiles the frame as
 it does without capture. A program never ends worse than without fusepass.

@@ -1,4 +1,4 @@
-"""Calls whose result has another dtype in eager than in a trace: they end the graph.
+"""End the graph at calls whose fake result has another dtype than eager's.
 
 ``torch.normal`` of half and single precision gives halves in eager, and the fake tensors that a
 trace computes with are promoted. Run op by op the numbers are right; but what the program asks of

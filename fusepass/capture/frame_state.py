@@ -1,4 +1,4 @@
-"""What capture knows about the frame being compiled: options, branches, depth in arms."""
+"""Keep the state of capture for the frame being compiled: options, branches, depth in arms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that autograd does not follow, and whether tracing an arm changed that.
+"""Find older tensors that start to require grad while an arm is traced.
 
 ``h = torch.zeros(4)``, then ``if p: h.copy_(w)``: after the arm h requires grad, in the fake tensor
 that the other arm and everything behind the branch are traced with as well.

@@ -1,4 +1,4 @@
-"""Graph breaks that are Dynamo's own: each gets a decision, with a cause and what to write instead.
+"""Record a decision for each of Dynamo's own graph breaks: its cause, and what to write instead.
 
 What programs meet often has a code and advice here. The rest is said in the words of
 torch_private/dynamo/errors/stop_reasons.py.

@@ -1,4 +1,4 @@
-"""Checks of a complete graph: code after a branch may forbid its capture.
+"""Check a complete graph: code after a branch may forbid its capture.
 
 Sites that cannot stay are given back to Dynamo, which starts the frame again without them.
 """

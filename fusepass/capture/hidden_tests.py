@@ -1,4 +1,4 @@
-"""Calls of torch that hide a test: ``_assert``, ``_check``, ``equal``, ``allclose``, extrema.
+"""Trace torch calls that hide a test: ``_assert``, ``_check``, ``equal``, ``allclose``, extrema.
 
 ``torch._assert`` tests and raises like the ``assert`` statement it wraps, and is traced as one;
 so are ``torch._check`` and its kin where they ask for numbers that are not read. What torch asks of

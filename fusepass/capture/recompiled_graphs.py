@@ -1,4 +1,4 @@
-"""A graph that torch compiles again, when its frame was traced long ago.
+"""Put the code around a graph again when torch compiles the graph for another size.
 
 ``mark_dynamic(x, 0, specialize_on=[…])`` has one graph compiled for any size, and again for a size
 of the list when such an input first comes. The trace is over then: nothing can be given back, and

@@ -1,4 +1,4 @@
-"""Why a branch stays a graph break: an exception that ends the attempt to capture it."""
+"""Define the exception that ends the capture of a branch, with its reason."""
 
 from __future__ import annotations
 

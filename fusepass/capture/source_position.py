@@ -1,4 +1,4 @@
-"""Where in the user's source an instruction is that is being traced.
+"""Find the position in the user's source of an instruction that is traced.
 
 A line of a library's helper says little: ``if not bool(condition)`` in a function that checks. What
 helps is the line of the program, or of the library's model, that calls it; reports name the helper.

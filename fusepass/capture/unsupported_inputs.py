@@ -1,4 +1,4 @@
-"""Inputs whose fake tensor differs from the real one.
+"""Start a frame again without capture if an input's fake tensor differs from the real one.
 
 Dynamo's fake tensor of a tensor in oneDNN's layout is strided: no decision made for it holds.
 """

@@ -1,4 +1,4 @@
-"""Which versions of torch and Python run, and which were tested."""
+"""Say which versions of torch and Python are tested, and how they differ."""
 
 from __future__ import annotations
 

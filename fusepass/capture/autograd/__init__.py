@@ -1,1 +1,1 @@
-"""Gradients that eager leaves out, and aliases: what a captured branch must not change."""
+"""Keep gradients that are ``None`` and aliases of tensors as they are in eager."""

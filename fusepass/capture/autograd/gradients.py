@@ -1,4 +1,4 @@
-"""Gradients that eager leaves out and a selection would send as zeros.
+"""Find gradients that are ``None`` in eager and would be zero after a captured branch.
 
 A selection sends a zero gradient into the arm that was not taken, where eager sends none. Two
 things could show it. A *leaf* that eager leaves at ``grad=None`` would get a zero, and weight

@@ -1,4 +1,4 @@
-"""What a tensor is besides its contents, where an arm hands one on unchanged.
+"""Keep a branch if its arm returns a parameter or leaf and code outside could see the difference.
 
 ``w = self.weight if p else self.weight * 2``: in eager w may be the parameter itself, a leaf that
 requires grad even where autograd is off; what is selected is neither. Whether w is such an object

@@ -1,4 +1,4 @@
-"""A tensor's attribute that traced code reads: a branch that decides its value is kept."""
+"""Give a branch back if traced code reads an attribute whose value the branch decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aliases a captured branch would lose, found once the whole graph is known.
+"""Find aliases of tensors that a captured branch would lose, in the complete graph.
 
 ``if c: x = f(x)`` hands on *x itself* when ``c`` is false; a select hands on a fresh tensor.
 Nobody can tell unless the two are both visible outside the graph, or one of them is written

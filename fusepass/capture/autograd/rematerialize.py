@@ -1,4 +1,4 @@
-"""Operations in front of a branch whose gradient only one arm wants are made again inside it.
+"""Compute an operation before a branch again inside the only arm that needs its gradient.
 
     n = x.norm()                      n = x.norm()
     if n > 1: x = x / n      ->       if n > 1: x = x / x.norm()

@@ -1,1 +1,1 @@
-"""A branch on a tensor: fork, trace an arm, join, merge, and whether that is legal."""
+"""Capture one branch on a tensor: fork, trace both arms, join, merge, check."""

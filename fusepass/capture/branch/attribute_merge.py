@@ -1,4 +1,4 @@
-"""Tensors that both arms bind to one attribute: ``self.x_min = …``, ``register_buffer``.
+"""Join attributes and buffers that both arms bind: ``self.x_min = …``, ``register_buffer``.
 
 Dynamo keeps such writes pending until the graph has run. Between the arms they are taken out again,
 and where the arms meet each attribute is bound once, to the selected value. An attribute that one

@@ -1,4 +1,4 @@
-"""Whether two arms may become a ``torch.cond``, and whether that is cheaper than the graph break.
+"""Refuse arms that a ``torch.cond`` cannot hold, and conds that would rule out CUDA graphs.
 
 A cond runs one arm only, so that an arm may fail. What it asks of arms instead follows from how
 torch builds one: an arm is traced as a graph of its own, every result comes out as a tensor, and in

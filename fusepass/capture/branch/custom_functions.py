@@ -1,4 +1,4 @@
-"""A custom ``autograd.Function`` in an arm: total when its forward and its backward are.
+"""Decide whether a custom ``autograd.Function`` in an arm is total, forward and backward.
 
 In training Dynamo records one as a call of a higher-order operator with two graphs. The arm not
 taken runs both, the backward with a zero gradient; what comes out of that the gates of its operands

@@ -1,4 +1,4 @@
-"""Where two traced arms meet: check them, join what they left, leave one select node."""
+"""Join two traced arms: check them, merge their values, add one select node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two traced arms may become one graph, and by which treatment.
+"""Decide whether two traced arms may become one graph, and by which treatment.
 
 The order of the checks is the order of the reasons in docs/reasons.md: what the arms do, then what
 they leave, then what it costs. Facts come from fake tensors, so nothing here depends on values.

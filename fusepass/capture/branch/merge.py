@@ -1,4 +1,4 @@
-"""What the two arms leave behind, joined slot by slot.
+"""Merge the values of two arms, name by name and item by item.
 
 Tensors that differ become outputs of the branch; equal constants and untouched values go through;
 containers built in the arms are joined item by item. Anything else is refused.

@@ -1,4 +1,4 @@
-"""A predicate keeps what it held when the program tested it, whatever is written later."""
+"""Copy a predicate that is written after its branch."""
 
 from __future__ import annotations
 

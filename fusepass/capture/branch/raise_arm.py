@@ -1,4 +1,4 @@
-"""An arm that only raises: what it raises is traced, and a sink node stands in for the branch.
+"""Trace an arm that only raises, and replace the branch by a sink node.
 
 The arm is traced up to its ``raise`` like any other, but what only its message needs is tagged:
 those nodes leave the graph later and run when the exception is due. The translator then goes on in

@@ -1,4 +1,4 @@
-"""``if a and b``, ``if a or b``: the further tests are made whatever the first says.
+"""Evaluate all tests of ``if a and b`` or ``if a or b`` at once, so that a chain is one branch.
 
 Python compiles a chain of tests into one jump per test. Taken one by one, the second jump stands in
 an arm of the first, and what follows the chain is traced once for each way that leads there: twice

@@ -1,4 +1,4 @@
-"""The translator's position and bindings at one moment: what an arm starts from and leaves."""
+"""Copy and restore the translator's state, so that both arms start from the same one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One arm of a branch, traced from the jump to where the arms meet.
+"""Trace one arm of a branch, from the jump to the join.
 
 Inside, the translator compiles no partial graph and handles no exception: what would need either
 gives the branch back.

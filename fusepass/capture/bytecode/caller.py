@@ -1,4 +1,4 @@
-"""Which call in the caller's bytecode an inlined function answers."""
+"""Find the call in the caller's bytecode that runs an inlined function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control-flow graph of bytecode, and where the two arms of a jump meet again.
+"""Build the control-flow graph of bytecode, and find the join of a jump.
 
 The join of a jump is its immediate post-dominator: the first instruction every path from the jump
 must pass. Paths that end in ``raise`` are left out, so a guard that only raises does not hide the

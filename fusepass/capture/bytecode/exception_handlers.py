@@ -1,4 +1,4 @@
-"""Whether an exception raised at an instruction would be seen by the traced program itself.
+"""Decide whether the program would see an exception that is raised at an instruction.
 
 What a compiled graph raises, and what is raised after it, comes where no ``except``, ``finally`` or
 with-block of the traced frames is active any more. So every handler around the place, in the frame

@@ -1,4 +1,4 @@
-"""Which local names may still be read from an instruction on.
+"""Find the local names that may be read after an instruction.
 
 Classic backward data flow over the instructions: live-in = reads + (live-out − writes), to a fixed
 point. Exact for straight-line rebinding (a name written before it is read again is dead), where

@@ -1,4 +1,4 @@
-"""Functions by which a subclass or a mode of the program handles calls of torch.
+"""Run the ``__torch_function__`` and ``__torch_dispatch__`` of the program in eager.
 
 What they are given looks like an ordinary tensor there, and is the subclass again behind them.
 Dynamo traces them where the call stands. Where that runs in eager it would compile them as frames

@@ -1,4 +1,4 @@
-"""Whether a value just computed goes into a test and nowhere else, read off the bytecode.
+"""Decide from the bytecode whether a value is only tested.
 
 ``if x.max().item() > 1e4:`` reads a number back only to compare it and jump. Such a number need not
 leave the device. One that is stored first is followed through the local name it is stored under,

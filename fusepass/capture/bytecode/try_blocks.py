@@ -1,4 +1,4 @@
-"""Calls that may fail when they run, where the program would see it: they end the graph.
+"""End the graph at a call whose error the program would handle.
 
 A compiled graph runs as a whole, in front of or behind the ``try`` that a call stands in, and code
 that Inductor makes raises other errors than eager. So such a call is left to Dynamo as a graph

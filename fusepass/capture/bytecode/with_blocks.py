@@ -1,4 +1,4 @@
-"""Which context manager a with-block of the program has: its class, or its generator's code."""
+"""Find the context manager of a with-block: its class, or its generator's code."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is applied around a compiled graph: exceptions, printed text, log records, warnings."""
+"""Make exceptions, printed text, log records and warnings around a compiled graph."""

@@ -1,4 +1,4 @@
-"""The ``grad_fn`` that the text of a tensor shows, read off the fake tensor Dynamo traced.
+"""Find the ``grad_fn`` that the text of a tensor shows, from Dynamo's fake tensor.
 
 Fake tensors run through the same autograd as real ones, so their ``grad_fn`` has eager's name, but
 where tracing takes an operation apart that eager has whole (dropout, batch norm, some products), or

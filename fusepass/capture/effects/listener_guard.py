@@ -1,4 +1,4 @@
-"""A guard: loggers, warning filters and streams of a frame are as they were when it was traced.
+"""Guard a frame against changed loggers, warning filters and streams.
 
 They decide whether a print or a log record may wait until after the graph. A filter may turn a
 warning into an exception; ``sys.stdout`` or a handler may be code of the program, and such code can

@@ -1,4 +1,4 @@
-"""Remove raise and print nodes from a graph; it returns what the code around it needs for them.
+"""Remove raise and print nodes from a graph, and return what they need as outputs.
 
     sink(bad₁, …); …; sink(bad₂, …)   ->   c₁ = where(bad₁, 1, 0); …; c₂ = where(c₁ ≠ 0, c₁, …)
 

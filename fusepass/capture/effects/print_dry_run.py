@@ -1,4 +1,4 @@
-"""Whether a print can fail: tried at compile time, with stand-ins for unknown values.
+"""Write a line at compile time with stand-ins for unknown values, to find out if it can fail.
 
 A line that fails raises where the program has the call; later it would raise too late. A format
 that does not fit fails with any number, so trying a few tells: zero, one, the largest, NaN.

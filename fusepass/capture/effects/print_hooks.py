@@ -1,4 +1,4 @@
-"""``print``, logging and ``warnings.warn`` in traced code: a print node replaces the call.
+"""Replace ``print``, logging and ``warnings.warn`` in traced code by a print node.
 
 The line is written after the graph, before the caller's next statement, so what the program does in
 between must not be able to tell: see the table in docs/design/prints_and_raises.md.

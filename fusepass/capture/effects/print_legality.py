@@ -1,4 +1,4 @@
-"""Whether a print can run after the graph, checked once the graph is complete.
+"""Check in the complete graph whether a print may run after the graph.
 
 What eager has printed stays printed when a later operation fails. A graph that fails hands out
 nothing, so a line in front of an operation that may fail is kept where it stands, unless all it

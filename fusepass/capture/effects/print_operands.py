@@ -1,4 +1,4 @@
-"""The operands of a print, log or warning call, traced for its text.
+"""Trace the operands of a print, log or warning call for its text.
 
 From where ``print`` is loaded to its call, what Dynamo would read back or specialise on is kept
 open: ``print(f"{loss.item():.3f}", x[x > 0])`` reads nothing while the graph runs. The call itself

@@ -1,4 +1,4 @@
-"""What a call of print, of a logger or of ``warnings.warn`` writes, as a recipe.
+"""Build the recipe for the text of a call of print, of a logger or of ``warnings.warn``.
 
 Calls with arguments that look at more than the values they are given (``exc_info``, another file)
 are refused: they stay where they are.

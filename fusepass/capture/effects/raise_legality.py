@@ -1,4 +1,4 @@
-"""Whether calls after a deferred raise can be made harmless, checked once the graph is complete.
+"""Check in the complete graph whether calls after a raise can be made harmless.
 
 Behind a sink the program runs on although it has raised. So nothing there may draw random numbers,
 partial operations must have operands that keep them from failing (safe_operands.py), memory that

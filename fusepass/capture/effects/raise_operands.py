@@ -1,4 +1,4 @@
-"""Where the operands of an exception or a print come from once the graph has run.
+"""Choose how the operands of an exception or a print reach the code after the graph.
 
 The nodes recorded for a message leave the graph; what they read of it must be at hand when the
 message is due. Inputs are. What is computed from inputs nobody writes is computed again then, by

@@ -1,4 +1,4 @@
-"""Raises, after a compiled graph has run, the exception that a sink stands for.
+"""Raise a sink's exception after a compiled graph has run.
 
 Memory written behind the raise gets its contents back, the message is computed on real tensors with
 eager's own operations, and the exception is raised so that its traceback ends where the program

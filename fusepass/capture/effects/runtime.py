@@ -1,4 +1,4 @@
-"""Around a compiled graph: what the program raises, prints, logs and warns of, in its order.
+"""Run a compiled graph, then print, log, warn and raise in the program's order.
 
 The graph hands out a number, 0 or which exception is due, flags for lines that are not always
 written, and what lines show. All of it is copied to the host at once: the one time per call that

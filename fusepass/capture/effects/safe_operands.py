@@ -1,4 +1,4 @@
-"""Operands that keep an operation from failing where the program has already raised.
+"""Give an operation after a raise operands with which it cannot fail.
 
 Behind a sink everything still runs. An index out of the table must not reach the device (on CUDA a
 device assert would end the process's context), an integer must not be divided by zero. Where the

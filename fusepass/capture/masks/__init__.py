@@ -1,1 +1,1 @@
-"""Boolean masks that select, and their lowering to tensors of known size."""
+"""Capture selections ``x[mask]``, and lower them to tensors of known size."""

@@ -1,4 +1,4 @@
-"""How many elements a mask selects, as a number on the device: ``mask.sum()``.
+"""Replace the number of elements that a mask selects by ``mask.sum()``, on the device.
 
 ``x[mask].numel()``, ``len(x[mask])`` and ``mask.nonzero().shape[0]`` are Python integers that are
 known once the mask has been counted. Where they only take part in tensor work, the count stays a

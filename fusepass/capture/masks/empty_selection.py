@@ -1,4 +1,4 @@
-"""``x[mask].max()`` and other extrema: eager refuses them where the selection is empty.
+"""Raise eager's error if ``x[mask].max()`` or another extremum has no elements.
 
 Such a call is traced as if the program had said ``if not mask.any(): raise RuntimeError(…)`` in
 front of it: a sink, whose exception is raised after the graph. Then the extremum can be computed

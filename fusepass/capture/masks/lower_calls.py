@@ -1,4 +1,4 @@
-"""Pointwise and row-by-row calls on ``x[mask]``, computed for all elements.
+"""Compute pointwise and row-by-row calls on ``x[mask]`` for all elements.
 
 Such a call is made for all elements with the same arguments. What it is given besides must be the
 same for every element selected, or selected by the same mask. An element that eager does not

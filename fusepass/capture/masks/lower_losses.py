@@ -1,4 +1,4 @@
-"""Losses of ``x[mask]``: computed for all elements, then summed or averaged over the selected ones.
+"""Compute losses of ``x[mask]`` for all elements, then sum or average the selected ones.
 
 A loss over classes takes its labels from the mask: an element that is not selected gets the label
 that is ignored, so it adds neither to the sum nor to what the mean divides by.

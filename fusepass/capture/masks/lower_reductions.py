@@ -1,4 +1,4 @@
-"""Reductions of ``x[mask]``: over all elements, with the others set to the neutral value.
+"""Reduce ``x[mask]`` over all elements, with the others set to the neutral value.
 
 ``x[mask].sum()`` is ``where(mask, x, 0).sum()``; a mean divides by the number of selected elements
 and is NaN where there are none. Sums are taken in another order than eager's, so their last bits

@@ -1,4 +1,4 @@
-"""``x[mask] = f(x[mask])`` as ``x.copy_(where(mask, f(x), x))``: what is selected, stored."""
+"""Lower ``x[mask] = f(x[mask])`` to ``x.copy_(where(mask, f(x), x))``."""
 
 from __future__ import annotations
 

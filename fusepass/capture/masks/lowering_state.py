@@ -1,4 +1,4 @@
-"""A selection ``x[mask]`` as a tensor of known size: all elements, and the mask.
+"""Represent a selection ``x[mask]`` as a tensor of known size: all elements, and the mask.
 
 ``x[mask]`` has a size that only the data know. What is computed from it element by element, or row
 by row, can be computed for all elements as well, as long as in the end only those under the mask

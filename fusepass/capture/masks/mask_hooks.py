@@ -1,4 +1,4 @@
-"""Selections by a boolean mask: captured while a frame is traced, then removed from its graph.
+"""Capture selections by a boolean mask while a frame is traced, then lower them.
 
 ``x[mask]`` has a size that only the data know, for which Dynamo breaks the graph. Here it is traced
 with a symbol for the size. Once the graph is complete, what was selected is computed for all

@@ -1,4 +1,4 @@
-"""``x[mask] = v`` as ``x.masked_fill_(mask, v)``: a store that cannot fail and needs no size.
+"""Trace ``x[mask] = v`` as ``x.masked_fill_(mask, v)``, which cannot fail and needs no size.
 
 A store through a boolean mask counts the true elements first, which makes the host wait, and fails
 when the source has another number of rows. With a source that does not depend on that number it

@@ -1,4 +1,4 @@
-"""Other spellings of a selection by mask, brought to ``x[mask]`` with whole dimensions.
+"""Rewrite other spellings of a selection by mask as ``x[mask]``.
 
 ``y[0, mask]`` becomes ``y[0][mask]``: torch, too, applies integers and slices of an index first.
 

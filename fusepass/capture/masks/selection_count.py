@@ -1,4 +1,4 @@
-"""A test of how many elements a mask selects: ``if x[mask].numel() == 0``, from the mask alone.
+"""Compute ``if x[mask].numel() == 0`` and similar tests from the mask alone.
 
 While tracing, such a number is an integer times a symbol that stands for a size. In a condition it
 is the count of the mask, a tensor, as long as nobody has written the mask since it selected.

@@ -1,4 +1,4 @@
-"""Which selections the sizes of a node come from, and which nodes only check such sizes."""
+"""Find the selections that a node's sizes come from, and nodes that only check such sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that depend on data, inside an arm: traced with a symbol, and gone once it is traced.
+"""Allow sizes that depend on data while an arm is traced, and remove them afterwards.
 
 ``x[mask] += 1`` selects a tensor of unknown size, for which Dynamo breaks the graph. Inside an arm
 it is traced with a symbol for the size, and where it turns out to be an update of the elements

@@ -1,4 +1,4 @@
-"""``x[mask].std()`` and ``var()`` keep eager's warning about too few elements.
+"""Give ``x[mask].std()`` and ``var()`` eager's warning about too few elements.
 
 ``x[mask].std()`` of nothing, or of one element, is NaN with a warning. Such a call is traced as if
 the program had said ``if mask.sum() <= 1: warnings.warn(…)`` behind it: a line, written after the

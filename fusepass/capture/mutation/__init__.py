@@ -1,1 +1,1 @@
-"""Writes in arms, and inputs that share memory."""
+"""Capture writes in arms, and find inputs that share memory."""

@@ -1,4 +1,4 @@
-"""Inputs of a graph that share memory which the graph writes.
+"""Find inputs of a graph that share memory which the graph writes.
 
 What is captured reads an older tensor where the program does, and writes it once, where the arms
 meet; AOTAutograd puts off what is written, too, and replays views of a tensor on another one. Both

@@ -1,4 +1,4 @@
-"""What an arm saves for its backward and the program writes later.
+"""Keep a branch if an arm saves for its backward what the program writes later.
 
 Autograd refuses a backward that reads a tensor written since it was saved. Both arms of a selection
 save what they read, so a backward could fail because of the arm that eager did not take. A copy

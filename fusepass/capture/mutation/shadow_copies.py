@@ -1,4 +1,4 @@
-"""In-place writes of an arm into memory that existed before it, made into values to select between.
+"""Redirect in-place writes of an arm to copies, so that a select can choose the contents.
 
     if p: x.add_(1)      ->      s = x.clone(); s.add_(1); x.copy_(where(p, s, x))
 

@@ -1,4 +1,4 @@
-"""One arm rewired to copies of the memory it writes, and to the same views of those copies."""
+"""Rewrite one arm to read and write copies of memory, and views of those copies."""
 
 from __future__ import annotations
 

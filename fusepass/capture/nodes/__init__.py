@@ -1,1 +1,1 @@
-"""What capture puts into a graph."""
+"""Define the nodes that capture puts into a graph."""

@@ -1,4 +1,4 @@
-"""Print, log and warn as the call in the program would have done."""
+"""Print, log and warn as if the program's own call did it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensor a branch tests, as a 0-d bool tensor that says what ``bool(tensor)`` would.
+"""Record the tensor that a branch tests as a 0-d bool tensor, as ``bool(tensor)`` would be.
 
 Python's truth of a one-element tensor is "not equal to zero": NaN and infinities are true,
 whatever the dtype and whatever the number of dimensions. Zero or several elements raise in eager,

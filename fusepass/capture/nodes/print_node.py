@@ -1,4 +1,4 @@
-"""The node capture leaves in the graph where the program prints, logs or warns.
+"""Define the node for a call that prints, logs or warns.
 
 ``line(when, *operands)`` stands where the call stood; ``when`` are the outcomes of tests under
 which it is reached. What is written is a recipe beside the node (value_recipe.py). The node leaves

@@ -1,4 +1,4 @@
-"""The node capture leaves in the graph where the program raises.
+"""Define the node for a captured raise.
 
 ``sink(bad, *operands)`` stands where the ``raise`` stood: when the 0-d bool ``bad`` holds, nothing
 after it would have happened. What the exception is made of is a recipe beside the node; the nodes

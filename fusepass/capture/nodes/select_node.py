@@ -1,4 +1,4 @@
-"""The node capture leaves in the graph at a join: which arm's values go on.
+"""Define the node at a join: it chooses between the values of two arms.
 
 Both arms stand in the graph in front of it, each node tagged with its arm; ``select`` then names,
 for every value the program still needs, the one each arm left. It runs as it stands (both arms,

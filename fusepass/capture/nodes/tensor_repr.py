@@ -1,4 +1,4 @@
-"""The text of a tensor as eager prints it, from a tensor with the same contents only.
+"""Print a tensor as eager would, from a tensor that only has the same contents.
 
 What a compiled graph hands out has no ``grad_fn`` of eager's, and what was copied to the host has
 lost its device. Torch's own printing asks the tensor for both, so a tensor that answers as eager's

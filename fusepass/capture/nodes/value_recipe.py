@@ -1,4 +1,4 @@
-"""How to make an exception, or a line of text, from values known only when the graph has run.
+"""Store how to make an exception or a line of text after the graph has run.
 
 A recipe is the construction as Dynamo traced it, with places where tensors and numbers of the graph
 go. It is carried out with Python's own functions on real values, so that the text is

@@ -1,1 +1,1 @@
-"""Python numbers read from tensors: recorded, tested, and replaced by 0-d tensors."""
+"""Capture Python numbers read from tensors: record, test, and replace them by 0-d tensors."""

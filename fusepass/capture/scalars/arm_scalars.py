@@ -1,4 +1,4 @@
-"""Python numbers that differ between the arms, where only tensor arithmetic uses them.
+"""Replace Python numbers that differ between arms, where only tensor arithmetic uses them.
 
     s = 2.0 if p else 1.0        y = x * s    ->    y = where(p, x * 2.0, x * 1.0)
 

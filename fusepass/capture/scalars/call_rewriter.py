@@ -1,4 +1,4 @@
-"""One call that uses a Python number, while a 0-d tensor takes the number's place."""
+"""Rewrite one call that uses a Python number, so that it uses a 0-d tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that take a Python number, with a 0-d tensor in its place.
+"""Replace the Python numbers in a call by 0-d tensors, by a table of calls.
 
 A Python number is weak: it takes part in promotion by its kind alone. A 0-d tensor is cast to the
 dtype in which eager would compute, so that promotion has nothing left to decide. For float16 and

@@ -1,4 +1,4 @@
-"""Numbers read from tensors that no host code needs: replaced, or read by Dynamo after all.
+"""Replace numbers read from tensors in a complete graph, or give them back to Dynamo.
 
 While tracing, each ``tensor.item()`` is an unknown number. Once the graph is complete every use of
 it becomes tensor work (capture/scalars/lowering.py), or its call is given back: the frame starts

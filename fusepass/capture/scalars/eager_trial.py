@@ -1,4 +1,4 @@
-"""Whether eager accepts a kind of number with tensors of some dtypes: found by running eager.
+"""Find out by running eager whether a call accepts a kind of number with some dtypes.
 
 ``x - True`` raises and ``x - torch.tensor(True)`` does not; ``lerp`` of integers names another
 kernel for a tensor than for a number. What raises for the kind of a number, whatever its value, is

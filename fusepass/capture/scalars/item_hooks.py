@@ -1,4 +1,4 @@
-"""``.item()``, ``float()``, ``bool()`` of a tensor: recorded as a number of unknown value.
+"""Record ``.item()``, ``float()`` and ``bool()`` of a tensor as an unknown number.
 
 Such a call does not break the graph. At a jump the condition is put together again from tensors
 (scalar_predicate.py); other uses are replaced once the graph is complete (items.py). If a number

@@ -1,4 +1,4 @@
-"""Python numbers that are really 0-d tensors: every use becomes one of the tensor.
+"""Replace every use of an unknown Python number by a use of its 0-d tensor.
 
 ``s = x.norm().item(); y = x / s`` is ``y = x / x.norm().detach()`` if promotion, rounding and
 errors are those of a Python number. The number is exact, so it is kept as the tensor it was read

@@ -1,4 +1,4 @@
-"""Python calls that need the value of a number: the number is read, with a graph break.
+"""Give a number back if a Python call needs its value while the frame is traced.
 
 Whatever left the number unknown is given back: the branch between whose arms it differs, the mask
 that counts it, or the call that reads it. The frame starts again and breaks there, as Dynamo does.

@@ -1,4 +1,4 @@
-"""Comparisons of Python numbers: an integer is compared with a float exactly."""
+"""Compare Python numbers on the device, an integer exactly with a float."""
 
 from __future__ import annotations
 

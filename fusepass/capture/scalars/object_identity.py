@@ -1,4 +1,4 @@
-"""``is`` and ``in`` of numbers that are not read yet.
+"""Answer ``is`` and ``in`` for numbers that are not read yet.
 
 Whether a truth value is True it says itself; ``n in numbers`` is whether it equals one of them, or
 is the same object. Which object any other number is can only be told when it is known.

@@ -1,4 +1,4 @@
-"""Arithmetic of Python numbers alone, done on the device as Python does it.
+"""Compute arithmetic of Python numbers alone on the device, as Python does it.
 
 Floats are computed in float64, integers in int64. What Python's integers do beyond 64 bits, and
 what raises (a division by zero), must be excluded by the ranges of the operands.

@@ -1,4 +1,4 @@
-"""Numbers that nothing uses, and that Python may fail to make.
+"""Find unused numbers whose computation may raise in Python.
 
 ``n = int(x.max())`` raises for NaN and infinity whether or not ``n`` is used. A number without a
 use leaves the graph, and its exception with it; so it may go only where making it cannot raise, by

@@ -1,4 +1,4 @@
-"""Calls that store a Python number or bound by it: torch converts it with a check for overflow."""
+"""Rewrite fills and clamps with a Python number, and keep torch's check for overflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pointwise calls on a tensor and a Python number, rewritten to take a 0-d tensor.
+"""Rewrite pointwise calls on a tensor and a Python number, to take a 0-d tensor.
 
 Arithmetic in either order, functions that torch has for two tensors, and calls that scale by a
 number beside the tensors (``alpha=``, ``value=``, a weight).

@@ -1,4 +1,4 @@
-"""A Python number while its uses are replaced: its kind, what it can be, and its 0-d tensors."""
+"""Represent a Python number while it is lowered: kind, possible values, 0-d tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A predicate of Python numbers read from tensors, as a tensor that compares as Python would.
+"""Build a predicate of unknown Python numbers as a tensor that compares as Python would.
 
 ``x.item() > 1e-8`` compares a Python float, a double, whatever the dtype of x; ``n.item() > 2.5``
 an integer with a float, exactly. What could overflow, or raise, is refused.

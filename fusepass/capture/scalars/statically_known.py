@@ -1,4 +1,4 @@
-"""``statically_known_true(n == 3)`` and its relatives, called by the program on a captured number.
+"""Answer ``statically_known_true(n == 3)`` and its relatives for a captured number as eager does.
 
 In eager mode the number is there, and the answer is the number's own. So it is here, for a number
 that is not read; where the answer is not known, the number is read.

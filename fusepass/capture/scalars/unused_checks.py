@@ -1,4 +1,4 @@
-"""Numbers that the program makes and does not use: made after all where that may raise.
+"""Find numbers and selections that the program does not use, but whose making may raise.
 
 Dynamo takes them out of a complete graph, and so the exceptions that eager raises there: of
 ``int(x.max())`` where that is NaN, of ``1 / len(x[mask])``. Asked before it does.

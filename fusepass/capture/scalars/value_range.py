@@ -1,4 +1,4 @@
-"""What values a Python number read from a tensor can have: enough to know what cannot fail.
+"""Bound the values that a Python number read from a tensor can have.
 
 Python raises where a tensor wraps or gives infinity (division by zero, a square root of a negative
 number, a fill that does not fit its dtype). An operation on a number may become one on a 0-d tensor

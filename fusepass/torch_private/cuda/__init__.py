@@ -1,1 +1,1 @@
-"""NVRTC, TMA descriptors, and launches of kernels of ours."""
+"""Compile by NVRTC, make TMA descriptors, and launch kernels."""

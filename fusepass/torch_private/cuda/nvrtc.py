@@ -1,4 +1,4 @@
-"""CUDA C++ at run time: NVRTC, and launches with parameters by value.
+"""Compile CUDA C++ with NVRTC, and launch it with parameters by value.
 
 Run on 2.11; from 2.13 on only imported, since no device with it was at hand.
 """

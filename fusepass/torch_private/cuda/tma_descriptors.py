@@ -1,4 +1,4 @@
-"""TMA descriptors of Triton's Gluon, made by the host. Run with Triton 3.6 (torch 2.11)."""
+"""Make TMA descriptors for Gluon kernels on the host. Run with Triton 3.6 (torch 2.11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of kernels whose TMA descriptors the host makes. Run on 2.11.
+"""Launch kernels whose TMA descriptors the host makes. Run on 2.11.
 
 A descriptor that a kernel makes for itself needs memory with each launch, and its first load waits
 until it has been written and read back. Made by the host it is a parameter of the kernel: 128

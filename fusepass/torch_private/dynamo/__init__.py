@@ -1,1 +1,1 @@
-"""Private names of Dynamo: hooks, tracked values, guards, frames."""
+"""Wrap private names of Dynamo: hooks, tracked values, guards, frames."""

@@ -1,4 +1,4 @@
-"""Torch's table of backends, when several threads ask for one at once. Run on torch 2.11 to 2.15.
+"""Let several threads register a backend in torch's table at once. Run on torch 2.11 to 2.15.
 
 ``lookup_backend`` looks whether a name is registered, imports what its entry point names and
 registers it, all without a lock. An import of fusepass takes a while, so threads that compile for

@@ -1,4 +1,4 @@
-"""Dynamo: calls of torch that amount to a test or a raise, and questions about the tensor object.
+"""Hook torch calls that test, raise, or ask for the tensor object.
 
 Run on torch 2.11 to 2.15.
 """

@@ -1,4 +1,4 @@
-"""``torch._check`` and its kin, which raise like an ``if``. Run on torch 2.11 to 2.15.
+"""Trace ``torch._check`` and its relatives as a test and a raise. Run on torch 2.11 to 2.15.
 
 Dynamo hands them to the graph as assertions about symbols. A number that was not read
 has no symbol to assert about, so its check is traced as the test and the raise it consists of.

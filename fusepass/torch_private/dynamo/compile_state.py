@@ -1,4 +1,4 @@
-"""Dynamo: who compiles, and what it compiled. Run on torch 2.11 to 2.15."""
+"""Read and change what torch.compile and Dynamo hold about compiles. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: graph breaks in the comprehensions of Python 3.12 and later.
+"""Run a frame in eager if Dynamo would break the graph in a comprehension (Python 3.12 and later).
 
 There a comprehension is part of the function it stands in. For a graph break in one, Dynamo makes
 a function of it and calls that between two graphs, outside the ``try`` or with-block around it.

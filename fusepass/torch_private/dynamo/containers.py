@@ -1,4 +1,4 @@
-"""Dynamo: containers and objects made while tracing; classes registered with torch's pytree.
+"""Take Dynamo's containers and objects apart, and rebuild them with other items.
 
 Run on torch 2.11 to 2.15.
 """

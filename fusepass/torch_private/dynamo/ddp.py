@@ -1,6 +1,8 @@
-"""Graphs that torch cuts for DistributedDataParallel. Run on torch 2.11 to 2.15.
+"""Reach the whole graph before torch cuts it for DistributedDataParallel.
 
-While a module wrapped in it runs, Dynamo calls a ``DDPOptimizer`` in place of the backend. That
+Run on torch 2.11 to 2.15.
+
+While a wrapped module runs, Dynamo calls a ``DDPOptimizer`` in place of the backend. That
 cuts a graph where a bucket of parameters is full, so that gradients can be exchanged while the rest
 of the backward runs, and hands the pieces to the backend one by one.
 """

@@ -1,4 +1,6 @@
-"""Dynamo: values of a message, computed after the graph. Run on torch 2.11 to 2.15.
+"""Record values that only a message needs, to compute them after the graph.
+
+Run on torch 2.11 to 2.15.
 
 The message is an exception's, or a line that is printed or logged. While it is traced
 (:func:`message_tracing`), values are recorded that Dynamo would otherwise refuse or specialise:

@@ -1,4 +1,4 @@
-"""Dynamo: frames in eager: those around the one it compiles, and those left to run as they are.
+"""Find the eager frames around the frame being compiled, and have some frames run in eager.
 
 A frame that Dynamo gives up runs as it is, and what it calls is compiled as frames of their own.
 Run on torch 2.11 to 2.15.

@@ -1,4 +1,4 @@
-"""Dynamo: a number that varies, shown in an f-string. Run on torch 2.11 to 2.15.
+"""Trace a varying number in an f-string as text. Run on torch 2.11 to 2.15.
 
 Up to torch 2.13 ``text = f"{n}"`` with an argument ``n`` stays that argument: ``text + text`` adds
 two numbers, and what returns ``text`` returns a number. Up to torch 2.15 a format is applied to the

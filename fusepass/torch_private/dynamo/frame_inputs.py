@@ -1,4 +1,7 @@
-"""Tensors that a traced frame is given, and a guard on several. Run on torch 2.11 to 2.15."""
+"""List the tensors that a traced frame is given, and guard on which of them share memory.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

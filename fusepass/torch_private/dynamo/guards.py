@@ -1,4 +1,7 @@
-"""Guards of compiled frames. Read and run on torch 2.11 to 2.15."""
+"""Add guards to compiled frames: conditions, one object under two names, methods of C classes.
+
+Read and run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

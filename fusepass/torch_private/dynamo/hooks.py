@@ -1,4 +1,4 @@
-"""Hooks into Dynamo's trace: jumps, truth, identity, items, raises, breaks, errors, graphs.
+"""Install hooks in Dynamo: jumps, truth, identity, items, raises, breaks, errors, graphs.
 
 Run on torch 2.11 to 2.15.
 """

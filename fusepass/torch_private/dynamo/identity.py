@@ -1,4 +1,6 @@
-"""Dynamo: which object a value is, and whether a container has it. Run on torch 2.11 to 2.15.
+"""Hook ``is``, ``in`` and ``type``, and compare tracked values as objects.
+
+Run on torch 2.11 to 2.15.
 
 For Dynamo a value that it does not know is another object than every constant, and before 2.15 a
 constant is in a container only as one of its constants. Plain Dynamo has no number there that it

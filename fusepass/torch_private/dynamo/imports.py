@@ -1,4 +1,4 @@
-"""Dynamo: ``import`` statements, which it executes while it traces them. Run on 2.11 to 2.15."""
+"""Hook ``import`` statements, which Dynamo executes while it traces them. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

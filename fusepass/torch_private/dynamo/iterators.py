@@ -1,4 +1,4 @@
-"""Dynamo: where tracked iterators stand, and copies of that. Run on torch 2.11 to 2.15.
+"""Copy and restore the positions of tracked iterators. Run on torch 2.11 to 2.15.
 
 Dynamo advances iterators in place. Two arms start from the same ones, so where they stand is copied
 before the first arm and put back before the second.

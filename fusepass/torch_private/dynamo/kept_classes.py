@@ -1,4 +1,4 @@
-"""Dynamo: the class of a tensor that is written. Run on torch 2.11 to 2.15."""
+"""Keep the class of a subclass's tensor when it is written. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dynamo: what it had in hand when it found that the program raises. Run on torch 2.11 to 2.15."""
+"""Find out whether an error that Dynamo raises involves an unknown number or size.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: calls of ``print``, of loggers and of ``warnings.warn``. Run on torch 2.11 to 2.15.
+"""Recognise calls of ``print``, of loggers and of ``warnings.warn``. Run on torch 2.11 to 2.15.
 
 It says which logger a call has and whether it is enabled. A program may replace ``print``, so that
 one of several processes writes, or ``warnings.warn``. Such a replacement is code with effects of

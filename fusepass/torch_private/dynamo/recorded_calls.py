@@ -1,4 +1,4 @@
-"""Dynamo: calls as it records them, and a graph break at one. Run on torch 2.11 to 2.15."""
+"""Hook each call that Dynamo records, and break the graph at one. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Saved-tensors hooks of the caller: for the run, not for the trace. Run on torch 2.11 to 2.15."""
+"""Switch the caller's saved-tensors hooks off while a frame is traced.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dynamo: pending writes to objects of the program. Run on torch 2.11 to 2.15."""
+"""Read, allow and make Dynamo's pending writes to objects of the program.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dynamo: the line of the program an instruction is on, in resumed code, too. Run on 2.11 to 2.15.
+"""Find the source line of an instruction, also in code resumed after a graph break.
+
+Run on 2.11 to 2.15.
 
 Code that goes on behind a graph break holds the whole function again. Dynamo takes the lines off
 what stands in front of the break, since line numbers may not fall; a loop leads back there.

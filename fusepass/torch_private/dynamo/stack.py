@@ -1,4 +1,7 @@
-"""Dynamo: values on the translator's symbolic stack. Run on torch 2.11 to 2.15."""
+"""Read the translator's symbolic stack, and wrap graph nodes as tracked values.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

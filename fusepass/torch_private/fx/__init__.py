@@ -1,1 +1,1 @@
-"""Private names around graphs: sizes, fake tensors, operators, the dispatcher."""
+"""Wrap private names for graphs: sizes, fake tensors, operators, the dispatcher."""

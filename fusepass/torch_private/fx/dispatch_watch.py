@@ -1,4 +1,4 @@
-"""Seeing every operation as it reaches torch's dispatcher. Run on torch 2.11 to 2.15."""
+"""Watch every operation that reaches torch's dispatcher. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

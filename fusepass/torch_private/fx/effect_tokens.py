@@ -1,4 +1,4 @@
-"""Operations that torch keeps in the program's order for what they do besides computing."""
+"""Find operations that torch keeps in program order because of their effects."""
 
 from __future__ import annotations
 

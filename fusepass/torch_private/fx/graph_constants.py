@@ -1,4 +1,7 @@
-"""Constants of a graph, bounds of its sizes, pinned inputs. Run on torch 2.11 to 2.15."""
+"""Add constants to a graph, and read bounds of sizes and pinned inputs.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs, sizes and operators. Run on torch 2.11 to 2.15."""
+"""Read and edit graphs, symbolic sizes and operators. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a tensor that holds one number, without torch's dozen of tensor operations.
+"""Make the text of a tensor that holds one number without torch's dozen tensor operations.
 
 Torch decides how to show a number with tensor operations, about 90 µs of them. For the plain case,
 default print options and a real number, the same decisions are made here on a Python number; in

@@ -1,4 +1,4 @@
-"""Nodes of a graph that hold symbolic sizes as numbers. Run on torch 2.11 to 2.15.
+"""Find or make the nodes of a graph that hold symbolic sizes as numbers. Run on torch 2.11 to 2.15.
 
 Dynamo and AOTAutograd hand a graph the sizes that vary as inputs, but not all of them: how many
 rows the parts of a nested tensor have together is only a size of the tensor of their values.

@@ -1,4 +1,4 @@
-"""What a tensor is besides its numbers: a subclass, a layout, a wrapper of a transform.
+"""Tell ordinary tensors from subclasses, special layouts and tensors in a transform.
 
 Run on torch 2.11 to 2.15.
 """

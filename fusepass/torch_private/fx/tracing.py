@@ -1,4 +1,4 @@
-"""Running a rule's functions on fake tensors. Run on torch 2.11 to 2.15."""
+"""Run a rule's functions on fake tensors. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

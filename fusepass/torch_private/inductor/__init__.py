@@ -1,1 +1,1 @@
-"""Private names of Inductor and AOTAutograd: passes, lowerings, kernel calls."""
+"""Wrap private names of Inductor and AOTAutograd: passes, lowerings, kernel calls."""

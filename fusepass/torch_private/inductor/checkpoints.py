@@ -1,4 +1,4 @@
-"""Activation checkpointing inside a graph. Run on torch 2.11 to 2.15."""
+"""Find activation checkpointing in a graph, and run it as eager does. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor: options, hand-off, caches. Run on torch 2.11 to 2.15."""
+"""Call Inductor: options, hand-off, caches. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor: C++ of a number that is used under a mask and beside it.
+"""Fix Inductor's C++ for a number that is used both under a mask and outside.
 
 What is computed under a mask becomes a vector, and where it is a number, torch 2.11 notes that the
 number itself is one from then on: its next use is C++ that does not compile. With a fill of part of

@@ -1,4 +1,6 @@
-"""Dynamo and Inductor: weights as constants of a compiled graph. Run on torch 2.11 to 2.15.
+"""Make weights constants of a compiled graph when the option ``freezing`` asks for it.
+
+Run on torch 2.11 to 2.15.
 
 Dynamo decides while it traces whether a weight is a constant of the graph or one of its inputs, and
 asks Inductor's global config. A config given to torch.compile as an option comes too late for that:

@@ -1,4 +1,4 @@
-"""Inductor: an operator that is compiled to the call of a Python function, which fills its outputs.
+"""Lower an operator to the call of a Python function that fills its outputs.
 
 A call of an operator costs the host a walk through the dispatcher, a check of each result's strides
 and, for each operand that is a view, a tensor. Here the generated code calls the function itself,

@@ -1,4 +1,6 @@
-"""Tensors a graph makes on the CPU and returns, under CUDA graphs. Read in torch 2.11, 2.13, 2.15.
+"""Keep tensors that a graph makes on the CPU and returns on the CPU, under CUDA graphs.
+
+Read in torch 2.11, 2.13, 2.15.
 
 There Inductor's pass over constructors makes them on the GPU, and hands out what is on the GPU: a
 result on another device than eager's.

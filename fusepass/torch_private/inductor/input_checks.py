@@ -1,4 +1,4 @@
-"""Inductor: what generated code asks of its inputs in each call, asked at once.
+"""Check all inputs of generated code at once, not one by one in each call.
 
 Up to torch 2.13 the code asserts size and strides of one input after the other: 0.9 µs each on a
 host of two cores. (It has to ask: Dynamo's guards of 2.11 do not notice a parameter whose strides

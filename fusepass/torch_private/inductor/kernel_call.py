@@ -1,4 +1,4 @@
-"""Inductor: an operator that is compiled to one launch of a Triton kernel. Run on 2.11."""
+"""Lower an operator to one launch of a Triton kernel. Run on 2.11."""
 
 from __future__ import annotations
 

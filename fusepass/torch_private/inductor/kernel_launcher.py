@@ -1,4 +1,6 @@
-"""Inductor: its launcher of a user's kernel; generated code imports it. Run on 2.11.
+"""Launch fusepass's kernels by Inductor's C++ launcher; generated code imports this file.
+
+Run on 2.11.
 
 See ``kernels/codegen/inductor_source.py``. Inductor launches kernels of its own by a function in
 C++ that knows their arguments' types, kernels of the user by Triton's launcher, which asks the

@@ -1,4 +1,4 @@
-"""Inductor: lowering of our operators, sizes as it writes them, regions compiled to be timed.
+"""Lower fusepass's operators, read sizes as Inductor writes them, compile regions to time them.
 
 Run on torch 2.11 to 2.15.
 """

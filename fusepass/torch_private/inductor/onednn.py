@@ -1,4 +1,4 @@
-"""Inductor and oneDNN: activations that oneDNN's kernels compute otherwise for NaN.
+"""Run oneDNN's activations apart from its kernels, because these lose NaN.
 
 With frozen weights Inductor hands a convolution or linear layer on the CPU to oneDNN together with
 the activation behind it. For ReLU and for clamps between two numbers (ReLU6, hard-tanh, and

@@ -1,4 +1,4 @@
-"""Inductor: custom passes, ours and those beside them. Run on torch 2.11 to 2.15."""
+"""Register fusepass's passes with Inductor beside the user's. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inductor: into how many parts it cuts a reduction, and how to keep one whole.
+"""Ask whether Inductor would split a reduction, and lower one without splitting.
 
 Read and run on torch 2.11 to 2.15.
 """

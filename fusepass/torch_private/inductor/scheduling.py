@@ -1,4 +1,4 @@
-"""Inductor: an order of kernels that is lost when loops are laid out again.
+"""Keep readers after writes when Inductor's C++ backend changes loops.
 
 A call that writes its operand (``scatter_reduce_``, ``index_put_``, an operator of the program)
 gives its memory a new name, by which what reads it later is kept behind it. Up to torch 2.14 that

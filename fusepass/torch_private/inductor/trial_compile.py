@@ -1,4 +1,4 @@
-"""What a compile only for a trial asks of Inductor and AOTAutograd. Run on 2.11 to 2.15."""
+"""Compile a graph only for a trial, and read Inductor's options. Run on 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Dynamo's errors: where they arise, and what they say."""
+"""Find where Dynamo's errors arise, and read what they say."""

@@ -1,4 +1,7 @@
-"""Dynamo: errors that end the trace of a frame, and those it finds. Run on 2.11 to 2.15."""
+"""Hook errors that end a trace, and errors that Dynamo raises for the program.
+
+Run on 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dynamo: what an error of its says, taken apart. Run on torch 2.11 to 2.15."""
+"""Parse the text of Dynamo's errors. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

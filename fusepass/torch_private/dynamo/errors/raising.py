@@ -1,4 +1,7 @@
-"""Dynamo: the exception a traced program raises, and who could see it. Run on 2.11 to 2.15."""
+"""Read the exception that a traced program raises, and find who could see it.
+
+Run on 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 

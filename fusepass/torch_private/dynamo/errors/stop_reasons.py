@@ -1,4 +1,4 @@
-"""What stopped a trace, as one sentence: the fact, and what to write instead if that is known."""
+"""Say in one sentence what stopped a trace, and what to write instead if that is known."""
 
 from __future__ import annotations
 

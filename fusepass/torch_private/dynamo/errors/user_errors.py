@@ -1,4 +1,4 @@
-"""Errors of torch that are for the user to see, and none of capture's. Run on torch 2.11 to 2.15.
+"""Recognise errors of torch that are meant for the user. Run on torch 2.11 to 2.15.
 
 The table in docs/design/exceptions.md says what becomes of which error.
 """

@@ -1,4 +1,4 @@
-"""What torch says of a program, in words for its author: no name of torch's own survives."""
+"""Rewrite torch's messages in the program's terms, without internal names of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers that Dynamo hands to a graph as 0-d float64 inputs. Run on torch 2.11 to 2.15.
+"""Keep writes to numbers that Dynamo passes to a graph as 0-d float64 inputs.
+
+Run on torch 2.11 to 2.15.
 
 Writes to such inputs stay in the graph: where Dynamo traces a frame a second time, with a number as
 a constant that was read from one, it takes the input's node out if nothing but ``item`` reads it.

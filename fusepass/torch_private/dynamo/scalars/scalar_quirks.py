@@ -1,4 +1,6 @@
-"""Dynamo: numbers that it computes with in its own way. Run on torch 2.11 to 2.15.
+"""Give Python's answer, or break the graph, for numbers on which Dynamo fails.
+
+Run on torch 2.11 to 2.15.
 
 Plain Dynamo ends with an internal error where a NaN, or a bool beside an integer that varies, comes
 into a frame that it compiled for any number.

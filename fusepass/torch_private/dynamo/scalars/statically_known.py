@@ -1,4 +1,6 @@
-"""Torch's questions about what is known of a number while it is traced. Run on torch 2.11 to 2.15.
+"""Recognise functions that ask what torch knows about a number, and give eager's answer.
+
+Run on torch 2.11 to 2.15.
 
 ``statically_known_true(n == 3)`` asks nothing when the program runs: of a number in Python it is
 ``n == 3``. Dynamo answers it while it traces, so of a number that nobody has read, wrongly.

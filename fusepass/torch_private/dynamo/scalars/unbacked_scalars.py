@@ -1,4 +1,4 @@
-"""Dynamo: Python numbers of which only the kind is known. Run on torch 2.11 to 2.15."""
+"""Represent Python numbers of which Dynamo knows only the kind. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fake tensors: sizes that are known only when the graph runs. Run on torch 2.11 to 2.15."""
+"""Allow fake tensors with sizes that are known only when the graph runs.
+
+Run on torch 2.11 to 2.15.
+"""
 
 from __future__ import annotations
 
