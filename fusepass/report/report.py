@@ -12,6 +12,7 @@ import torch
 from fusepass.report.decision import Decision, Station
 from fusepass.report.host_syncs.result import Sync
 from fusepass.report.log import CompileLog
+from fusepass.report.report_text import lines_of
 from fusepass.report.version import VERSION
 
 
@@ -57,9 +58,16 @@ class Report:
         }
 
     def __str__(self) -> str:
-        from fusepass.report.report_text import lines_of  # it is about this class
-
-        return "\n".join(lines_of(self))
+        operations = ", ".join(map(str, self.operations)) or "none"
+        regions = self.regions_per_call
+        entered = "not counted (fusepass.explain does)" if regions is None else regions
+        lines = [
+            f"fusepass report: {self.graphs} graph(s), operations per graph: {operations}",
+            f"regions entered per call: {entered}; graph breaks: {len(self.graph_breaks)}",
+        ]
+        if self.raised:
+            lines.append(f"the call raised {self.raised}: this is what happened before")
+        return "\n".join([*lines, *lines_of(self.decisions, self.graph_breaks, self.syncs)])
 
 
 def report_of(log: CompileLog, regions: int | None = None) -> Report:

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusepass.report.advice import advice_for
 from fusepass.report.decision import Decision, Outcome, Station
+from fusepass.report.host_syncs.result import Sync
 from fusepass.report.short_path import short_path
 
-if TYPE_CHECKING:
-    from fusepass.report.report import Report
-
 Place = tuple[str, int]
+Break = dict[str, Any]
 
 _COLUMNS = ("station", "rule", "decision", "reason")
 _LEAST = (7, 15, 16, 15)  # widths of these columns, so that most tables look alike
 _SHOWN = 6  # places of one decision; the rest is counted
 
 
-def lines_of(report: Report) -> list[str]:
-    """The lines of the text.
+def lines_of(
+    decisions: Iterable[Decision], graph_breaks: Sequence[Break], syncs: Iterable[Sync] | None
+) -> list[str]:
+    """The lines of the text behind its heading.
 
     A reason is said once: what keeps a graph break stands among the breaks, not in the table.
     """
-    operations = ", ".join(map(str, report.operations)) or "none"
-    regions = report.regions_per_call
-    entered = "not counted (fusepass.explain does)" if regions is None else regions
-    lines = [
-        f"fusepass report: {report.graphs} graph(s), operations per graph: {operations}",
-        f"regions entered per call: {entered}; graph breaks: {len(report.graph_breaks)}",
-    ]
-    if report.raised:
-        lines.append(f"the call raised {report.raised}: this is what happened before")
-    said = [broken["reason"] for broken in report.graph_breaks]
-    lines += _table(d for d in report.decisions if not _is_said(d, said))
-    lines += _breaks(report)
-    if report.syncs:
+    decisions = list(decisions)
+    said = [broken["reason"] for broken in graph_breaks]
+    lines = _table(d for d in decisions if not _is_said(d, said))
+    lines += _breaks(graph_breaks, decisions)
+    if syncs:
         lines += ["", "the host still waits for the device:"]
         lines += [
             f"{row.remaining:>5}  {row.kind.value:<13}{short_path(row.file)}:{row.line}"
-            for row in report.syncs
+            for row in syncs
         ]
     return lines
 
@@ -78,12 +71,12 @@ def _row(decision: Decision) -> tuple[str, ...]:
     return (station, decision.rule, outcome, code, decision.reason)
 
 
-def _breaks(report: Report) -> list[str]:
+def _breaks(graph_breaks: Iterable[Break], decisions: Sequence[Decision]) -> list[str]:
     """The graph breaks by reason code, each reason with the number of its places."""
     found: dict[tuple[str, str], dict[str, list[Place]]] = {}
-    for broken in report.graph_breaks:
+    for broken in graph_breaks:
         place = broken["file"], broken["line"]
-        entry = _code_of(report, broken["reason"], place)
+        entry = _code_of(decisions, broken["reason"], place)
         found.setdefault(entry, {}).setdefault(broken["reason"], []).append(place)
     lines = ["", "graph breaks that remain:"] if found else []
     for (code, advice), reasons in found.items():
@@ -93,9 +86,9 @@ def _breaks(report: Report) -> list[str]:
     return lines
 
 
-def _code_of(report: Report, reason: str, place: Place) -> tuple[str, str]:
+def _code_of(decisions: Iterable[Decision], reason: str, place: Place) -> tuple[str, str]:
     """The reason code of the decision that keeps a graph break, and what to do about it."""
-    for decision in report.decisions:
+    for decision in decisions:
         at = decision.file, decision.line
         if decision.treatment == "keep" and at == place and reason.endswith(decision.reason):
             return decision.reason_code.value, advice_for(decision)
