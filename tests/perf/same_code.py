@@ -10,6 +10,8 @@ which need not be installed, and with gradients where it is trained. The record 
 the report, the source that Inductor generates, and the source of the kernels that fusepass brings.
 Names that need not agree are normalised: kernels are numbered, modules, paths and hashes hidden.
 
+A difference is marked "words" where only the text of a reason is another one.
+
 This file uses no name of fusepass besides its public functions, so that it runs in old checkouts.
 On a device on which nothing was tuned before, choices depend on clocks: give both the same table
 (``FUSEPASS_CACHE_DIR``), and one job at a time.
@@ -393,7 +395,15 @@ def compare(old: dict[str, Any], new: dict[str, Any], lines: int = 40) -> list[s
 def _decided(name: str, old: list[str], new: list[str]) -> list[str]:
     one, other = collections.Counter(old), collections.Counter(new)
     gone, come = sorted((one - other).elements()), sorted((other - one).elements())
-    return [f"{name}: - {line}" for line in gone] + [f"{name}: + {line}" for line in come]
+    words = sorted(map(_head, gone)) == sorted(map(_head, come))
+    name = f"{name}: words" if words else f"{name}:"
+    return [f"{name} - {line}" for line in gone] + [f"{name} + {line}" for line in come]
+
+
+def _head(line: str) -> str:
+    """A decision without its reason: what was decided, the code, the line of source."""
+    code, _, rest = line.partition(": ")
+    return f"{code} {rest[rest.rfind(' [') :] if rest.endswith(']') else ''}"
 
 
 def _diff(old: str, new: str, lines: int) -> list[str]:
@@ -408,7 +418,10 @@ def main() -> None:
         old, new = (json.loads(Path(name).read_text()) for name in sys.argv[2:4])
         said = compare(old, new)
         print("\n".join(said) or "No difference.")
-        print(f"{len(old['programs'])} / {len(new['programs'])} programs, {len(said)} lines")
+        common = len(old["programs"].keys() & new["programs"].keys())
+        differ = {line.split(": ")[0] for line in said if not line.startswith(" ")}
+        worded = differ - {l.split(": ")[0] for l in said if l[0] != " " and ": words " not in l}
+        print(f"{common} programs in both; {len(differ)} differ, {len(worded)} in words only")
         sys.exit(bool(said))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the record to write, JSON")

@@ -100,7 +100,13 @@ def test_equal_records() -> None:
 
 
 def test_differences_are_told() -> None:
-    assert compare(record(), record(said="cond")) == ["p: - where", "p: + cond"]
+    one, other = record(said="branch where: it is pure"), record(said="branch cond: it is pure")
+    assert compare(one, other) == ["p: - branch where: it is pure", "p: + branch cond: it is pure"]
+    other = record(said="branch where: it is total")
+    said = ["p: words - branch where: it is pure", "p: words + branch where: it is total"]
+    assert compare(one, other) == said
+    other = record(said="branch where: it is pure [p.py: if x:]")
+    assert compare(one, other)[0] == "p: - branch where: it is pure"
     said = compare(record(), with_code("1", "a = 2"))
     assert said[0] == "p: other code (1 / 1 graphs)"
     assert said[-2:] == ["    -a = 1", "    +a = 2"]
