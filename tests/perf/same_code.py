@@ -283,9 +283,10 @@ def recorded(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"ends": ends, "decisions": decisions(report), "code": [*code, *cuda]}
 
 
-def worker(names: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Record some programs, in this process."""
-    programs, texts = {}, {}
+def worker(names: list[str], arguments: argparse.Namespace) -> None:
+    """Record some programs in this process, each at once: a later one may end the process."""
+    programs: dict[str, Any] = {}
+    texts: dict[str, str] = {}
 
     def kept(text: str) -> str:
         text = normalised(text)
@@ -296,12 +297,12 @@ def worker(names: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
     for name in names:
         try:
             found = recorded(name, arguments)
+            programs[name] = {**found, "code": [kept(text) for text in found["code"]]}
         except Exception as error:  # noqa: BLE001  # one program is not all
             programs[name] = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-            continue
-        programs[name] = {**found, "code": [kept(text) for text in found["code"]]}
-    kernels = sorted({kept(text) for text in kernel_sources()})
-    return {"programs": programs, "texts": texts, "kernels": kernels}
+        kernels = sorted({kept(text) for text in kernel_sources()})
+        part = {"programs": programs, "texts": texts, "kernels": kernels}
+        arguments.out.write_text(json.dumps(part))
 
 
 def _chunks(names: Iterable[str]) -> list[list[str]]:
@@ -341,8 +342,9 @@ def _in_process(names: list[str], arguments: argparse.Namespace, scratch: str) -
             said = f"not done after {arguments.seconds} s"
         print(f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0], flush=True)
         text = Path(answer.name).read_text()
-        failed = {"programs": {n: {"error": said} for n in names}, "texts": {}, "kernels": []}
-        found: dict[str, Any] = json.loads(text) if text else failed
+        found: dict[str, Any] = {"programs": {}, "texts": {}, "kernels": []}
+        found = json.loads(text) if text else found
+        found["programs"] = {n: {"error": said} for n in names} | found["programs"]
         return found
 
 
@@ -441,7 +443,7 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != arguments.tree]
     sys.meta_path.insert(0, _Checkout(arguments.tree))
     if arguments.names:
-        arguments.out.write_text(json.dumps(worker(arguments.names, arguments)))
+        worker(arguments.names, arguments)
     else:
         record(arguments)
 
