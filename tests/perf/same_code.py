@@ -51,7 +51,7 @@ _FOLDERS = {
     "tests": "tests",
 }
 _SUITES = ("tests.perf.suites.catalogue", "fusepass.bench.suites")  # new and old checkouts
-_CORPUS = "tests.capture.corpus"
+_CORPUS = ("tests.capture.support.corpus", "tests.capture.corpus")
 _TOGETHER = 40  # programs of the corpus for one process
 _SECONDS = 1200  # for one process
 
@@ -171,15 +171,23 @@ def cuda_sources() -> Iterator[list[str]]:
 def program_names(root: Path, device: str) -> list[str]:
     """``suite:name`` of every program of the suites, then ``corpus:name`` of the corpus."""
     names = [f"{suite}:{p.name}" for suite, of in _suites().items() for p in of(device)]
-    return names + [f"corpus:{p.name}" for p in importlib.import_module(_CORPUS).CORPUS]
+    return names + [f"corpus:{p.name}" for p in _first(_CORPUS).CORPUS]
 
 
 def _suites() -> dict[str, Callable[[str], Any]]:
-    for name in _SUITES:
-        with contextlib.suppress(ModuleNotFoundError):
-            found: dict[str, Any] = importlib.import_module(name).SUITES
-            return found
-    raise SystemExit("The working directory is no checkout of fusepass: its suites are missing.")
+    found: dict[str, Any] = _first(_SUITES).SUITES
+    return found
+
+
+def _first(names: Iterable[str]) -> Any:
+    """The first of some modules that the checkout has."""
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(error.name or " "):
+                raise
+    raise SystemExit(f"The working directory is no checkout of fusepass: {[*names]} are missing.")
 
 
 Call = Callable[[Any], None]
@@ -212,7 +220,7 @@ def _of_corpus(name: str, device: str, train: bool) -> tuple[Any, dict[str, Any]
     """The same of a program of the corpus: one call for each set of its inputs."""
     import torch
 
-    programs = importlib.import_module(_CORPUS).CORPUS
+    programs = _first(_CORPUS).CORPUS
     program = next(p for p in programs if p.name == name.partition(":")[2])
     train = program.grad
 
