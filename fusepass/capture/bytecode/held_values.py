@@ -42,11 +42,12 @@ class Held:
         if self == other:
             return self
         same = _identity(self.real) == _identity(other.real)
+        owners = self.owner is not None and other.owner is not None
         return Held(
             self.memory | other.memory,
             self.container and other.container,
             self.real if same else None,
-            self.owner if same else None,
+            self.owner | other.owner if owners else None,  # type: ignore[operator]
             self.name if self.name == other.name else "",
         )
 
@@ -57,7 +58,8 @@ class Held:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.memory, self.container, _identity(self.real), self.name
+        owner = None if self.owner is None else self.owner._key()
+        return self.memory, self.container, _identity(self.real), owner, self.name
 
 
 def _identity(value: Any) -> Any:

@@ -9,6 +9,7 @@ longer concerns what was saved before.
 from __future__ import annotations
 
 import dis
+import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,17 +20,28 @@ import torch
 from fusepass.capture.bytecode.held_values import EACH, NOTHING, NULL, Held, Values, either
 from fusepass.graph.dataflow.effects import inplace_position
 from fusepass.graph.ops.aliasing import may_return_an_operand
+from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.eager_frames import written
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _ALWAYS = ("JUMP", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD_NO_INTERRUPT")
-_SKIPPED = ("CACHE", "EXTENDED_ARG", "KW_NAMES", "PRECALL")
+_SKIPPED = frozenset(
+    """CACHE COPY_FREE_VARS EXTENDED_ARG GEN_START KW_NAMES MAKE_CELL NOP NOT_TAKEN PRECALL RESUME
+    SETUP_ANNOTATIONS""".split()
+)
 _LOCALS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
 _POPPING = ("POP_", "STORE_", "DELETE_", "RETURN_", "RAISE_", "RERAISE", "END_", "PRINT_EXPR")
 _COLLECTING = ("LIST_APPEND", "LIST_EXTEND", "SET_ADD", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE")
 _COLLECTS = ("append", "extend", "insert", "add", "update", "setdefault", "appendleft", "put")
 _FRESH = ("COMPARE_OP", "CONTAINS_OP", "IS_OP", "UNARY_", "FORMAT_", "BUILD_STRING", "TO_BOOL")
+_WRITE_NO_ELEMENT = frozenset(
+    "clip_grad_norm_ clip_grad_value_ rename_ requires_grad_ share_memory_".split()
+)
+_STORES = frozenset(
+    ("setitem", "__setitem__", *(f"__{one.__name__}__" for one in IN_PLACE_OPERATORS))
+)
+_BUILT_IN = types.BuiltinFunctionType
 _HANDS_ON = (torch.nn.Identity, torch.nn.Flatten, torch.nn.Unflatten)
 _MOST_STEPS = 20_000
 _DEEPEST = 5
@@ -51,12 +63,15 @@ class Writes:
         memory: that may be written.
         steps: how many instructions may still be followed.
         open: what is being called, for recursion and as a bound on its depth.
+        made, globals: the names around functions that the code makes.
     """
 
     values: Values
     memory: set[int] = field(default_factory=set)
     steps: int = _MOST_STEPS
     open: list[Any] = field(default_factory=list)
+    made: dict[types.CodeType, dict[str, Held]] = field(default_factory=dict)
+    globals: dict[types.CodeType, Any] = field(default_factory=dict)
 
     def write(self, held: Iterable[Held]) -> None:
         """Note that tensors are written."""
@@ -78,6 +93,11 @@ class Writes:
         if isinstance(function, types.MethodType):
             given = [self.values.of(function.__self__), *args]
             function = function.__func__
+        if isinstance(function, types.CodeType):
+            names = {name: self.made[function].get(name, NOTHING) for name in function.co_freevars}
+            return self._followed(function, self.globals[function], given, named | names)
+        if isinstance(function, types.FunctionType):
+            function = inspect.unwrap(function)
         if isinstance(function, types.FunctionType) and not is_torchs_file(_file(function)):
             return self._inlined(function, given, named)
         return self._by_name(callee, function, given, named)
@@ -86,14 +106,17 @@ class Writes:
         self, callee: Held, function: Any, given: list[Held], named: dict[str, Held]
     ) -> Held:
         name = callee.name or str(getattr(function, "__name__", ""))
-        if (name.endswith("_") and not name.endswith("__")) or _is_in_place(function, given, named):
-            self.write(given[:1])
-        if "out" in named:
-            self.write([named["out"]])
+        writes = _writes_its_first(name, function) or _is_in_place(function, given, named)
+        changed = [Held(one.memory) for one in (*given[: int(writes)], *_out(named))]
+        self.write(changed)
+        if changed:
+            return either(changed)
         owner = None if callee.owner is None else callee.owner.real
         if isinstance(owner, torch.optim.Optimizer) and name == "step":
             groups = (group["params"] for group in owner.param_groups)
             self.write(self.values.of(one) for group in groups for one in group)
+        if isinstance(owner, torch.nn.Module) and name in ("parameters", "buffers"):
+            return self.values.of([*getattr(owner, name)()])
         everything = either([*given, *named.values()])
         if name in _COLLECTS:
             self.values.put("[]", everything)
@@ -118,28 +141,45 @@ class Writes:
 
     def _inlined(self, function: Any, given: list[Held], named: dict[str, Held]) -> Held:
         code: Any = getattr(function, "__code__", None)
+        if code is None:
+            return Held(either([*given, *named.values()]).memory)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+        around = {name: self.values.of_cell(cell) for name, cell in cells}
+        return self._followed(code, function.__globals__, given, named | around)
+
+    def _followed(
+        self, code: types.CodeType, names: Any, given: list[Held], named: dict[str, Held]
+    ) -> Held:
         everything = either([*given, *named.values()])
-        if code is None or code in self.open or len(self.open) >= _DEEPEST:
+        if code in self.open or len(self.open) >= _DEEPEST:
             return Held(everything.memory)
-        names = dict(zip(code.co_varnames[: code.co_argcount], given, strict=False)) | named
-        if code.co_flags & 0x0C:  # *args, **kwargs
+        local = dict(zip(code.co_varnames[: code.co_argcount], given, strict=False)) | named
+        if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
             count = code.co_argcount + code.co_kwonlyargcount
             rest = Held(everything.memory, container=True)
-            names |= dict.fromkeys(code.co_varnames[count : count + 2], rest)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            names[name] = self.values.of_cell(cell)
-        read = written(code)
+            local |= dict.fromkeys(code.co_varnames[count : count + 2], rest)
         self.open.append(code)
         try:
-            path = _Paths(self, code, read.instructions, function.__globals__)
-            result = path.follow(0, (), names)
+            result = _Paths(self, code, written(code).instructions, names).follow(0, (), local)
         finally:
             self.open.pop()
-        return either([result, everything]) if code.co_flags & 0x20 else result  # a generator
+        is_generator = code.co_flags & inspect.CO_GENERATOR
+        return either([result, everything]) if is_generator else result
 
 
 def _file(function: Any) -> str:
     return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
+def _writes_its_first(name: str, function: Any) -> bool:
+    """Whether a function or method writes what it is given first, by its name."""
+    if name in _STORES or (isinstance(function, _BUILT_IN) and function in IN_PLACE_OPERATORS):
+        return True
+    return name.endswith("_") and not name.endswith("__") and name not in _WRITE_NO_ELEMENT
+
+
+def _out(named: dict[str, Held]) -> list[Held]:
+    return [named["out"]] if "out" in named else []
 
 
 def _is_in_place(function: Any, given: list[Held], named: dict[str, Held]) -> bool:
@@ -215,6 +255,8 @@ class _Paths:
             return stack, local
         if name.startswith("CALL") and name in _CALLS:
             return _CALLS[name](self, at, inst, stack), local
+        if name == "MAKE_FUNCTION":
+            return self.make(inst, stack, local), local
         handler = _HANDLERS.get(name)
         if handler is not None:
             return handler(self, inst, stack), local
@@ -279,9 +321,18 @@ class _Paths:
         rest = stack[: max(0, len(stack) - 1 + effect)]
         return (*rest, self.writes.call(function, [Held(one.memory) for one in args], {}))
 
+    def make(self, inst: Any, stack: Stack, local: dict[str, Held]) -> Stack:
+        """A function, lambda or comprehension is made."""
+        taken = 1 - dis.stack_effect(inst.opcode, inst.arg or 0, jump=False)
+        code = _top(stack, 1)[0].real
+        around = self.writes.made.setdefault(code, {})
+        around |= {name: held | around.get(name, held) for name, held in local.items()}
+        self.writes.globals[code] = self.names
+        return (*stack[: max(0, len(stack) - taken)], Held(real=code))
+
     def load_global(self, inst: Any, stack: Stack) -> Stack:
         held = self.writes.values.named(self.names, inst.argval)
-        return (*stack, held, NULL_HELD) if (inst.arg or 0) % 2 else (*stack, held)
+        return (*stack, NULL_HELD, held) if (inst.arg or 0) % 2 else (*stack, held)
 
     def load_attribute(self, inst: Any, stack: Stack) -> Stack:
         held = self.writes.values.attribute(_top(stack, 1)[0], inst.argval)

@@ -6,14 +6,16 @@ only be read off the bytecode, and of calls in it only where the function called
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusepass.capture.bytecode.held_values import Held, Values
+from fusepass.capture.bytecode.held_values import NULL, Held, Values
 from fusepass.capture.bytecode.writes_behind import memory_written
 from fusepass.capture.mutation.saved_by_arms import FAILS, saved_in_arms
+from fusepass.errors import CaptureFault
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name
 from fusepass.report.decision import Reason
@@ -37,7 +39,12 @@ def written_behind(graph: fx.Graph, output_graph: Any) -> dict[int, tuple[Reason
     saved = saved_in_arms(graph) if breaks_here(output_graph) else []
     if not saved:
         return {}
-    keys = _memory_written(graph, output_graph)
+    try:
+        keys = _memory_written(graph, output_graph)
+    except Exception as error:  # noqa: BLE001 - the branches stay as they are
+        where = f"{output_graph.root_tx.f_code.co_filename}:{output_graph.root_tx.lineno}"
+        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        return {}
     lost: dict[int, tuple[Reason, str]] = {}
     for node, kept, sites in saved:
         if not keys.isdisjoint(memories([kept])):
@@ -66,8 +73,11 @@ def _memory_written(graph: fx.Graph, output_graph: Any) -> set[int]:
 
     def held(found: Tracked) -> Held:
         if not found.nodes:
-            return values.of(found.real)
-        return Held(frozenset(memories(found.nodes)), found.container, found.real)
+            return values.of(NULL if found.null else found.real)
+        memory = frozenset(memories(found.nodes))
+        if found.method:
+            return values.attribute(Held(memory), found.method)
+        return Held(memory, found.container, found.real)
 
     names = {name: held(tracked_local(translator, name)) for name in translator.symbolic_locals}
     stack = tuple(held(tracked(value)) for value in translator.stack)

@@ -19,11 +19,15 @@ class Tracked:
         nodes: of the tensors in it.
         real: the object itself, where it is none of the trace.
         container: whether it is a tensor at most by its elements.
+        method: where it is an attribute of a tensor, the name of that.
+        null: whether it is what the bytecode of a call pushes beside a function.
     """
 
-    nodes: tuple[fx.Node, ...]
-    real: Any
-    container: bool
+    nodes: tuple[fx.Node, ...] = ()
+    real: Any = None
+    container: bool = False
+    method: str = ""
+    null: bool = False
 
 
 def code_as_written(code: CodeType) -> CodeType:
@@ -49,13 +53,18 @@ def tracked(value: Any) -> Tracked:
     """What is known of an entry of the translator's stack, or a local."""
     from torch._dynamo.variables import LazyVariableTracker
     from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.misc import GetAttrVariable, NullVariable
 
     if isinstance(value, LazyVariableTracker):
         if not value.is_realized():
-            return Tracked((), getattr(getattr(value, "_cache", None), "value", None), False)
+            return Tracked(real=getattr(getattr(value, "_cache", None), "value", None))
         value = value.realize()
     if is_any_tensor(value):
-        return Tracked((value.as_proxy().node,), None, False)
+        return Tracked((value.as_proxy().node,))
+    if isinstance(value, NullVariable):
+        return Tracked(null=True)
+    if isinstance(value, GetAttrVariable) and is_any_tensor(value.obj):
+        return Tracked((value.obj.as_proxy().node,), method=value.name)
     found: list[fx.Node] = []
 
     def note(inner: Any) -> None:
@@ -79,7 +88,7 @@ def tracked_local(translator: Any, name: str) -> Tracked:
             held = effects.load_attr(held, "cell_contents", check=False)
         else:
             held = held.pre_existing_contents
-    return Tracked((), None, False) if held is None else tracked(held)
+    return Tracked() if held is None else tracked(held)
 
 
 def pending_attribute(output_graph: Any, owner: Any, name: str) -> Tracked | None:
