@@ -1,0 +1,142 @@
+"""Arms that write what an earlier graph of the function saved for a backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fusepass import last_report
+from tests.capture.mutation.test_saved_by_arms import SIGNS, Program, outcome
+from tests.capture.mutation.test_written_behind import stop, treatments
+
+
+def by_itself(x: Tensor, state: Tensor) -> Tensor:
+    y = x * state
+    stop()
+    if x.sum() < 0:
+        state.add_(1)
+    return y
+
+
+def behind_an_early_return(x: Tensor, state: Tensor) -> Tensor:
+    y = x * state
+    stop()
+    if x.sum() > 0:
+        return y
+    state[0] = 1
+    return y
+
+
+def made_in_the_graph(x: Tensor, state: Tensor) -> Tensor:
+    h = x * x
+    y = h * h
+    stop()
+    if x.sum() < 0:
+        h.detach()[0] = 1
+    return y
+
+
+def by_a_view(x: Tensor, state: Tensor) -> Tensor:
+    head = state[:2]
+    y = x * (x[:2] * head).sum()
+    stop()
+    if x.sum() < 0:
+        state[2] = 1
+    return y
+
+
+def on_one_path(x: Tensor, state: Tensor) -> Tensor:
+    y = x * state if torch.equal(x, -x.abs()) else x + x
+    stop()
+    if x.max() > 10:
+        state.zero_()
+    return y
+
+
+def not_saved(x: Tensor, state: Tensor) -> Tensor:
+    y = x + state
+    stop()
+    if x.sum() < 0:
+        state.add_(1)
+    return y
+
+
+def of_a_copy(x: Tensor, state: Tensor) -> Tensor:
+    y = x * state.clone()
+    stop()
+    if x.sum() < 0:
+        state.add_(1)
+    return y
+
+
+def in_one_graph(x: Tensor, state: Tensor) -> Tensor:
+    stop()
+    if x.sum() < 0:
+        state.add_(1)
+    return x * 2
+
+
+KEPT: list[Program] = [
+    by_itself,
+    behind_an_early_return,
+    made_in_the_graph,
+    by_a_view,
+    on_one_path,
+]
+CAPTURED: list[Program] = [not_saved, of_a_copy, in_one_graph]
+
+
+@pytest.mark.parametrize("program", KEPT)
+def test_backward_fails_only_where_eagers_does(program: Program) -> None:
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for sign in (*SIGNS, *SIGNS):
+        assert outcome(compiled, sign) == outcome(program, sign)
+    reasons = [d.reason for d in last_report(compiled).decisions if d.rule == "branch"]
+    assert any("although eager did not take that arm" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("program", CAPTURED)
+def test_what_no_graph_saved_may_be_written(program: Program) -> None:
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for sign in (*SIGNS, *SIGNS):
+        assert outcome(compiled, sign) == outcome(program, sign)
+    assert treatments(compiled) == ["where"]
+
+
+def test_without_a_backward_the_branch_is_captured() -> None:
+    compiled = torch.compile(by_itself, backend="fusepass", options={"codegen": "eager"})
+    for sign in SIGNS:
+        assert outcome(compiled, sign, train=False) == outcome(by_itself, sign, train=False)
+    assert treatments(compiled) == ["where"]
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_arguments_that_share_memory(sign: float) -> None:
+    def program(x: Tensor, other: Tensor) -> Tensor:
+        y = x.sin()
+        stop()
+        if other.sum() < 0:
+            other[0] = 1.0
+        return y
+
+    def run(function: Program) -> str | None:
+        x = (torch.arange(1.0, 5.0) * sign).requires_grad_()
+        try:
+            function(x, x.detach()[1:]).sum().backward()
+        except RuntimeError as error:
+            return str(error).split("[")[0]
+        return str(x.grad)
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    assert [run(compiled), run(compiled)] == [run(program), run(program)]
+
+
+def test_a_graph_that_saves_may_be_compiled_later() -> None:
+    """The graph with the write is there first: a guard has it compiled again."""
+    compiled = torch.compile(on_one_path, backend="fusepass", options={"codegen": "eager"})
+    assert outcome(compiled, 1.0) == outcome(on_one_path, 1.0)
+    before = treatments(compiled)
+    assert "where" in before
+    assert outcome(compiled, -1.0) == outcome(on_one_path, -1.0)
+    assert treatments(compiled).count("keep") > before.count("keep")
