@@ -19,6 +19,7 @@ from fusepass.errors import FusepassWarning
 
 _COMPILER = ("torch", "fusepass")  # loggers of theirs tell of compiling, which eager does not do
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name behind a break
+_TRACED = "Call using an FX-traced Module"  # torch.fx writes so of an error that a graph raises
 _NATIVE = "(Triggered internally at "  # ends warnings of torch's own, which compiled code may drop
 
 
@@ -105,12 +106,16 @@ class _Stream(io.TextIOBase):
     def __init__(self, transcript: Transcript, kind: str) -> None:
         super().__init__()
         self._transcript, self._kind = transcript, kind
+        self._left_out = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self._transcript.add(Said(self._kind, text))
+        ends = self._left_out and text == "\n"  # print writes the end of a line by itself
+        self._left_out = _TRACED in text
+        if not ends and not self._left_out:
+            self._transcript.add(Said(self._kind, text))
         return len(text)
 
 
@@ -122,7 +127,7 @@ class _Records(logging.Handler):
         self._transcript = transcript
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.split(".")[0] in _COMPILER:
+        if _is_compilers(record.name):
             return
         function = _RESUMED.sub(r"\1", record.funcName)
         count = len(record.args or ())
@@ -153,6 +158,10 @@ def _shows(transcript: Transcript) -> Any:
     return show
 
 
+def _is_compilers(logger: str) -> bool:
+    return logger.partition(".")[0] in _COMPILER
+
+
 def _of_compiler(file: str) -> bool:
     owner = sys.modules["torch"].__path__[0] if "torch" in sys.modules else None
     return owner is not None and file.startswith(owner)
@@ -161,8 +170,11 @@ def _of_compiler(file: str) -> bool:
 @contextlib.contextmanager
 def _compiler_logs_off() -> Iterator[None]:
     """Handlers of torch's loggers write to the terminal that was there when torch was imported."""
-    names = [n for n in logging.root.manager.loggerDict if n.split(".")[0] in _COMPILER]
-    handlers = {h: h.level for name in names for h in logging.getLogger(name).handlers}
+    loggers = logging.root.manager.loggerDict.items()
+    every = [getattr(logger, "handlers", ()) for name, logger in loggers if _is_compilers(name)]
+    # Without a stream is a handler that leaves on its first record, unless it is to write a file.
+    found = (handler for handlers in every for handler in handlers)
+    handlers = {h: h.level for h in found if getattr(h, "stream", None) is not None}
     for handler in handlers:
         handler.setLevel(logging.CRITICAL + 1)
     try:

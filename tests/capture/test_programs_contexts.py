@@ -18,14 +18,14 @@ SWITCHED += [program for program in CHOSEN if program.grad][::4]
 UNIQUE = list({program.name: program for program in SWITCHED}.values())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("context", ["no_grad", "inference", "autocast"])
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_context(program: Program, context: str) -> None:
     check(program, context)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("program", UNIQUE, ids=lambda program: program.name)
 def test_one_callable_in_all_contexts(program: Program) -> None:
     with fresh_compiler():

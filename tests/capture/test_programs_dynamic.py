@@ -67,12 +67,13 @@ def _sized(program: Program, batch: int) -> Program:
     return Program(**{**program.__dict__, "inputs": inputs})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", CHOSEN, ids=lambda program: program.name)
 def test_dynamic_true(program: Program) -> None:
     check_batches(program, grad=program.grad and program.captured(grad=True), marked=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", MARKED, ids=lambda program: program.name)
 def test_mark_dynamic(program: Program) -> None:
     check_batches(program, grad=False, marked=True)

@@ -148,6 +148,7 @@ ALL = [
 COPIED = [kind for kind in SPECIAL if kind not in NOT_COPIED]
 
 
+@pytest.mark.sampled(2)  # each use, with half of the kinds
 @pytest.mark.parametrize("kind", COPIED)
 @pytest.mark.parametrize("function", ALL, ids=lambda one: one.__name__)
 def test_every_use_of_every_kind_does_what_eager_does(
@@ -158,6 +159,7 @@ def test_every_use_of_every_kind_does_what_eager_does(
     both_ways(function, kind)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", NOT_COPIED)
 @pytest.mark.parametrize("function", ALL, ids=lambda one: one.__name__)
 def test_every_use_of_what_dynamo_does_not_trace(function: Callable[..., Any], kind: str) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from fusepass.errors import CaptureFault
 from fusepass.testing.call import Seen
 from fusepass.testing.compare import Difference, tensors
 from fusepass.testing.same_call import Rounded, assert_same_call
@@ -16,6 +17,7 @@ from tests.fuzz.run import call, side
 
 SOURCE = """
 import logging
+import random
 import sys
 import warnings
 
@@ -139,12 +141,17 @@ FAULTS = {
     "not logged": Fault(SUM, "pass", "printed text"),
     "logged with another level": Fault(SUM, SUM.replace("warning", "error"), "printed text"),
     "logged from another line": Fault(SUM, f"pass\n            {SUM}", "printed text"),
+    "logged with other arguments": Fault(
+        SUM, SUM.replace('"sum %s", state.sum()', 'f"sum {state.sum()}"'), "printed text"
+    ),
+    "logged by another function": Fault(SUM, f"(lambda: {SUM})()", "printed text"),
     "not warned": Fault(WARN, "pass", "printed text"),
     "another warning": Fault(WARN, WARN.replace("max", "min", 1), "printed text"),
     "another category": Fault(WARN, WARN[:-1] + ", RuntimeWarning)", "printed text"),
     "warned from another line": Fault(WARN, f"pass\n            {WARN}", "printed text"),
     "printed twice": Fault(PRINT, f"{PRINT}; print()", "printed text"),
     "random state": Fault("out =", "torch.rand(1); out =", "random state"),
+    "Python's random state": Fault("out =", "random.random(); out =", "random state"),
     "other random numbers": Fault(NOISE, "torch.rand(1); noise =", "values"),
     "gradient": Fault(ADD, "y = y + 1 + 0.01 * (x - x.detach())", "gradient", "training"),
     "gradient of a parameter": Fault(
@@ -200,6 +207,13 @@ def test_sums_in_another_order_are_let_pass_where_a_program_says_so() -> None:
     assert compared(other, "inference", 0, "everything")
     with pytest.raises(Difference):
         compared(other, "inference", 0, "gradients")
+
+
+def test_warnings_of_our_own_are_passed_on() -> None:
+    eager, other = (seen(SOURCE, "inference", 0) for _ in range(2))
+    other.faults.append(CaptureFault("a line", "a fault"))
+    with pytest.warns(CaptureFault, match="a fault"):
+        assert_same_call(eager, other)
 
 
 def test_all_state_and_arguments_move() -> None:

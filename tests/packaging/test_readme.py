@@ -63,17 +63,6 @@ def test_missing_or_doubled_command_is_an_error(helper: ModuleType) -> None:
             helper.command("test", text)
 
 
-def test_first_program_runs_as_printed(root: Path, tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
-    assert "torch.compile" in programs[0]
-    file = tmp_path / "program.py"
-    file.write_text(programs[0])
-    command = [sys.executable, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "regions entered per call: 1; graph breaks: 0" in done.stdout
-
-
 def test_links_are_absolute_and_lead_to_files(root: Path) -> None:
     """The package index shows the README without the repository beside it."""
     text = (root / "README.md").read_text()

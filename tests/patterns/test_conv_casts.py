@@ -51,6 +51,7 @@ def agrees(program: Program, dtype: torch.dtype, layout: torch.memory_format) ->
     return applied(compiled) + applied(compiled, "conv_region")
 
 
+@pytest.mark.sampled(3)  # each of them once or twice, with one dtype or layout or another
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("name", RESIDUALS | VECTORS)

@@ -69,8 +69,9 @@ def test_biases_of_a_packed_pair(bias: tuple[int, ...]) -> None:
     assert found == ({"gated_gemm": 1} if bias in ((2 * N,), (1, 2 * N)) else {})
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.sampled(2)  # each of them, with one dtype or the other
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_any_activation(name: str, dtype: torch.dtype) -> None:
     for train in (False, True):
         torch.compiler.reset()

@@ -62,6 +62,30 @@ def test_what_compilers_say_is_left_out() -> None:
     assert transcript.said == []
 
 
+def test_what_torch_fx_writes_of_an_error_is_left_out() -> None:
+    graph = torch.fx.symbolic_trace(lambda x: x[7])
+    with recorded() as transcript, pytest.raises(IndexError):
+        graph(torch.ones(2))
+    assert transcript.said == []
+    with recorded() as transcript:
+        print("one", file=sys.stderr)  # noqa: T201
+    assert kinds(transcript.said) == [("stderr", "one\n")]
+
+
+def test_a_handler_that_leaves_by_itself_may_do_so() -> None:
+    """That of torch's trace, which writes down what is compiled as long as it is there."""
+
+    class Leaves(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            traced.removeHandler(self)
+
+    traced = logging.getLogger("torch.__fusepass_tests")
+    traced.addHandler(Leaves())
+    with recorded():
+        traced.error("compiled")
+    assert traced.handlers == []
+
+
 @pytest.mark.parametrize(
     ("shown", "times"), [("always", 3), ("default", 1), ("once", 1), ("ignore", 0)]
 )

@@ -94,6 +94,7 @@ def test_a_fill_that_no_integer_can_hold_is_made_where_it_is_asked_for() -> None
     outcome.only("cond", "partial_op")
 
 
+@pytest.mark.sampled(3)  # compiling each takes long
 @pytest.mark.parametrize("solver", [torch.linalg.cholesky, torch.linalg.inv, torch.inverse])
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
 def test_solvers_in_arms_for_inductor(solver: Callable[[Tensor], Tensor]) -> None:

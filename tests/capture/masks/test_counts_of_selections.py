@@ -43,6 +43,7 @@ USED: dict[str, Program] = {
 }
 
 
+@pytest.mark.sampled(2)  # each of them, with gradients or without
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", [n for n in USED if n != "updated"])
 def test_in_tensor_work(name: str, grad: bool) -> None:

@@ -49,8 +49,9 @@ class Truth(Scaled):
     read = staticmethod(lambda x: 1.0 + bool((x > 2.5)[0]))
 
 
-@pytest.mark.parametrize("kind", [Scaled, Computed, Whole, Truth])
+@pytest.mark.sampled(2)  # each of them, with or without code
 @pytest.mark.parametrize("codegen", CODEGENS)
+@pytest.mark.parametrize("kind", [Scaled, Computed, Whole, Truth])
 def test_a_buffer_is_written_before_the_backward(kind: type[Scaled], codegen: str) -> None:
     torch.manual_seed(0)
     side_by_side(kind(), *[(torch.ones(3),)] * 3, grad=True, codegen=codegen)

@@ -72,6 +72,7 @@ def side_by_side(
     grad: bool = False,
     dynamic: bool | None = None,
     by_rule: bool = False,
+    warned: str = "always",
     **options: Any,
 ) -> Outcome:
     """Call a function (or module) with each of the inputs, in eager and compiled; compare.
@@ -82,6 +83,7 @@ def side_by_side(
         grad: floating-point arguments require grad, and gradients are compared.
         dynamic: as for torch.compile.
         by_rule: sums may be taken in another order: numbers are held to the error rule.
+        warned: which warnings are shown, as for :func:`warnings.simplefilter`.
         options: of fusepass; code is run op by op unless ``codegen`` says otherwise.
     """
     seen: list[fx.GraphModule] = []
@@ -98,8 +100,8 @@ def side_by_side(
     with fusepass.options(**{"codegen": "eager", **options}):
         compiled = torch.compile(mine, backend=keep, dynamic=dynamic)
         for index, args in enumerate(inputs):
-            eager = call(function, _copied(args, grad), function, context)
-            other = call(compiled, _copied(args, grad), mine, context)
+            eager = call(function, _copied(args, grad), function, context, warned=warned)
+            other = call(compiled, _copied(args, grad), mine, context, warned=warned)
             exact = _exactly(function, args, context) if by_rule else None
             assert_same_call(eager, other, exact, where=f"call {index}", roundings=ROUNDINGS)
         report = fusepass.last_report(compiled).to_dict()
