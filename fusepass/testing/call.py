@@ -12,21 +12,12 @@ import torch
 from torch import Tensor
 
 from fusepass.testing.compare import tensors
+from fusepass.testing.precision import default_dtype
 from fusepass.testing.transcript import Said, recorded
 from fusepass.torch_private.fx.tensor_kinds import wrapped
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 Error = tuple[type[BaseException], str] | None
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 # What a program may be called in. After ``grad`` comes a backward.
@@ -36,7 +27,7 @@ CONTEXTS: dict[str, Scope] = {
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "float64": lambda: _default_dtype(torch.float64),
+    "float64": lambda: default_dtype(torch.float64),
 }
 
 

@@ -22,11 +22,17 @@ def in_precision(dtype: torch.dtype, *, same_draws: bool = False) -> Iterator[No
         dtype: what they become.
         same_draws: random numbers stay those that the program draws in float32.
     """
+    with default_dtype(dtype), (_SameDraws if same_draws else Precision)(dtype):
+        yield
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Floating-point tensors that a program makes have this dtype unless it names one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with (_SameDraws if same_draws else Precision)(dtype):
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 

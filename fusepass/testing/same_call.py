@@ -55,8 +55,8 @@ def assert_same_call(
         warnings.warn(fault, stacklevel=2)
     by_rule = None
     if exact is not None:
-        every = [(_left(seen), _given(seen)) for seen in (eager, exact)]
-        by_rule = values_within(every[0], every[1], roundings)
+        wanted, true = ((_left(seen), _given(seen)) for seen in (eager, exact))
+        by_rule = values_within(wanted, true, roundings)
     everything = rounded == "everything"
     exactly = exact is None or only_gradients
     text: Callable[[str, str], bool] = same_text if everything or not exactly else str.__eq__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import fusepass
 from fusepass.host_tensors import host_constant
 from fusepass.host_tensors.device_copies import device_copy_at
 from fusepass.testing.compare import assert_same
+from fusepass.testing.precision import default_dtype
 from fusepass.torch_private.fx import graph_constants
 
 from .pretend import THERE, in_eager, pretended
@@ -148,16 +149,6 @@ def test_inputs_that_are_not_pinned_are_left(pretended: Graphs) -> None:
 def mask_and_angles(x: Tensor) -> Any:
     mask = torch.ones(3, 3).tril().to(THERE)
     return x.to(THERE) @ mask, torch.arange(3.0).sin().to(THERE)
-
-
-@contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 CONTEXTS = {

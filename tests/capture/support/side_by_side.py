@@ -20,7 +20,7 @@ import fusepass
 import fusepass.backend
 from fusepass.graph.ops.op_names import op_name
 from fusepass.testing.call import Seen, call
-from fusepass.testing.compare import tensors
+from fusepass.testing.compare import assert_same, tensors
 from fusepass.testing.precision import doubled, in_precision
 from fusepass.testing.same_call import assert_same_call
 
@@ -73,6 +73,7 @@ def side_by_side(
     dynamic: bool | None = None,
     by_rule: bool = False,
     warned: str = "always",
+    zeros: bool = False,
     **options: Any,
 ) -> Outcome:
     """Call a function (or module) with each of the inputs, in eager and compiled; compare.
@@ -84,6 +85,7 @@ def side_by_side(
         dynamic: as for torch.compile.
         by_rule: sums may be taken in another order: numbers are held to the error rule.
         warned: which warnings are shown, as for :func:`warnings.simplefilter`.
+        zeros: signs of zero count in gradients, too, and how these lie in memory.
         options: of fusepass; code is run op by op unless ``codegen`` says otherwise.
     """
     seen: list[fx.GraphModule] = []
@@ -104,6 +106,8 @@ def side_by_side(
             other = call(compiled, _copied(args, grad), mine, context, warned=warned)
             exact = _exactly(function, args, context) if by_rule else None
             assert_same_call(eager, other, exact, where=f"call {index}", roundings=ROUNDINGS)
+            if zeros:
+                assert_same(eager.grads, other.grads, f"call {index}: gradients")
         report = fusepass.last_report(compiled).to_dict()
     captured = [d for d in report["decisions"] if d["station"] == "capture"]
     return Outcome(captured, seen, report["graph_breaks"])
