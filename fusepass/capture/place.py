@@ -1,4 +1,4 @@
-"""Where the program asks for something that capture may let into the graph."""
+"""A place in the program where capture decides something."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Instruction = tuple[Any, int]  # code object and index
 
 @dataclass(frozen=True)
 class Place:
-    """One instruction, in the trace and in the source.
+    """Where the program asks for something that capture may let into the graph.
 
     Attributes:
         rule: that decides about it, by its name in the report.
