@@ -53,7 +53,21 @@ from fusepass.capture.source_position import here
 from fusepass.errors import UnsupportedVersion
 from fusepass.report import log
 from fusepass.report.decision import Reason, in_short
-from fusepass.torch_private.dynamo.hooks import Handlers, install_hooks
+from fusepass.torch_private.dynamo import (
+    calls,
+    comprehensions,
+    eager_frames,
+    guards,
+    hooks,
+    identity,
+    kept_classes,
+    print_calls,
+    recorded_calls,
+    saved_tensors,
+)
+from fusepass.torch_private.dynamo.errors import error_hooks
+from fusepass.torch_private.dynamo.patches import Patches
+from fusepass.torch_private.dynamo.scalars import float_inputs, unbacked_scalars, unbacked_sizes
 from fusepass.torch_private.dynamo.stack import (
     break_reason,
     is_generator_frame,
@@ -63,6 +77,7 @@ from fusepass.torch_private.dynamo.stack import (
     tensor_on_top,
     unsupported_errors,
 )
+from fusepass.torch_private.inductor import freezing
 from fusepass.torch_private.versions import capture_supported, version_text
 
 _INNER = "a branch in an arm is kept"
@@ -87,43 +102,65 @@ def install(backend: Callable[..., Any]) -> None:
         if _uninstall is not None:
             return
         try:
-            _uninstall = install_hooks(_handlers())
+            _uninstall = _put_hooks(capture=True)
         except Exception as error:  # noqa: BLE001 - the rest of fusepass works without
             problem = UnsupportedVersion(*version_text(), in_short(error))
             warnings.warn(problem, stacklevel=2)
             with contextlib.suppress(Exception):  # a report, at least
-                _uninstall = install_hooks(_handlers(), capture=False)
+                _uninstall = _put_hooks(capture=False)
 
 
-def _handlers() -> Handlers:
-    return Handlers(
-        on_item=item_hooks.on_item,
-        on_truth=item_hooks.on_truth,
-        on_jump=_on_jump,
-        on_identity=_on_identity,
-        on_graph=settle_graph,
-        on_break=_on_break,
-        on_raise=_on_raise,
-        on_import=_on_import,
-        on_error=error_recovery.on_error,
-        on_fault=error_recovery.on_fault,
-        on_observed=error_recovery.on_observed,
-        on_failing_call=error_recovery.on_failing_call,
-        on_frame=own_handlers.on_frame,
-        on_not=item_hooks.on_not,
-        on_skip=_on_skip,
-        on_size=mask_hooks.on_size,
-        on_call=hidden_tests.on_call,
-        on_asked=identity_queries.on_asked,
-        on_speech=print_hooks.on_speech,
-        on_speaker=print_operands.on_speaker,
-        on_list=item_hooks.on_list,
-        on_recorded=_on_recorded,
-        numbers=item_hooks.NUMBERS,
-        identity=object_identity.IDENTITY,
-        is_frozen=is_frozen,
-        is_ours=is_ours,
-    )
+def _put_hooks(*, capture: bool) -> Callable[[], None]:
+    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
+
+    Args:
+        capture: also those of branches and round trips; else only those that reports and frozen
+            weights need.
+
+    Raises:
+        Exception: Dynamo has nothing of the name that a hook is put in front of, as a version that
+            nobody has tried may; then no hook is left behind.
+    """
+    with Patches() as patches:  # one may stand in front of another's
+        if capture:
+            hooks.hook_instructions(
+                patches,
+                on_truth=item_hooks.on_truth,
+                on_not=item_hooks.on_not,
+                on_jump=_on_jump,
+                on_identity=_on_identity,
+                on_raise=_on_raise,
+                on_import=_on_import,
+                on_speaker=print_operands.on_speaker,
+            )
+            hooks.hook_items(patches, item_hooks.on_item, item_hooks.on_list)
+            unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
+            identity.hook_identity(patches, object_identity.IDENTITY)
+            calls.hook_calls(patches, hidden_tests.on_call)
+            calls.hook_questions(patches, identity_queries.on_asked)
+            print_calls.hook_speech(patches, print_hooks.on_speech)
+            unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
+            recorded_calls.hook_recorded(patches, _on_recorded)
+        hooks.hook_graphs(patches, settle_graph)
+        hooks.hook_breaks(patches, _on_break)
+        if capture:
+            error_hooks.hook_errors(
+                patches, error_recovery.on_error, _on_skip, error_recovery.on_fault
+            )
+            error_hooks.hook_observed(patches, error_recovery.on_observed)
+            error_hooks.hook_failing_calls(patches, error_recovery.on_failing_call)
+            for hook in (
+                saved_tensors.hook_saving,
+                guards.hook_descriptors,
+                guards.hook_duplicates,
+                float_inputs.hook_tensorified,
+                kept_classes.hook_classes,
+                comprehensions.hook_comprehensions,
+            ):
+                hook(patches, is_ours)
+            eager_frames.hook_frames(patches, own_handlers.on_frame)
+        freezing.hook_freezing(patches, is_frozen)
+        return patches.pop_all().close
 
 
 def _on_recorded(translator: Any, node: fx.Node) -> None:
@@ -174,8 +211,6 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         site = fork(translator, jump, region, frame, where, number)
     except restart_errors():
         raise
-    except Refusal as refusal:
-        return _break(translator, jump, original, frame, place, refusal, speculation, read)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         why = refusal_after(error, "an arm", where)
         return _break(translator, jump, original, frame, place, why, speculation, read)

@@ -6,14 +6,14 @@ it does without capture. A program never ends worse than without fusepass.
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 from fusepass.capture.frame_state import Frame, any_frame_of, frame_of
+from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import restart_plain, restart_without
 from fusepass.capture.scalars.deferred_items import asked_numbers
-from fusepass.errors import CaptureFault, FusepassError
+from fusepass.errors import FusepassError
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.error_hooks import (
     cannot_resume,
@@ -65,8 +65,7 @@ def on_fault(translator: Any, error: Exception) -> None:
         text = f"Inductor cannot compile the graph with what is captured ({error_in_short(error)})"
         restart_plain(frame, Reason.INTERNAL, text)
     for decision in frame.decisions[:1]:
-        where = f"{decision.file}:{decision.line}"
-        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        fault(error, decision.file, decision.line)
     restart_plain(frame, Reason.INTERNAL, _cannot_be_traced(error))
 
 

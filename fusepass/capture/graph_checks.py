@@ -6,7 +6,6 @@ Sites that cannot stay are given back to Dynamo, which starts the frame again wi
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +27,8 @@ from fusepass.capture.mutation.saved_earlier import note_saved, written_after_ea
 from fusepass.capture.mutation.written_behind import written_behind
 from fusepass.capture.place import Place
 from fusepass.capture.recompiled_graphs import Traced, compiled_again
-from fusepass.capture.refusal import Refusal
+from fusepass.capture.refusal import Refusal, fault
 from fusepass.capture.restarts import (
-    Why,
     restart_leaving,
     restart_without,
     restart_without_saving,
@@ -38,10 +36,9 @@ from fusepass.capture.restarts import (
 from fusepass.capture.scalars.arm_scalars import lower_numbers
 from fusepass.capture.scalars.deferred_items import reading, settle_items
 from fusepass.capture.unsupported_inputs import leave_unseen
-from fusepass.errors import BranchRuleError, CaptureFault
+from fusepass.errors import BranchRuleError
 from fusepass.report import log
-from fusepass.report.decision import Decision, Reason
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
+from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import fake_mode_of, has_specializations
 
 
@@ -121,7 +118,7 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
         return dict.fromkeys(undecided, (refusal.code, refusal.text))
     except Exception as error:  # noqa: BLE001 - these sites go back, and the graph with them
         first = next(s.branch for s in frame.sites if s.branch.site in undecided)
-        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
+        fault(error, first.file, first.line)
     return undecided
 
 
@@ -133,7 +130,8 @@ def _take_events_out(frame: Frame, gm: fx.GraphModule) -> Events | None:
         if frame.lines:
             lines = [("print", place) for place, _ in frame.lines]
             first = next(iter(frame.round_trips.values()))
-            restart_leaving(frame, dict.fromkeys(lines, _fault(error, first)))
+            why = fault(error, first.file, first.line)
+            restart_leaving(frame, dict.fromkeys(lines, why))
         sinks = {s.branch.site: s.place for s in frame.sites if s.branch.treatment == "sink"}
         _restart_after(frame, error, sinks or frame.empties)
         raise
@@ -142,10 +140,4 @@ def _take_events_out(frame: Frame, gm: fx.GraphModule) -> Events | None:
 def _restart_after(frame: Frame, error: Exception, lost: dict[int, Place]) -> None:
     """Start the frame again without some sites, with a warning; go on if there is none."""
     for place in [*lost.values()][:1]:
-        restart_without(frame, dict.fromkeys(lost, _fault(error, place)))
-
-
-def _fault(error: Exception, first: Place | Decision) -> Why:
-    """Why something goes after an error of ours, of which a warning tells."""
-    warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
-    return Reason.INTERNAL, error_in_short(error)
+        restart_without(frame, dict.fromkeys(lost, fault(error, place.file, place.line)))

@@ -7,7 +7,6 @@ what capture put around the graph goes around each of its compiled forms.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.frame_state import Frame
-from fusepass.errors import BranchRuleError, CaptureFault
+from fusepass.capture.refusal import fault
+from fusepass.errors import BranchRuleError
 from fusepass.report import log
 
 Compiled = Callable[..., Any]
@@ -44,6 +44,5 @@ def compiled_again(frame: Frame, traced: Traced, compile_graph: Callable[[], Com
         with log.compiling(frame, again=traced.record):
             return traced.around(compile_graph())
     except BranchRuleError as error:  # our error costs speed, never the program
-        where = f"{traced.record.file}:{traced.record.line}"
-        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
+        fault(error, traced.record.file, traced.record.line)
         return traced.compiled

@@ -7,9 +7,11 @@ import warnings
 from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.error_hooks import fails_on_fakes
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
+from fusepass.torch_private.dynamo.errors.error_text import python_error
+from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short, why_stopped
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
+from fusepass.torch_private.dynamo.stack import observed_exceptions, unsupported_errors
 
 
 class Refusal(Exception):
@@ -38,13 +40,19 @@ class ArmStops(ArmRaises):
 
 
 def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusal:
-    """Why a site is kept after an error that nobody foresaw, with a warning if it is ours.
+    """Why a site is kept after an error, with a warning if it is ours and nobody foresaw it.
 
     Args:
         error: raised while the site was traced.
         what: was traced, for a person: the program's own calls in it may have failed.
         where: file and line of the site.
     """
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, observed_exceptions()):
+        return Refusal(Reason.RAISES, f"{what} raises {python_error(error)}")
+    if isinstance(error, unsupported_errors()):
+        return Refusal(Reason.UNTRACEABLE, f"{what} cannot be traced: {why_stopped(error)}")
     if fails_on_fakes(error):
         why = "a size is not known" if gives_unknown_sizes(error) else error_in_short(error)
         return Refusal(Reason.UNTRACEABLE, f"{what} fails when it is traced ({why})")
@@ -56,5 +64,10 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
         return Refusal(
             Reason.UNTRACEABLE, f"{what} calls something without a name ({error_in_short(error)})"
         )
-    warnings.warn(CaptureFault(f"{where[0]}:{where[1]}", repr(error)), stacklevel=3)
-    return Refusal(Reason.INTERNAL, error_in_short(error))
+    return Refusal(*fault(error, *where))
+
+
+def fault(error: Exception, file: str, line: int) -> tuple[Reason, str]:
+    """Why something is kept after an error of ours, of which a warning tells."""
+    warnings.warn(CaptureFault(f"{file}:{line}", repr(error)), stacklevel=3)
+    return Reason.INTERNAL, error_in_short(error)

@@ -15,6 +15,7 @@ from fusepass.default_rules import graph_rules
 from fusepass.report import log
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
 from fusepass.torch_private.dynamo.ddp import hook_cuts
+from fusepass.torch_private.dynamo.patches import Patches
 
 
 def lower_captured(gm: fx.GraphModule) -> None:
@@ -32,4 +33,4 @@ def lower_captured(gm: fx.GraphModule) -> None:
 def install() -> None:
     """Look at graphs before torch cuts them, where this torch cuts any."""
     with contextlib.suppress(ImportError, AttributeError):
-        hook_cuts(lower_captured)
+        hook_cuts(Patches(), lower_captured)

@@ -17,7 +17,8 @@ from fusepass import errors
 from fusepass.backend import fusepass as fusepass_backend
 from fusepass.capture import dynamo_hooks
 from fusepass.torch_private import versions
-from fusepass.torch_private.dynamo import hooks as of_dynamo
+from fusepass.torch_private.dynamo import calls, hooks
+from fusepass.torch_private.dynamo.errors import error_hooks
 from fusepass.torch_private.versions import TESTED_TORCH, capture_supported, torch_version
 
 EAGER = {"codegen": "eager"}
@@ -100,12 +101,15 @@ def without(name: str) -> Callable[..., None]:
     return hook
 
 
-@pytest.fixture(params=["hook_questions", "_hook_graphs"])
+PLACES = {"hook_questions": calls, "hook_graphs": hooks}
+
+
+@pytest.fixture(params=PLACES)
 def changed_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Capture is installed where Dynamo lacks what one of the hooks is put in front of."""
     dynamo_hooks.uninstall()
     with monkeypatch.context() as patched:
-        patched.setattr(of_dynamo, request.param, without("a name"))
+        patched.setattr(PLACES[request.param], request.param, without("a name"))
         with pytest.warns(errors.UnsupportedVersion, match="KeyError: 'a name'"):
             dynamo_hooks.install(fusepass_backend)
     yield request.param
@@ -134,7 +138,7 @@ def test_what_cannot_be_installed_leaves_no_hook(
         with monkeypatch.context() as patched, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if breaks:
-                patched.setattr(of_dynamo, "hook_failing_calls", without("a name"))
+                patched.setattr(error_hooks, "hook_failing_calls", without("a name"))
             dynamo_hooks.install(fusepass_backend)
         assert (vars(TensorVariable)["call_method"] is method) == breaks
         assert (list(InstructionTranslatorBase.dispatch_table) == table) == breaks

@@ -36,7 +36,6 @@ from fusepass.torch_private.dynamo.errors.raising import (
     pending_changes,
     unknown_context,
 )
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
 from fusepass.torch_private.dynamo.print_calls import known_logger, pin_level
 from fusepass.torch_private.dynamo.stack import (
     constant_of,
@@ -45,7 +44,6 @@ from fusepass.torch_private.dynamo.stack import (
     proxy_of,
     realized,
     restart_errors,
-    unsupported_errors,
 )
 from fusepass.torch_private.versions import capture_supported
 
@@ -75,10 +73,6 @@ def on_speech(
         record(translator, frame, place, utterance(translator, speaker, args, kwargs))
     except restart_errors():
         raise
-    except Refusal as refusal:
-        why = refusal
-    except unsupported_errors() as error:
-        why = Refusal(Reason.UNTRACEABLE, f"an argument cannot be traced: {why_stopped(error)}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
         why = refusal_after(error, "an argument", where)

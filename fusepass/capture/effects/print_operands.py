@@ -18,12 +18,8 @@ from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.restarts import keep, restart_leaving
 from fusepass.capture.source_position import here, location
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.errors.error_text import python_error
-from fusepass.torch_private.dynamo.errors.stop_reasons import why_stopped
 from fusepass.torch_private.dynamo.stack import (
-    observed_exceptions,
     restart_errors,
-    unsupported_errors,
 )
 
 _LEAVES = ("STORE_", "DELETE_", "RETURN_", "YIELD_", "RAISE_", "IMPORT_", "BEFORE_", "WITH_")
@@ -49,24 +45,17 @@ def on_speaker(translator: Any, height: int) -> None:
         return  # said again at the call
     try:
         _trace(translator, frame, height)
-    except Refusal as refusal:
-        why = (refusal.code, refusal.text)
     except Raised:
-        why = (Reason.RAISES, "an operand raises an exception")
+        why = Refusal(Reason.RAISES, "an operand raises an exception")
     except restart_errors():
         raise
-    except observed_exceptions() as error:
-        why = (Reason.RAISES, f"an operand raises {python_error(error)}")
-    except unsupported_errors() as error:
-        why = (Reason.UNTRACEABLE, f"an operand cannot be traced: {why_stopped(error)}")
     except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
         where = location(translator, translator.current_instruction)
-        kept = refusal_after(error, "an operand", where)
-        why = (kept.code, kept.text)
+        why = refusal_after(error, "an operand", where)
     else:
         return
-    keep(frame, here(translator, "print"), *why)
-    restart_leaving(frame, {("print", place): why})
+    keep(frame, here(translator, "print"), why.code, why.text)
+    restart_leaving(frame, {("print", place): (why.code, why.text)})
 
 
 def _trace(translator: Any, frame: Frame, height: int) -> None:

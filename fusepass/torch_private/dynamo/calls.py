@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fusepass.torch_private.dynamo.checks import CHECKS
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.scalars.statically_known import question
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
 
@@ -37,97 +38,69 @@ _METHODS = ("allclose", "equal", "max", "min", "std", "var")
 _OF_THE_OBJECT = frozenset("__class__ grad grad_fn is_leaf requires_grad retains_grad".split())
 
 
-def hook_calls(on_call: CallHandler) -> Callable[[], None]:
+def hook_calls(patches: Patches, on_call: CallHandler) -> None:
     """Put a handler in front of ``_assert``, ``_check``, ``equal``, extrema and the like of torch.
 
     Args:
+        patches: take the hooks out again.
         on_call: called as ``(translator, name, args, kwargs, call)``, the tensor of a method first
             among the arguments; must return a tracked value or ``call()``. The name is
             :data:`SETTER` for what changes a setting of torch, or that of a question of
             :mod:`~fusepass.torch_private.dynamo.scalars.statically_known`.
-
-    Returns:
-        The function that takes it out again.
     """
     from torch._dynamo.variables import TensorVariable, TorchInGraphFunctionVariable
 
-    of_function = TorchInGraphFunctionVariable.call_function
-    of_method = TensorVariable.call_method
-
-    @functools.wraps(of_function)
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         name = SETTER if is_setter(self.value) else _name(self.value) or question(self.value)
-        if name is None:
-            return of_function(self, tx, args, kwargs)
-        call = functools.partial(of_function, self, tx, args, kwargs)
-        return on_call(tx, name, list(args), dict(kwargs), call)
+        call = functools.partial(theirs, self, tx, args, kwargs)
+        return call() if name is None else on_call(tx, name, list(args), dict(kwargs), call)
 
-    @functools.wraps(of_method)
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def call_method(theirs: Theirs, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        call = functools.partial(theirs, self, tx, name, args, kwargs)
         if name not in _METHODS:
-            return of_method(self, tx, name, args, kwargs)
-        call = functools.partial(of_method, self, tx, name, args, kwargs)
+            return call()
         return on_call(tx, name, [self, *args], dict(kwargs), call)
 
-    TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]
-    TensorVariable.call_method = call_method  # type: ignore[method-assign]
-
-    def undo() -> None:
-        TorchInGraphFunctionVariable.call_function = of_function  # type: ignore[method-assign]
-        TensorVariable.call_method = of_method  # type: ignore[method-assign]
-
-    return undo
+    patches.put(TorchInGraphFunctionVariable, "call_function", call_function)
+    patches.put(TensorVariable, "call_method", call_method)
 
 
-def hook_questions(on_asked: AskedHandler) -> Callable[[], None]:
+def hook_questions(patches: Patches, on_asked: AskedHandler) -> None:
     """Put a handler in front of questions about a tensor that selecting its values can change.
 
     Args:
+        patches: take the hooks out again.
         on_asked: called as ``(translator, tensor, what)`` before ``tensor.requires_grad``,
             ``is_leaf`` and the like; ``what`` is ``__class__`` also for ``type(tensor)`` and for
             ``isinstance`` with a class more special than Tensor.
-
-    Returns:
-        The function that takes it out again.
     """
     from torch._dynamo.variables import BuiltinVariable, TensorVariable
 
     read = "var_getattr" if hasattr(TensorVariable, "var_getattr") else "tp_getattro_impl"  # 2.14
-    of_tensor = getattr(TensorVariable, read)
-    of_builtin = BuiltinVariable.call_function
 
-    @functools.wraps(of_tensor)
-    def attribute(self: Any, tx: Any, name: str) -> Any:
+    def attribute(theirs: Theirs, self: Any, tx: Any, name: str) -> Any:
         if name in _OF_THE_OBJECT:
             on_asked(tx, self, name)
-        return of_tensor(self, tx, name)
+        return theirs(self, tx, name)
 
-    @functools.wraps(of_builtin)
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if _asks_for_class(self.fn, args):
             on_asked(tx, realized(args[0]), "__class__")
-        return of_builtin(self, tx, args, kwargs)
+        return theirs(self, tx, args, kwargs)
 
-    setattr(TensorVariable, read, attribute)
-    undo_class = _hook_class(on_asked)
-    BuiltinVariable.call_function = call_function  # type: ignore[method-assign]
-
-    def undo() -> None:
-        setattr(TensorVariable, read, of_tensor)
-        undo_class()
-        BuiltinVariable.call_function = of_builtin  # type: ignore[method-assign]
-
-    return undo
+    patches.put(TensorVariable, read, attribute)
+    patches.put(BuiltinVariable, "call_function", call_function)
+    _hook_class(patches, on_asked)
 
 
-def _hook_class(on_asked: AskedHandler) -> Callable[[], None]:
+def _hook_class(patches: Patches, on_asked: AskedHandler) -> None:
     """``tensor.__class__`` on 2.15, which is looked up in a table; before it is an attribute."""
     from torch._dynamo.variables import TensorVariable
     from torch._dynamo.variables.base import VariableTracker
 
     entry: Any = getattr(VariableTracker, "tp_getset", {}).get("__class__")
     if entry is None:
-        return lambda: None
+        return
     own = vars(TensorVariable).get("tp_getset", {})
 
     def getter(tensor: Any, tx: Any) -> Any:
@@ -135,8 +108,7 @@ def _hook_class(on_asked: AskedHandler) -> Callable[[], None]:
         return entry.getter(tensor, tx)
 
     table = {**own, "__class__": type(entry)(getter=getter, setter=entry.setter)}
-    TensorVariable.tp_getset = table  # type: ignore[attr-defined]
-    return lambda: setattr(TensorVariable, "tp_getset", own)
+    patches.set(TensorVariable, "tp_getset", table)
 
 
 def _asks_for_class(function: Any, args: Any) -> bool:

@@ -10,15 +10,17 @@ Read on 2.11 to 2.15, run on 2.13 with Python 3.12.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 
-def hook_comprehensions(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+
+def hook_comprehensions(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Have no comprehension made a function that stands in a ``try`` or with-block.
 
     Args:
+        patches: take the hook out again.
         is_ours: called as ``(output_graph,)``, of the frame.
     """
     from torch._dynamo import symbolic_convert
@@ -27,16 +29,13 @@ def hook_comprehensions(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
     name = "maybe_setup_comprehension_speculation"
     if not hasattr(home, name):  # before torch 2.13 it is a method
         home, name = symbolic_convert.InstructionTranslatorBase, f"_{name}"
-    theirs = getattr(home, name)
 
-    @functools.wraps(theirs)
-    def may_be_cut(translator: Any, instruction: Any) -> bool:
+    def may_be_cut(theirs: Theirs, translator: Any, instruction: Any) -> bool:
         if instruction.argval == 0 and _is_handled(translator) and is_ours(translator.output):
             return False
         return bool(theirs(translator, instruction))
 
-    setattr(home, name, may_be_cut)
-    return lambda: setattr(home, name, theirs)
+    patches.put(home, name, may_be_cut)
 
 
 def _is_handled(translator: Any) -> bool:

@@ -9,11 +9,12 @@ of the backward runs, and hands the pieces to the backend one by one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import fx
+
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 
 
 def behind_buckets(compiler: Any) -> Any:
@@ -21,24 +22,17 @@ def behind_buckets(compiler: Any) -> Any:
     return getattr(getattr(compiler, "__self__", None), "backend_compile_fn", None)
 
 
-def hook_cuts(on_cut: Callable[[fx.GraphModule], None]) -> Callable[[], None]:
-    """Have ``on_cut`` called with each graph before it is cut; the result takes that back.
+def hook_cuts(patches: Patches, on_cut: Callable[[fx.GraphModule], None]) -> None:
+    """Have ``on_cut`` called with each graph before it is cut.
 
     Args:
+        patches: take the hook out again.
         on_cut: may edit the graph in place.
     """
     from torch._dynamo.backends.distributed import DDPOptimizer
 
-    theirs = DDPOptimizer.compile_fn
-
-    @functools.wraps(theirs)
-    def compile_fn(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    def compile_fn(theirs: Theirs, self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         on_cut(gm)
         return theirs(self, gm, *args, **kwargs)
 
-    DDPOptimizer.compile_fn = compile_fn  # type: ignore[method-assign]
-
-    def undo() -> None:
-        DDPOptimizer.compile_fn = theirs  # type: ignore[method-assign]
-
-    return undo
+    patches.put(DDPOptimizer, "compile_fn", compile_fn)

@@ -24,6 +24,7 @@ from torch import fx
 
 from fusepass.torch_private.dynamo.calls import is_assert
 from fusepass.torch_private.dynamo.containers import container_items
+from fusepass.torch_private.dynamo.patches import Patches
 from fusepass.torch_private.dynamo.print_calls import PRINT
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
 
@@ -170,11 +171,11 @@ def message_tracing(translator: Any, depends_on_data: Callable[[str], bool]) -> 
     apart = copy.copy(log)
     apart.entries, apart.index = [], 0
     global _message  # Dynamo traces one frame at a time
-    with contextlib.ExitStack() as undo:
+    with Patches() as undo:
         outer, _message = _message, object()
         undo.callback(_back_to, outer)
         for owner, name, ours in replaced:
-            undo.callback(replace(owner, name, ours))
+            undo.put(owner, name, ours)
         translator.speculation_log = apart
         undo.callback(setattr, translator, "speculation_log", log)
         yield
@@ -394,21 +395,6 @@ def only_own_generators() -> list[tuple[Any, str, Callable[..., Any]]]:
 
     names = [n for n in ("next_variable", "gen_send_ex2") if n in vars(Generator)]
     return [(Generator, "__init__", made), *((Generator, name, advanced) for name in names)]
-
-
-def replace(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:
-    """Put ``ours`` in front of a method, which it gets as its first argument."""
-    own = vars(owner).get(name)
-    theirs = getattr(owner, name)
-    bound = isinstance(own, classmethod)
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return ours(theirs, *(args[1:] if bound else args), **kwargs)
-
-    setattr(owner, name, classmethod(method) if bound else method)
-    if own is None:
-        return functools.partial(delattr, owner, name)
-    return functools.partial(setattr, owner, name, own)
 
 
 def unsupported(what: str) -> Exception:

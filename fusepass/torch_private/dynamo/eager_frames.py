@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
+
 
 @dataclass(frozen=True)
 class Written:
@@ -161,30 +163,23 @@ def _enters(frame: FrameType, compiling: str) -> bool:
     return frame.f_back is None or frame.f_back.f_code.co_filename != compiling
 
 
-def hook_frames(runs_as_it_is: Callable[[Any, Any], bool]) -> Callable[[], None]:
+def hook_frames(patches: Patches, runs_as_it_is: Callable[[Any, Any], bool]) -> None:
     """Have some frames, and all that they call, run in eager for good.
 
     Args:
+        patches: take the hook out again.
         runs_as_it_is: called with Dynamo's callback and a frame that it may compile.
-
-    Returns:
-        The function that takes the hook out again.
     """
     from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
     from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
     from torch._dynamo import convert_frame
     from torch._dynamo.types import ConvertFrameReturn
 
-    wrapper = convert_frame.CatchErrorsWrapper
-    call = wrapper.__call__
-
-    @functools.wraps(call)
-    def asking(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def asking(theirs: Theirs, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         if not runs_as_it_is(self, frame):
-            return call(self, frame, *args, **kwargs)
+            return theirs(self, frame, *args, **kwargs)
         convert_frame.input_codes.add(frame.f_code)  # whose marks a reset takes off
         strategy = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
         return ConvertFrameReturn(frame_exec_strategy=strategy)
 
-    wrapper.__call__ = asking  # type: ignore[method-assign]
-    return lambda: setattr(wrapper, "__call__", call)
+    patches.put(convert_frame.CatchErrorsWrapper, "__call__", asking)

@@ -8,56 +8,42 @@ number's text, which is aligned otherwise (``f"{n:8}"``) or has no such format (
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import realized
 
 _CONVERSION = "fusepass_conversion"  # attribute of a number that is shown: the function, or None
 _CONVERSIONS = (None, str, repr, ascii)
 
 
-def hook_formatted(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
+def hook_formatted(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Make the text of a number a text.
 
     Args:
+        patches: take the hooks out again.
         is_ours: called with a translator; says whether capture has a part in its frame.
-
-    Returns:
-        Functions that take the hooks out again.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.lazy import LazySymNodeFormatString
     from torch._dynamo.variables.tensor import SymNodeVariable
 
-    their_format, their_text = (
-        InstructionTranslatorBase._format_value,
-        LazySymNodeFormatString.__repr__,
-    )
-
-    @functools.wraps(their_format)
-    def format_value(self: Any, spec: Any, flags: int) -> None:
+    def format_value(theirs: Theirs, self: Any, spec: Any, flags: int) -> Any:
         number = realized(self.stack[-1])
         if isinstance(number, SymNodeVariable) and is_ours(self):
             shown: Any = copy.copy(number)
             shown.source = None
             setattr(shown, _CONVERSION, _CONVERSIONS[flags & 3])
             self.stack[-1] = shown
-        return their_format(self, spec, flags)
+        return theirs(self, spec, flags)
 
-    @functools.wraps(their_text)
-    def text(self: Any) -> str:
+    def text(theirs: Theirs, self: Any) -> Any:
         number = self.sym_node_var
         if not hasattr(number, _CONVERSION):
-            return their_text(self)
+            return theirs(self)
         value, convert = number.evaluate_expr(), getattr(number, _CONVERSION)
-        shown: str = self.fmt_var.as_python_constant().format(convert(value) if convert else value)
-        return shown
+        return self.fmt_var.as_python_constant().format(convert(value) if convert else value)
 
-    InstructionTranslatorBase._format_value = format_value  # type: ignore[method-assign,assignment]
-    LazySymNodeFormatString.__repr__ = text  # type: ignore[method-assign]
-    return [
-        functools.partial(setattr, InstructionTranslatorBase, "_format_value", their_format),
-        functools.partial(setattr, LazySymNodeFormatString, "__repr__", their_text),
-    ]
+    patches.put(InstructionTranslatorBase, "_format_value", format_value)
+    patches.put(LazySymNodeFormatString, "__repr__", text)

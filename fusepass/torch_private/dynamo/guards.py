@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch._dynamo.guards
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
+
 
 class Holds(Protocol):
     """Something that a compiled frame is only good for as long as it holds.
@@ -53,58 +55,50 @@ def _holds(thing: Holds) -> bool:
     return thing.holds()
 
 
-def hook_duplicates(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+def hook_duplicates(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Guard on what is found twice, once among locals and once among globals, being one object.
 
     Dynamo does so only where both are of one kind, and takes one for the other in later calls.
 
     Args:
+        patches: take the hook out again.
         is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.variables import builder
 
-    module: Any = builder
-    original = module.make_dupe_guard
-
-    @functools.wraps(original)
-    def guarded(source: Any, other: Any) -> Any:
-        made = original(source, other)
+    def guarded(theirs: Theirs, source: Any, other: Any) -> Any:
+        made = theirs(source, other)
         if made is not None or not other or other == source:
             return made
         if not is_ours(InstructionTranslator.current_tx().output):
             return None
         return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
 
-    module.make_dupe_guard = guarded
-    return lambda: setattr(module, "make_dupe_guard", original)
+    patches.put(builder, "make_dupe_guard", guarded)
 
 
-def hook_descriptors(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+def hook_descriptors(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Guard on which method or attribute of a C class a value is: ``torch.Tensor.add`` or ``sub``.
 
     Dynamo takes one for the other in later calls. It is most often seen where the function of a
     tensor's subclass (``__torch_function__``) is compiled as a frame of its own.
 
     Args:
+        patches: take the hook out again.
         is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
     from torch._dynamo.guards import GuardBuilder
     from torch._dynamo.variables.builder import VariableBuilder
 
-    private: Any = VariableBuilder
-    original = private._wrap
-
-    @functools.wraps(original)
-    def wrapped(self: Any, value: Any) -> Any:
+    def wrapped(theirs: Theirs, self: Any, value: Any) -> Any:
         if isinstance(value, _DESCRIPTORS) and is_ours(self.tx.output):
             stays = _is_held_by_its_class(value)
             self.install_guards(GuardBuilder.BUILTIN_MATCH if stays else _same_member)
-        return original(self, value)
+        return theirs(self, value)
 
-    private._wrap = wrapped
-    return lambda: setattr(private, "_wrap", original)
+    patches.put(VariableBuilder, "_wrap", wrapped)
 
 
 _DESCRIPTORS = (

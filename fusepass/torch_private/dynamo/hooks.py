@@ -5,11 +5,9 @@ Run on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -17,38 +15,11 @@ import torch._dynamo
 import torch._inductor
 from torch import fx
 
-from fusepass.torch_private.dynamo.calls import (
-    AskedHandler,
-    CallHandler,
-    hook_calls,
-    hook_questions,
-)
-from fusepass.torch_private.dynamo.comprehensions import hook_comprehensions
-from fusepass.torch_private.dynamo.eager_frames import hook_frames
-from fusepass.torch_private.dynamo.errors.error_hooks import (
-    hook_errors,
-    hook_failing_calls,
-    hook_observed,
-)
 from fusepass.torch_private.dynamo.errors.raising import RaiseHandler, raise_hook
-from fusepass.torch_private.dynamo.guards import hook_descriptors, hook_duplicates
-from fusepass.torch_private.dynamo.identity import IdentityHandlers, hook_identity
 from fusepass.torch_private.dynamo.imports import import_hook
-from fusepass.torch_private.dynamo.kept_classes import hook_classes
-from fusepass.torch_private.dynamo.print_calls import (
-    LOADS,
-    SpeakerHandler,
-    SpeechHandler,
-    hook_speech,
-    speaker_on_top,
-)
-from fusepass.torch_private.dynamo.recorded_calls import hook_recorded
-from fusepass.torch_private.dynamo.saved_tensors import hook_saving
-from fusepass.torch_private.dynamo.scalars.float_inputs import hook_tensorified
-from fusepass.torch_private.dynamo.scalars.unbacked_scalars import NumberHandlers, hook_numbers
-from fusepass.torch_private.dynamo.scalars.unbacked_sizes import SizeHandler, hook_sizes
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.dynamo.print_calls import LOADS, SpeakerHandler, speaker_on_top
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized, wrap_call
-from fusepass.torch_private.inductor.freezing import hook_freezing
 
 _JUMPS = {
     "POP_JUMP_IF_TRUE": True,
@@ -77,180 +48,79 @@ IdentityHandler = Callable[[Any, Callable[[], list[Any]]], None]
 BreakHandler = Callable[[Any, str, Any], None]
 
 
-@dataclass(frozen=True)
-class Handlers:
-    """What is called at each place of a trace; see :mod:`fusepass.capture.dynamo_hooks`.
+def hook_instructions(
+    patches: Patches,
+    *,
+    on_truth: TruthHandler,
+    on_not: TruthHandler,
+    on_jump: JumpHandler,
+    on_identity: IdentityHandler,
+    on_raise: RaiseHandler,
+    on_import: Callable[[Any, str], None],
+    on_speaker: SpeakerHandler,
+) -> None:
+    """Put handlers into the tables of opcodes, one table for each kind of translator.
 
-    Attributes:
-        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
-            amounts to it; must return ``read()`` or a tracked tensor in its place.
+    Args:
+        patches: take the hooks out again.
         on_truth: called as ``(translator, tensor)`` at ``bool(tensor)`` and ``not tensor``; gives
             the tracked tensor that may stand for its truth value, or None.
+        on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
         on_jump: called as ``(translator, instruction, original)`` at each conditional jump.
         on_identity: called as ``(translator, compared)`` before an operation that may look at which
             object a value is (``is``, ``id``, ``in``, dict keys); ``compared()`` gives the values.
-        on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
-            ``compile()`` or raise.
-        on_break: called as ``(translator, reason, exception)`` before a graph break is logged.
         on_raise: called as ``(translator, instruction)`` before a ``raise`` statement.
         on_import: called as ``(translator, name)`` before an ``import`` that loads a module.
-        on_error: called as ``(translator, exception)`` when an error of the traced code, or of
-            torch about it, is about to end the trace of a frame; may raise instead.
-        on_fault: called in the same way when an error inside Dynamo or a backend is.
-        on_observed: called as ``(translator, error)`` when Dynamo finds that an instruction other
-            than a ``raise`` raises, before the program's own handlers are looked for.
-        on_failing_call: called as ``(translator,)`` where a call fails on fake tensors; says
-            whether the graph may break there, so that the call fails on the tensors themselves.
-        on_frame: see :func:`~fusepass.torch_private.dynamo.eager_frames.hook_frames`.
-        on_not: called as ``(translator, number)`` at ``not number``; gives a tracked value or None.
-        on_skip: called as ``(translator, exception)`` when Dynamo is about to give a frame up.
-        on_size: see :func:`~fusepass.torch_private.dynamo.scalars.unbacked_sizes.hook_sizes`.
-        on_call: see :func:`~fusepass.torch_private.dynamo.calls.hook_calls`.
-        on_asked: see :func:`~fusepass.torch_private.dynamo.calls.hook_questions`.
-        on_speech: see :func:`~fusepass.torch_private.dynamo.print_calls.hook_speech`.
         on_speaker: called as ``(translator, height)`` when print or the like was loaded to be
             called; ``height`` is that of the stack below it.
-        on_list: called as ``(translator, tensor, read)`` at ``tensor.tolist()``, like ``on_item``.
-        on_recorded: see :func:`~fusepass.torch_private.dynamo.recorded_calls.hook_recorded`.
-        numbers: see :class:`NumberHandlers` in ``scalars/unbacked_scalars.py``.
-        identity: see :class:`~fusepass.torch_private.dynamo.identity.IdentityHandlers`.
-        is_frozen, is_ours: called as ``(output_graph,)``, of the frame.
     """
-
-    on_item: ItemHandler
-    on_truth: TruthHandler
-    on_jump: JumpHandler
-    on_identity: IdentityHandler
-    on_graph: GraphHandler
-    on_break: BreakHandler
-    on_raise: RaiseHandler
-    on_import: Callable[[Any, str], None]
-    on_error: Callable[[Any, Exception], None]
-    on_fault: Callable[[Any, Exception], None]
-    on_observed: Callable[[Any, Exception], None]
-    on_failing_call: Callable[[Any], bool]
-    on_frame: Callable[[Any, Any], bool]
-    on_not: TruthHandler
-    on_skip: Callable[[Any, Exception], None]
-    on_size: SizeHandler
-    on_call: CallHandler
-    on_asked: AskedHandler
-    on_speech: SpeechHandler
-    on_speaker: SpeakerHandler
-    on_list: ItemHandler
-    on_recorded: Callable[[Any, fx.Node], None]
-    numbers: NumberHandlers
-    identity: IdentityHandlers
-    is_frozen: Callable[[Any], bool]
-    is_ours: Callable[[Any], bool]
-
-
-def install_hooks(handlers: Handlers, *, capture: bool = True) -> Callable[[], None]:
-    """Put our handlers in front of Dynamo's; returns the function that takes them out again.
-
-    Args:
-        handlers: to be called.
-        capture: also those of branches and round trips; else only those that reports and frozen
-            weights need.
-
-    Raises:
-        Exception: Dynamo has nothing of the name that a hook is put in front of, as a version that
-            nobody has tried may; then no hook is left behind.
-    """
-    of_reports: list[Callable[[], Callable[[], None]]] = [
-        lambda: _hook_graphs(handlers.on_graph),
-        lambda: _hook_breaks(handlers.on_break),
-    ]
-    before: list[Callable[[], Callable[[], None]]] = [
-        lambda: _hook_instructions(handlers),
-        lambda: _hook_items(handlers.on_item, handlers.on_list),
-        lambda: hook_numbers(handlers.numbers),
-        lambda: hook_identity(handlers.identity),
-        lambda: hook_calls(handlers.on_call),
-        lambda: hook_questions(handlers.on_asked),
-        lambda: hook_speech(handlers.on_speech),
-        lambda: hook_sizes(handlers.on_size),
-        lambda: hook_recorded(handlers.on_recorded),
-    ]
-    behind: list[Callable[[], Callable[[], None]]] = [
-        lambda: hook_errors(handlers.on_error, handlers.on_skip, handlers.on_fault),
-        lambda: hook_observed(handlers.on_observed),
-        lambda: hook_failing_calls(handlers.on_failing_call),
-        lambda: hook_saving(handlers.is_ours),
-        lambda: hook_descriptors(handlers.is_ours),
-        lambda: hook_duplicates(handlers.is_ours),
-        lambda: hook_tensorified(handlers.is_ours),
-        lambda: hook_classes(handlers.is_ours),
-        lambda: hook_comprehensions(handlers.is_ours),
-        lambda: hook_frames(handlers.on_frame),
-    ]
-    of_weights = [lambda: hook_freezing(handlers.is_frozen)]
-    every = [*before, *of_reports, *behind, *of_weights]  # one may stand in front of another's
-    with contextlib.ExitStack() as installed:
-        for hook in every if capture else [*of_reports, *of_weights]:
-            installed.callback(hook())
-        return installed.pop_all().close
-
-
-def _hook_instructions(handlers: Handlers) -> Callable[[], None]:
-    """Handlers in the tables of opcodes, one table for each kind of translator."""
     from torch._dynamo import symbolic_convert
 
     wrappers: dict[str, Callable[[Any], Any]] = {
-        **dict.fromkeys(_JUMPS, functools.partial(_jump_hook, handlers.on_jump)),
-        **dict.fromkeys(
-            _IDENTITY_TESTS,
-            functools.partial(_identity_hook, handlers.on_identity, handlers.on_truth),
-        ),
-        "UNARY_NOT": functools.partial(_not_hook, handlers.on_truth, handlers.on_not),
-        "IMPORT_NAME": functools.partial(import_hook, handlers.on_import),
-        "RAISE_VARARGS": functools.partial(raise_hook, handlers.on_raise),
-        **dict.fromkeys(LOADS, functools.partial(_load_hook, handlers.on_speaker)),
+        **dict.fromkeys(_JUMPS, functools.partial(_jump_hook, on_jump)),
+        **dict.fromkeys(_IDENTITY_TESTS, functools.partial(_identity_hook, on_identity, on_truth)),
+        "UNARY_NOT": functools.partial(_not_hook, on_truth, on_not),
+        "IMPORT_NAME": functools.partial(import_hook, on_import),
+        "RAISE_VARARGS": functools.partial(raise_hook, on_raise),
+        **dict.fromkeys(LOADS, functools.partial(_load_hook, on_speaker)),
     }
-    undo = contextlib.ExitStack()
     base = symbolic_convert.InstructionTranslatorBase
-    undo.callback(setattr, base, "UNARY_NOT", base.UNARY_NOT)
-    base.UNARY_NOT = wrappers["UNARY_NOT"](base.UNARY_NOT)  # called by "not in"
+    patches.set(base, "UNARY_NOT", wrappers["UNARY_NOT"](base.UNARY_NOT))  # called by "not in"
     for table in [kind.dispatch_table for kind in (base, *_all_subclasses(base))]:
         for opname, wrapped in wrappers.items():
             opcode = dis.opmap.get(opname)
-            if opcode is None or opcode >= len(table) or table[opcode] is None:
-                continue
-            original = table[opcode]
-            table[opcode] = wrapped(original)
-            undo.callback(table.__setitem__, opcode, original)
-    return undo.close
+            if opcode is not None and opcode < len(table) and table[opcode] is not None:
+                patches.put_into(table, opcode, wrapped)
 
 
-def _hook_graphs(on_graph: GraphHandler) -> Callable[[], None]:
+def hook_graphs(patches: Patches, on_graph: GraphHandler) -> None:
+    """Put a handler in front of the backend.
+
+    Args:
+        patches: take the hook out again.
+        on_graph: called as ``(output_graph, gm, compile)`` when a graph is complete; must return
+            ``compile()`` or raise.
+    """
     from torch._dynamo.output_graph import OutputGraph
 
-    call_user_compiler = OutputGraph.call_user_compiler
+    def with_graph(theirs: Theirs, self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        return on_graph(self, gm, lambda: theirs(self, gm, *args, **kwargs))
 
-    @functools.wraps(call_user_compiler)
-    def with_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        return on_graph(self, gm, lambda: call_user_compiler(self, gm, *args, **kwargs))
-
-    OutputGraph.call_user_compiler = with_graph  # type: ignore[method-assign]
-    return lambda: setattr(OutputGraph, "call_user_compiler", call_user_compiler)
+    patches.put(OutputGraph, "call_user_compiler", with_graph)
 
 
-def _hook_breaks(on_break: BreakHandler) -> Callable[[], None]:
+def hook_breaks(patches: Patches, on_break: BreakHandler) -> None:
+    """Call ``on_break`` as ``(translator, reason, exception)`` before a graph break is logged."""
     from torch._dynamo import symbolic_convert
 
-    base = symbolic_convert.InstructionTranslatorBase
-    log_graph_break = base.log_graph_break
-
-    @functools.wraps(log_graph_break)
     def with_break(
-        self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any
+        theirs: Theirs, self: Any, code_options: Any, reason: str = "", exc: Any = None, **kw: Any
     ) -> Any:
         if not getattr(exc, "logged", False):
             on_break(self, reason, exc)
-        return log_graph_break(self, code_options, reason=reason, exc=exc, **kw)
+        return theirs(self, code_options, reason=reason, exc=exc, **kw)
 
-    base.log_graph_break = with_break  # type: ignore[method-assign]
-    return lambda: setattr(base, "log_graph_break", log_graph_break)
+    patches.put(symbolic_convert.InstructionTranslatorBase, "log_graph_break", with_break)
 
 
 def _all_subclasses(kind: type) -> list[Any]:
@@ -258,24 +128,24 @@ def _all_subclasses(kind: type) -> list[Any]:
     return direct + [deeper for sub in direct for deeper in _all_subclasses(sub)]
 
 
-def _hook_items(on_item: ItemHandler, on_list: ItemHandler) -> Callable[[], None]:
+def hook_items(patches: Patches, on_item: ItemHandler, on_list: ItemHandler) -> None:
+    """Put handlers in front of reading numbers from tensors.
+
+    Args:
+        patches: take the hook out again.
+        on_item: called as ``(translator, tensor, read)`` at ``tensor.item()`` and what
+            amounts to it; must return ``read()`` or a tracked tensor in its place.
+        on_list: called so at ``tensor.tolist()``.
+    """
     from torch._dynamo.variables import TensorVariable
 
-    original = TensorVariable.call_method
     readers = {"item": on_item, "tolist": on_list}
 
-    @functools.wraps(original)
-    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-        if name not in readers or args or kwargs:
-            return original(self, tx, name, args, kwargs)
-        return readers[name](tx, self, lambda: original(self, tx, name, args, kwargs))
+    def call_method(theirs: Theirs, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        call = functools.partial(theirs, self, tx, name, args, kwargs)
+        return call() if name not in readers or args or kwargs else readers[name](tx, self, call)
 
-    TensorVariable.call_method = call_method  # type: ignore[method-assign]
-
-    def undo() -> None:
-        TensorVariable.call_method = original  # type: ignore[method-assign]
-
-    return undo
+    patches.put(TensorVariable, "call_method", call_method)
 
 
 class Attempts:

@@ -9,7 +9,6 @@ does not know: it breaks the graph where one is read.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import constant_of, is_any_tensor, number_node, realized
 
 _NUMBERS = (bool, int, float)
@@ -41,27 +41,24 @@ class IdentityHandlers:
     on_contains: Callable[[Any, list[Any], Any], Any]
 
 
-def hook_identity(handlers: IdentityHandlers) -> Callable[[], None]:
-    """Put handlers in front of ``is``, ``in``, ``type``; what is returned takes them out again."""
-    with contextlib.ExitStack() as installed:
-        installed.callback(_hook_same(handlers.on_same, handlers.on_kind))
-        installed.callback(_hook_equal(handlers.on_equal))
-        installed.callback(_hook_contains(handlers.on_contains))
-        return installed.pop_all().close
+def hook_identity(patches: Patches, handlers: IdentityHandlers) -> None:
+    """Put handlers in front of ``is``, ``in`` and ``type``."""
+    _hook_same(patches, handlers.on_same, handlers.on_kind)
+    _hook_equal(patches, handlers.on_equal)
+    _hook_contains(patches, handlers.on_contains)
 
 
 def _hook_same(
-    on_same: Callable[[Any, Any, Any, bool], Any], on_kind: Callable[[Any, Any], None]
-) -> Callable[[], None]:
+    patches: Patches,
+    on_same: Callable[[Any, Any, Any, bool], Any],
+    on_kind: Callable[[Any, Any], None],
+) -> None:
     from torch._dynamo import symbolic_convert
     from torch._dynamo.variables import BuiltinVariable
 
     table = symbolic_convert.compare_op_handlers  # of the instruction, apart from the function
-    names = {"is": False, "is not": True}
-    instructions = {name: table[name] for name in names}
-    of_builtin = BuiltinVariable.call_function
 
-    def compared(of_instruction: Any, negated: bool) -> Callable[..., Any]:
+    def compared(negated: bool, of_instruction: Any) -> Callable[..., Any]:
         @functools.wraps(of_instruction)
         def handler(tx: Any, args: Any, kwargs: Any) -> Any:
             made = None
@@ -72,31 +69,22 @@ def _hook_same(
 
         return handler
 
-    @functools.wraps(of_builtin)
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         made = None
         if (self.fn is type or self.fn is isinstance) and args:
             on_kind(tx, args[0])
         negated = self.fn is operator.is_not
         if (negated or self.fn is operator.is_) and len(args) == 2 and not kwargs:
             made = on_same(tx, args[0], args[1], negated)
-        return of_builtin(self, tx, args, kwargs) if made is None else made
+        return theirs(self, tx, args, kwargs) if made is None else made
 
-    table |= {name: compared(instructions[name], negated) for name, negated in names.items()}
-    BuiltinVariable.call_function = call_function  # type: ignore[method-assign]
-
-    def undo() -> None:
-        table.update(instructions)
-        BuiltinVariable.call_function = of_builtin  # type: ignore[method-assign]
-
-    return undo
+    for name, negated in (("is", False), ("is not", True)):
+        patches.put_into(table, name, functools.partial(compared, negated))
+    patches.put(BuiltinVariable, "call_function", call_function)
 
 
-def _hook_equal(on_equal: Callable[[Any, Any, Any], list[Any]]) -> Callable[[], None]:
+def _hook_equal(patches: Patches, on_equal: Callable[[Any, Any, Any], list[Any]]) -> None:
     from torch._dynamo import symbolic_convert
-
-    table = symbolic_convert.compare_op_handlers
-    instructions = {name: table[name] for name in ("==", "!=")}
 
     def compared(of_instruction: Any) -> Callable[..., Any]:
         @functools.wraps(of_instruction)
@@ -105,28 +93,23 @@ def _hook_equal(on_equal: Callable[[Any, Any, Any], list[Any]]) -> Callable[[], 
 
         return handler
 
-    table |= {name: compared(handler) for name, handler in instructions.items()}
-    return functools.partial(table.update, instructions)
+    for name in ("==", "!="):
+        patches.put_into(symbolic_convert.compare_op_handlers, name, compared)
 
 
-def _hook_contains(on_contains: Callable[[Any, list[Any], Any], Any]) -> Callable[[], None]:
+def _hook_contains(patches: Patches, on_contains: Callable[[Any, list[Any], Any], Any]) -> None:
     from torch._dynamo import utils
     from torch._dynamo.variables import lists
 
-    original = utils.iter_contains
-
-    @functools.wraps(original)
-    def contains(items: Any, search: Any, tx: Any, *rest: Any, **kwargs: Any) -> Any:
+    def contains(
+        theirs: Theirs, items: Any, search: Any, tx: Any, *rest: Any, **kwargs: Any
+    ) -> Any:
         held = list(items)
         made = on_contains(tx, held, search)
-        return original(held, search, tx, *rest, **kwargs) if made is None else made
+        return theirs(held, search, tx, *rest, **kwargs) if made is None else made
 
-    def put(function: Any) -> None:
-        for owner in (utils, lists):
-            setattr(owner, original.__name__, function)
-
-    put(contains)
-    return functools.partial(put, original)
+    for owner in (utils, lists):
+        patches.put(owner, "iter_contains", contains)
 
 
 def may_be_number(value: Any) -> bool:

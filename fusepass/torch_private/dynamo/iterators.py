@@ -7,11 +7,11 @@ before the first arm and put back before the second.
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 
 State = dict[str, Any]
 ROW = "fusepass_row"  # meta key on a node of a row that iteration over a tensor gives
@@ -114,22 +114,14 @@ def _frame_state(state: State) -> State:
     return {k: copy.copy(v) if k in _MOVED else v for k, v in state.items()}
 
 
-def hook_rows() -> Callable[[], None]:
-    """Mark the rows that iteration gives: Dynamo records them as lookups, eager unbinds.
-
-    Returns:
-        The function that takes the hook out again.
-    """
+def hook_rows(patches: Patches) -> None:
+    """Mark the rows that iteration gives: Dynamo records them as lookups, eager unbinds."""
     from torch._dynamo.variables import TensorVariable
 
-    original = TensorVariable.unpack_var_sequence
-
-    @functools.wraps(original)
-    def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = original(self, *args, **kwargs)
+    def marked(theirs: Theirs, self: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = theirs(self, *args, **kwargs)
         for row in rows:
             row.as_proxy().node.meta[ROW] = True
         return rows
 
-    TensorVariable.unpack_var_sequence = marked  # type: ignore[method-assign]
-    return lambda: setattr(TensorVariable, "unpack_var_sequence", original)
+    patches.put(TensorVariable, "unpack_var_sequence", marked)

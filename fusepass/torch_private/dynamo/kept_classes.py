@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 
-def hook_classes(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
-    """Let a tensor be of its class behind a call that writes it; what is returned ends that.
+
+def hook_classes(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+    """Let a tensor be of its class behind a call that writes it.
 
     Before torch 2.15 Dynamo then takes the class from the fake tensor, which for a subclass without
     tensors of its own is an ordinary one.
 
     Args:
+        patches: take the hook out again.
         is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
     from torch._dynamo.variables import TensorVariable
 
-    synchronize = TensorVariable.synchronize_attributes
-
-    @functools.wraps(synchronize)
-    def keeping(self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
+    def keeping(theirs: Theirs, self: Any, tx: Any, *args: Any, **kwargs: Any) -> None:
         held = self.class_type
-        synchronize(self, tx, *args, **kwargs)
+        theirs(self, tx, *args, **kwargs)
         if is_ours(tx.output):
             self.class_type = held
 
-    TensorVariable.synchronize_attributes = keeping  # type: ignore[method-assign]
-    return lambda: setattr(TensorVariable, "synchronize_attributes", synchronize)
+    patches.put(TensorVariable, "synchronize_attributes", keeping)

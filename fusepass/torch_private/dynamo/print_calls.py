@@ -24,6 +24,7 @@ from typing import Any
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.iterators import hook_rows
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import realized
 
@@ -65,15 +66,13 @@ class Speaker:
     function: Any = None
 
 
-def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
+def hook_speech(patches: Patches, on_speech: SpeechHandler) -> None:
     """Put a handler in front of print, the methods of loggers and ``warnings.warn``.
 
     Args:
+        patches: take the hooks out again.
         on_speech: called as ``(translator, speaker, args, kwargs, call)`` with tracked arguments,
             which it may leave unrealized; must return a tracked value or ``call()``.
-
-    Returns:
-        The function that takes it out again.
     """
     from torch._dynamo import variables
 
@@ -86,30 +85,17 @@ def hook_speech(on_speech: SpeechHandler) -> Callable[[], None]:
         (of.UserDefinedObjectVariable, "call_method", _of_stream),
         (of.UserMethodVariable, "call_function", _of_bound),
     ]
-    undo = [hook_rows()]  # whose texts are of other functions than Dynamo records
-    undo += [_put(kind, name, speaker, on_speech) for kind, name, speaker in places]
 
-    def take_out() -> None:
-        while undo:
-            undo.pop()()
-
-    return take_out
-
-
-def _put(kind: Any, name: str, speaker_of_call: Any, on_speech: SpeechHandler) -> Any:
-    original = getattr(kind, name)
-    own = vars(kind).get(name)
-
-    @functools.wraps(original)
-    def call(self: Any, tx: Any, *given: Any) -> Any:
+    def call(speaker_of_call: Any, theirs: Theirs, self: Any, tx: Any, *given: Any) -> Any:
         speaker = speaker_of_call(self, *given[:-2])
         if speaker is None:
-            return original(self, tx, *given)
+            return theirs(self, tx, *given)
         args, kwargs = list(given[-2]), dict(given[-1])
-        return on_speech(tx, speaker, args, kwargs, lambda: original(self, tx, *given))
+        return on_speech(tx, speaker, args, kwargs, lambda: theirs(self, tx, *given))
 
-    setattr(kind, name, call)
-    return (lambda: delattr(kind, name)) if own is None else (lambda: setattr(kind, name, own))
+    hook_rows(patches)  # whose texts are of other functions than Dynamo records
+    for kind, name, speaker in places:
+        patches.put(kind, name, functools.partial(call, speaker))
 
 
 def _of_function(called: Any) -> Speaker | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -10,49 +9,39 @@ from typing import Any, NoReturn
 from torch import fx
 
 from fusepass.torch_private.dynamo.errors.error_hooks import suspends
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 
 _WITHOUT_RESULT = (operator.setitem,)
 _MAY_BREAK = ("autograd.Function", "tag_activation_checkpoint")
 
 
-def hook_recorded(on_recorded: Callable[[Any, fx.Node], None]) -> Callable[[], None]:
+def hook_recorded(patches: Patches, on_recorded: Callable[[Any, fx.Node], None]) -> None:
     """Call the handler with each call that was recorded, its fake result known.
 
     Args:
+        patches: take the hook out again.
         on_recorded: called as ``(translator, node)``, with the translator of the innermost function
             being traced; may break the graph.
-
-    Returns:
-        The function that takes it out again.
     """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.variables import builder
 
-    wrap = builder._wrap_fx_proxy
-    create = OutputGraph.create_proxy
-
-    @functools.wraps(wrap)
-    def wrapped(target_cls: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
-        made = wrap(target_cls, tx, proxy, *args, **kwargs)
+    def wrapped(
+        theirs: Theirs, target_cls: Any, tx: Any, proxy: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        made = theirs(target_cls, tx, proxy, *args, **kwargs)
         if proxy.node.op.startswith("call_"):
             on_recorded(tx.output.current_tx, proxy.node)
         return made
 
-    @functools.wraps(create)
-    def created(self: Any, *args: Any, **kwargs: Any) -> Any:
-        proxy = create(self, *args, **kwargs)
+    def created(theirs: Theirs, self: Any, *args: Any, **kwargs: Any) -> Any:
+        proxy = theirs(self, *args, **kwargs)
         if proxy.node.op == "call_function" and proxy.node.target in _WITHOUT_RESULT:
             on_recorded(self.current_tx, proxy.node)
         return proxy
 
-    builder._wrap_fx_proxy = wrapped
-    OutputGraph.create_proxy = created  # type: ignore[method-assign]
-
-    def undo() -> None:
-        builder._wrap_fx_proxy = wrap
-        OutputGraph.create_proxy = create  # type: ignore[method-assign]
-
-    return undo
+    patches.put(builder, "_wrap_fx_proxy", wrapped)
+    patches.put(OutputGraph, "create_proxy", created)
 
 
 def break_graph(translator: Any, what: str, why: str, hints: list[str]) -> NoReturn:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
+
 
 @contextlib.contextmanager
 def saving_unhooked() -> Iterator[None]:
@@ -26,29 +28,23 @@ def saving_unhooked() -> Iterator[None]:
         yield
 
 
-def hook_saving(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
-    """Trace frames with the caller's saved-tensors hooks at rest; the result takes that back.
+def hook_saving(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+    """Trace frames with the caller's saved-tensors hooks at rest.
 
     Hooks that the program itself sets break the graph, or are part of it: either way they are not
     called while it is traced.
 
     Args:
+        patches: take the hook out again.
         is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    own = vars(InstructionTranslator).get("run")
-    run = InstructionTranslator.run
-
-    @functools.wraps(run)
-    def unhooked(self: Any) -> None:
+    def unhooked(theirs: Theirs, self: Any) -> None:
         with saving_unhooked() if is_ours(self.output) else contextlib.nullcontext():
-            run(self)
+            theirs(self)
 
-    InstructionTranslator.run = unhooked  # type: ignore[method-assign]
-    if own is None:
-        return lambda: delattr(InstructionTranslator, "run")
-    return lambda: setattr(InstructionTranslator, "run", own)
+    patches.put(InstructionTranslator, "run", unhooked)
 
 
 def saving_masks_unhooked(compiled: Callable[..., Any]) -> Callable[..., Any]:

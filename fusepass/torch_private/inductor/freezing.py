@@ -15,28 +15,24 @@ from typing import Any
 import torch
 import torch._dynamo
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
+
 FREEZING = "freezing"
 """Inductor's option that folds such constants and lays them out as its kernels want them."""
 
 
-def hook_freezing(wanted: Callable[[Any], bool]) -> Callable[[], None]:
+def hook_freezing(patches: Patches, wanted: Callable[[Any], bool]) -> None:
     """Make weights constants in frames that want it, where no gradients are recorded.
 
     Args:
+        patches: take the hook out again.
         wanted: asked with the output graph of the frame.
-
-    Returns:
-        The function that takes the hook out again.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
-    from torch._dynamo.variables import builder as asking
+    from torch._dynamo.variables import builder
 
-    builder: Any = asking
-
-    original = builder.is_parameter_freezing
-
-    def is_parameter_freezing() -> bool:
-        asked = bool(original())
+    def is_parameter_freezing(theirs: Theirs) -> bool:
+        asked = bool(theirs())
         if asked or torch.is_grad_enabled():
             return asked
         try:
@@ -45,9 +41,4 @@ def hook_freezing(wanted: Callable[[Any], bool]) -> Callable[[], None]:
             return False
         return wanted(translator.output)
 
-    builder.is_parameter_freezing = is_parameter_freezing
-
-    def undo() -> None:
-        builder.is_parameter_freezing = original
-
-    return undo
+    patches.put(builder, "is_parameter_freezing", is_parameter_freezing)

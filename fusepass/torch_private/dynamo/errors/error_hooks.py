@@ -20,6 +20,7 @@ from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.source_lines import line_of
@@ -31,21 +32,26 @@ _OUR_CALLS = (wrap_call.__code__,)
 
 
 def hook_errors(
+    patches: Patches,
     on_error: Callable[[Any, Exception], None],
     on_skip: Callable[[Any, Exception], None],
     on_fault: Callable[[Any, Exception], None],
-) -> Callable[[], None]:
-    """Call the handlers for what ends the trace of a frame; what is returned takes them out."""
+) -> None:
+    """Call the handlers for what ends the trace of a frame.
+
+    Args:
+        patches: take the hook out again.
+        on_error: called as ``(translator, exception)`` when an error of the traced code, or of
+            torch about it, is about to end the trace of a frame; may raise instead.
+        on_skip: called in the same way when Dynamo is about to give a frame up.
+        on_fault: called in the same way when an error inside Dynamo or a backend is.
+    """
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
-    own = vars(InstructionTranslator).get("run")
-    run = InstructionTranslator.run
-
-    @functools.wraps(run)
-    def with_error(self: Any) -> None:
+    def with_error(theirs: Theirs, self: Any) -> None:
         try:
-            run(self)
+            theirs(self)
         except restart_errors():
             raise
         except (exc.Unsupported, exc.SkipFrame) as error:
@@ -55,10 +61,7 @@ def hook_errors(
             (on_error if isinstance(error, users_errors()) else on_fault)(self, error)
             raise
 
-    InstructionTranslator.run = with_error  # type: ignore[method-assign]
-    if own is None:
-        return lambda: delattr(InstructionTranslator, "run")
-    return lambda: setattr(InstructionTranslator, "run", own)
+    patches.put(InstructionTranslator, "run", with_error)
 
 
 def fails_on_fakes(error: BaseException) -> bool:
@@ -106,27 +109,29 @@ def cannot_resume(translator: Any, error: BaseException) -> bool:
     )
 
 
-def hook_observed(on_observed: Callable[[Any, Exception], None]) -> Callable[[], None]:
-    """Call the handler where Dynamo finds that the program raises; see ``Handlers``."""
+def hook_observed(patches: Patches, on_observed: Callable[[Any, Exception], None]) -> None:
+    """Call the handler where Dynamo finds that the program raises.
+
+    Args:
+        patches: take the hook out again.
+        on_observed: called as ``(translator, error)`` where an instruction other than a ``raise``
+            raises, before the program's own handlers are looked for.
+    """
     from torch._dynamo import exc
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
 
     ends = (exc.ObservedUserStopIteration, exc.ObservedGeneratorExit)
-    handle = Translator.exception_handler
 
-    @functools.wraps(handle)
-    def with_observed(self: Any, raised: Any) -> None:
+    def with_observed(theirs: Theirs, self: Any, raised: Any) -> None:
         stated = self.current_instruction.opname in ("RAISE_VARARGS", "RERAISE")
         stated = stated and not is_dynamos_file(self.f_code.co_filename)
         if not isinstance(raised, ends):
             _remember_origin(self)
         if not stated and not isinstance(raised, ends):
             on_observed(self, raised)
-        handle(self, raised)
+        theirs(self, raised)
 
-    ours: Any = with_observed
-    Translator.exception_handler = ours  # type: ignore[method-assign]
-    return lambda: setattr(Translator, "exception_handler", handle)
+    patches.put(Translator, "exception_handler", with_observed)
 
 
 def _current_exception(translator: Any) -> Any:
@@ -180,56 +185,41 @@ def _failing_call(text: str) -> NoReturn:
     exc.unimplemented(gb_type=gb_type, **given)
 
 
-def hook_failing_calls(may_break: Callable[[Any], bool]) -> Callable[[], None]:
+def hook_failing_calls(patches: Patches, may_break: Callable[[Any], bool]) -> None:
     """Break the graph where a call fails on fake tensors, in place of an error of Dynamo's.
 
     Run on the tensors themselves the call raises what eager raises, behind what stands in front of
     it, and the program's own handlers see it.
 
     Args:
+        patches: take the hooks out again.
         may_break: called with the translator; says whether the graph may break there.
     """
     from torch._dynamo import exc, utils
 
-    wrap, run_on_fakes = utils._wrap_graph_break_with_torch_runtime_err, utils.wrap_fake_exception
-
-    @functools.wraps(wrap)
-    def failing(break_graph: Callable[[], NoReturn]) -> NoReturn:
+    def failing(theirs: Theirs, break_graph: Callable[[], NoReturn]) -> None:
         if _breaks(may_break):
             _break_this_time(break_graph)
-        wrap(break_graph)
+        theirs(break_graph)
 
-    @functools.wraps(run_on_fakes)
-    def running(call: Callable[[], Any]) -> Any:
+    def running(theirs: Theirs, call: Callable[[], Any]) -> Any:
         try:
-            return run_on_fakes(call)
+            return theirs(call)
         except IndexError as error:  # which torch lets through from 2.13 on, past all handlers
             if not _breaks(may_break):
                 raise
             text = str(error)
         _break_this_time(functools.partial(_failing_call, text))
 
-    undo = [functools.partial(setattr, utils, one.__name__, one) for one in (wrap, run_on_fakes)]
-    setattr(utils, wrap.__name__, failing)
-    setattr(utils, run_on_fakes.__name__, running)
-    observed = getattr(exc, "FakeTensorObservedException", None)  # of 2.15: not of eager's type
-    if observed is not None:
-        make = observed.__init__
+    def made(theirs: Theirs, self: Any, *args: Any, **kwargs: Any) -> None:
+        theirs(self, *args, **kwargs)
+        if _breaks(may_break):
+            _break_this_time(functools.partial(_failing_call, str(self)))
 
-        @functools.wraps(make)
-        def made(self: Any, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            if _breaks(may_break):
-                _break_this_time(functools.partial(_failing_call, str(self)))
-
-        observed.__init__ = made
-        undo.append(functools.partial(setattr, observed, "__init__", make))
-
-    def put_back() -> None:
-        for one in undo:
-            one()
-
-    return put_back
+    patches.put(utils, "_wrap_graph_break_with_torch_runtime_err", failing)
+    patches.put(utils, "wrap_fake_exception", running)
+    if hasattr(exc, "FakeTensorObservedException"):  # of 2.15: not of eager's type
+        patches.put(exc.FakeTensorObservedException, "__init__", made)
 
 
 def _breaks(may_break: Callable[[Any], bool]) -> bool:

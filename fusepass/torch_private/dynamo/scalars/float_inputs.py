@@ -10,7 +10,6 @@ number of what it writes, has no reader, and is gone.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,21 +17,20 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.versions import torch_version
 
 
-def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
-    """Let Dynamo take out inputs only; the result takes that back.
+def hook_tensorified(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
+    """Let Dynamo take out inputs only.
 
     Args:
+        patches: take the hook out again.
         is_ours: called with the output graph; says whether the frame is compiled for fusepass.
     """
     from torch._dynamo.output_graph import OutputGraph
 
-    theirs = OutputGraph.remove_tensorify_specialized_graphargs
-
-    @functools.wraps(theirs)
-    def of_inputs(self: Any) -> None:
+    def of_inputs(theirs: Theirs, self: Any) -> Any:
         if not is_ours(self):
             return theirs(self)
         hidden = [
@@ -46,12 +44,7 @@ def hook_tensorified(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
             for node, value in hidden:
                 node.meta["example_value"] = value
 
-    OutputGraph.remove_tensorify_specialized_graphargs = of_inputs  # type: ignore[method-assign]
-
-    def undo() -> None:
-        OutputGraph.remove_tensorify_specialized_graphargs = theirs  # type: ignore[method-assign]
-
-    return undo
+    patches.put(OutputGraph, "remove_tensorify_specialized_graphargs", of_inputs)
 
 
 def has_varying_floats(gm: fx.GraphModule) -> bool:

@@ -18,6 +18,7 @@ import sympy
 import torch
 from torch import fx
 
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
 
 _SCALED = {"method_add_": "alpha", "method_addcdiv_": "value", "method_addcmul_": "value"}
@@ -82,7 +83,7 @@ def break_at_power(node: fx.Node) -> None:
         )
 
 
-def hook_int(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
+def hook_int(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Break the graph at ``int()`` of a known NaN or infinity, which raises.
 
     From torch 2.13 on Dynamo itself raises, and ends the program with an error of its own.
@@ -90,12 +91,7 @@ def hook_int(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
     from torch._dynamo.exc import unimplemented
     from torch._dynamo.variables import ConstantVariable
 
-    original = vars(ConstantVariable).get("nb_int_impl")
-    if original is None:
-        return []
-
-    @functools.wraps(original)
-    def nb_int_impl(self: Any, tx: Any) -> Any:
+    def nb_int_impl(theirs: Theirs, self: Any, tx: Any) -> Any:
         if type(self.value) is float and not math.isfinite(self.value) and is_ours(tx):
             unimplemented(
                 gb_type="Integer of a float that has none",
@@ -103,40 +99,29 @@ def hook_int(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
                 explanation=f"int({self.value}) raises.",
                 hints=[],
             )
-        return original(self, tx)
+        return theirs(self, tx)
 
-    ConstantVariable.nb_int_impl = nb_int_impl  # type: ignore[attr-defined,method-assign,unused-ignore]
-    return [functools.partial(setattr, ConstantVariable, "nb_int_impl", original)]
+    if "nb_int_impl" in vars(ConstantVariable):
+        patches.put(ConstantVariable, "nb_int_impl", nb_int_impl)
 
 
-def hook_scaled(is_ours: Callable[[Any], bool]) -> list[Callable[[], None]]:
+def hook_scaled(patches: Patches, is_ours: Callable[[Any], bool]) -> None:
     """Record ``x.add_(y, alpha=2.5)`` and its like as they are.
 
     Dynamo makes a product and a sum of them, which rounds otherwise, and takes a number that eager
     finds too large for the dtype.
 
     Args:
+        patches: take the hooks out again.
         is_ours: called with a translator; says whether capture has a part in its frame.
-
-    Returns:
-        Functions that take the hooks out again.
     """
     from torch._dynamo.variables import TensorVariable
 
-    return [_hook_scaled(TensorVariable, *names, is_ours) for names in _SCALED.items()]
-
-
-def _hook_scaled(
-    owner: Any, method: str, name: str, is_ours: Callable[[Any], bool]
-) -> Callable[[], None]:
-    original = getattr(owner, method)
-
-    @functools.wraps(original)
-    def scaled(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    def scaled(name: str, theirs: Theirs, self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
         number = kwargs.get(name)
         if number is None or is_any_tensor(realized(number)) or not is_ours(tx):
-            return original(self, tx, *args, **kwargs)
+            return theirs(self, tx, *args, **kwargs)
         return None  # then it is a call like any other
 
-    setattr(owner, method, scaled)
-    return functools.partial(setattr, owner, method, original)
+    for method, name in _SCALED.items():
+        patches.put(TensorVariable, method, functools.partial(scaled, name))

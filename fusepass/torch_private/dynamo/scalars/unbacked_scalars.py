@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import torch
 from torch import fx
 
 from fusepass.torch_private.dynamo.formatted import hook_formatted
+from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     break_at_power,
     hook_int,
@@ -87,32 +87,22 @@ def tracked_list(translator: Any, items: list[Any]) -> Any:
     return VariableTracker.build(translator, items)
 
 
-def hook_numbers(handlers: NumberHandlers) -> Callable[[], None]:
-    """Put handlers in front of what Dynamo does with numbers.
-
-    Returns:
-        The function that takes them out again.
-    """
-    undo = [
-        _hook_tracking(handlers),
-        _hook_reading(handlers),
-        _hook_fakes(handlers),
-        _hook_functions(handlers),
-        _hook_pruning(handlers),
-        _hook_log(handlers),
-        *hook_scaled(handlers.is_ours),
-        *hook_int(handlers.is_ours),
-        *hook_formatted(handlers.is_ours),
-    ]
-
-    def uninstall() -> None:
-        while undo:
-            undo.pop()()
-
-    return uninstall
+def hook_numbers(patches: Patches, handlers: NumberHandlers) -> None:
+    """Put handlers in front of what Dynamo does with numbers."""
+    for hook in (
+        _hook_tracking,
+        _hook_reading,
+        _hook_fakes,
+        _hook_functions,
+        _hook_pruning,
+        _hook_log,
+    ):
+        hook(patches, handlers)
+    for quirk in (hook_scaled, hook_int, hook_formatted):
+        quirk(patches, handlers.is_ours)
 
 
-def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_tracking(patches: Patches, handlers: NumberHandlers) -> None:
     """Make a number that is computed from unknown ones unknown itself.
 
     Dynamo computes it symbolically, by the algebra of real numbers, in which ``s - s`` is zero and
@@ -122,11 +112,7 @@ def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
     from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables.tensor import SymNodeVariable
 
-    own = vars(SymNodeVariable)["create"]
-    original = own.__func__
-
-    @functools.wraps(original)
-    def create(cls: Any, tx: Any, proxy: Any, sym_num: Any = None, **options: Any) -> Any:
+    def create(theirs: Theirs, tx: Any, proxy: Any, sym_num: Any = None, **options: Any) -> Any:
         if handlers.is_unknown(tx, proxy.node):
             found = get_fake_value(proxy.node, tx) if sym_num is None else sym_num
             proxy.node.meta.pop("example_value", None)
@@ -140,30 +126,24 @@ def _hook_tracking(handlers: NumberHandlers) -> Callable[[], None]:
             known = math.nan if is_nan(sym_num) else known
             if isinstance(known, (bool, int, float)):
                 return ConstantVariable.create(known)
-        return original(cls, tx, proxy, sym_num, **options)
+        return theirs(tx, proxy, sym_num, **options)
 
-    unknown: Any = create
-    SymNodeVariable.create = classmethod(unknown)  # type: ignore[method-assign,assignment]
-    return functools.partial(setattr, SymNodeVariable, "create", own)
+    patches.put(SymNodeVariable, "create", create)
 
 
-def _hook_reading(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_reading(patches: Patches, handlers: NumberHandlers) -> None:
     """Tell of the tensor that Dynamo makes of a float to hand it out of the graph."""
     from torch._dynamo.variables.tensor import SymNodeVariable
 
-    original = SymNodeVariable.as_tensor
-
-    @functools.wraps(original)
-    def as_tensor(self: Any, tx: Any, dtype: Any) -> Any:
-        made = original(self, tx, dtype)
+    def as_tensor(theirs: Theirs, self: Any, tx: Any, dtype: Any) -> Any:
+        made = theirs(self, tx, dtype)
         handlers.read_late(made.as_proxy().node)
         return made
 
-    SymNodeVariable.as_tensor = as_tensor  # type: ignore[method-assign]
-    return functools.partial(setattr, SymNodeVariable, "as_tensor", original)
+    patches.put(SymNodeVariable, "as_tensor", as_tensor)
 
 
-def _hook_fakes(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_fakes(patches: Patches, handlers: NumberHandlers) -> None:
     """Compute fake results with a number in place of an unknown one, where it does not matter.
 
     Some operations ask for its value (``addmm`` whether beta is zero) before they say what their
@@ -171,26 +151,22 @@ def _hook_fakes(handlers: NumberHandlers) -> Callable[[], None]:
     """
     from torch._dynamo import utils
 
-    original = utils.get_fake_values_from_nodes
-
-    @functools.wraps(original)
-    def values(tx: Any, nodes: Any, *rest: Any, **kwargs: Any) -> Any:
+    def values(theirs: Theirs, tx: Any, nodes: Any, *rest: Any, **kwargs: Any) -> Any:
         last = next(iter(reversed(tx.output.graph.nodes)), None)
         call = nodes if isinstance(nodes, tuple) and len(nodes) == 2 else (None, None)
         if last is None or call[0] is not last.args:
-            return original(tx, nodes, *rest, **kwargs)
+            return theirs(tx, nodes, *rest, **kwargs)
         break_at_power(last)
         if handlers.is_ours(tx) and take_int_for_bool(last):
             nodes = (last.args, call[1])
         if handlers.takes_any(last):
             nodes = fx.map_arg(nodes, lambda n: _stand_in(n) if handlers.is_marked(n) else n)
-        return original(tx, nodes, *rest, **kwargs)
+        return theirs(tx, nodes, *rest, **kwargs)
 
-    utils.get_fake_values_from_nodes = values
-    return functools.partial(setattr, utils, "get_fake_values_from_nodes", original)
+    patches.put(utils, "get_fake_values_from_nodes", values)
 
 
-def _hook_log(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_log(patches: Patches, handlers: NumberHandlers) -> None:
     """Log no error where an operation asks for the value of a number: the number is given back."""
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._subclasses import fake_tensor
@@ -205,24 +181,21 @@ def _hook_log(handlers: NumberHandlers) -> Callable[[], None]:
             return True
 
     fake_tensor.log.addFilter(is_news)
-    return functools.partial(fake_tensor.log.removeFilter, is_news)
+    patches.callback(fake_tensor.log.removeFilter, is_news)
 
 
 def _stand_in(node: fx.Node) -> Any:
     return _STAND_INS[_KINDS.get(type(node.meta["example_value"]), "int")]
 
 
-def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_functions(patches: Patches, handlers: NumberHandlers) -> None:
     """``math.isnan`` and its like of an unknown number give an unknown truth value.
 
     ``torch.as_tensor`` of one is ``torch.tensor`` of it.
     """
     from torch._dynamo.variables import TorchInGraphFunctionVariable
 
-    original = TorchInGraphFunctionVariable.call_function
-
-    @functools.wraps(original)
-    def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    def call_function(theirs: Theirs, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if self.value in _OF_NUMBERS and len(args) == 1 and not kwargs:
             number = realized(args[0])
             node = number_node(number)
@@ -236,25 +209,20 @@ def _hook_functions(handlers: NumberHandlers) -> Callable[[], None]:
             node = number_node(realized(args[0]))
             if node is not None and handlers.is_marked(node):  # then both make a new tensor
                 self = TorchInGraphFunctionVariable(torch._refs.tensor)  # as Dynamo has it
-        return original(self, tx, args, kwargs)
+        return theirs(self, tx, args, kwargs)
 
-    TorchInGraphFunctionVariable.call_function = call_function  # type: ignore[method-assign]
-    return functools.partial(setattr, TorchInGraphFunctionVariable, "call_function", original)
+    patches.put(TorchInGraphFunctionVariable, "call_function", call_function)
 
 
-def _hook_pruning(handlers: NumberHandlers) -> Callable[[], None]:
+def _hook_pruning(patches: Patches, handlers: NumberHandlers) -> None:
     """Tell of a complete graph of which Dynamo is about to drop the numbers that nothing uses.
 
     It does so where it puts in its checks of sizes; what comes first is the search for equal calls.
     """
     from torch._dynamo.output_graph import OutputGraph
 
-    original = OutputGraph.dedup_pass
-
-    @functools.wraps(original)
-    def dedup_pass(self: Any) -> Any:
+    def dedup_pass(theirs: Theirs, self: Any) -> Any:
         handlers.before_pruning(self)
-        return original(self)
+        return theirs(self)
 
-    OutputGraph.dedup_pass = dedup_pass  # type: ignore[method-assign]
-    return functools.partial(setattr, OutputGraph, "dedup_pass", original)
+    patches.put(OutputGraph, "dedup_pass", dedup_pass)

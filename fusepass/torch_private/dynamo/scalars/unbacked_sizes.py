@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from fusepass.torch_private.dynamo.patches import Patches
+
 
 @contextlib.contextmanager
 def data_sizes(translator: Any) -> Iterator[None]:
@@ -28,16 +30,14 @@ def data_sizes(translator: Any) -> Iterator[None]:
 SizeHandler = Callable[[Any, Any], bool]
 
 
-def hook_sizes(on_size: SizeHandler) -> Callable[[], None]:
+def hook_sizes(patches: Patches, on_size: SizeHandler) -> None:
     """Put a handler in front of operations whose result has a size that only the data know.
 
     Args:
+        patches: take the hook out again.
         on_size: called as ``(translator, node)`` with the translator of the function being traced
             and the call just recorded; says whether it may give such a tensor instead of a graph
             break.
-
-    Returns:
-        The function that takes it out again.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -59,12 +59,7 @@ def hook_sizes(on_size: SizeHandler) -> Callable[[], None]:
         node = next(iter(reversed(output.graph.nodes)), None)
         return node is not None and on_size(output.current_tx, node)
 
-    ShapeEnv.allow_dynamic_output_shape_ops = property(allowed)  # type: ignore[method-assign,assignment]
-
-    def undo() -> None:
-        ShapeEnv.allow_dynamic_output_shape_ops = original  # type: ignore[method-assign]
-
-    return undo
+    patches.set(ShapeEnv, "allow_dynamic_output_shape_ops", property(allowed))
 
 
 def sizes_bound(meta: dict[str, Any]) -> frozenset[Any]:

@@ -1,0 +1,45 @@
+"""Functions of ours in front of Dynamo's. Run on torch 2.11 to 2.15."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+Theirs = Callable[..., Any]  # a function of torch's that one of ours is put in front of
+
+
+class Patches(contextlib.ExitStack):
+    """What was put in front of functions of Dynamo's; to close it puts theirs back."""
+
+    def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Put ``ours`` in front of a function or method, which it gets as its first argument.
+
+        Args:
+            owner: a class or module.
+            name: of the function there; a class method is bound to its class.
+            ours: called as the function is.
+        """
+        theirs = getattr(owner, name)
+        bound = isinstance(inspect.getattr_static(owner, name), classmethod)
+
+        @functools.wraps(theirs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return ours(theirs, *(args[1:] if bound else args), **kwargs)
+
+        self.set(owner, name, classmethod(call) if bound else call)
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute, which another class may have given the owner before."""
+        if name in vars(owner):
+            self.callback(setattr, owner, name, vars(owner)[name])
+        else:
+            self.callback(delattr, owner, name)
+        setattr(owner, name, value)
+
+    def put_into(self, table: Any, key: Any, wrapped: Callable[[Any], Any]) -> None:
+        """Put ``wrapped`` of what a table holds into its place."""
+        self.callback(table.__setitem__, key, table[key])
+        table[key] = wrapped(table[key])
