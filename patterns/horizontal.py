@@ -17,7 +17,6 @@ it keeps between calls by ``kernels/codegen/workspace.py``).
 
 from __future__ import annotations
 
-import heapq
 import operator
 import warnings
 
@@ -36,6 +35,7 @@ from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import GraphRule, Site
 from fusepass.rewrite.reject import Accept, Reject
+from fusepass.torch_private.inductor.passes import put_in_order
 from fusepass.tune import INDUCTOR, REFERENCE
 from fusepass.tune.device.peaks import memory_of_device
 
@@ -89,7 +89,7 @@ def _replace(site: Site) -> None:
     graph, groups = site.gm.graph, site.notes["groups"]
     for group in groups.read:
         _together(graph, group)
-    _in_order(graph)
+    put_in_order(graph)
     if groups.overwriting:
         _overwriting(graph, groups.overwriting, groups.copies)
     graph.eliminate_dead_code()
@@ -123,27 +123,6 @@ def _overwriting(graph: fx.Graph, group: list[Member], copies: Copies) -> None:
     for copy in done:
         copy.replace_all_uses_with(overwritten(copy))  # at the end of the graph
         graph.erase_node(copy)
-
-
-def _in_order(graph: fx.Graph) -> None:
-    """Put each node behind what it reads, else in the order there is."""
-    waiting: dict[fx.Node, int] = {n: len(n.all_input_nodes) for n in graph.nodes}
-    order: list[fx.Node] = []
-    place = {node: i for i, node in enumerate(graph.nodes)}
-    ready = [(place[n], n) for n, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    while ready:
-        _, node = heapq.heappop(ready)
-        order.append(node)
-        for user in node.users:
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                heapq.heappush(ready, (place[user], user))
-    if len(order) != len(waiting):
-        raise RuntimeError("the members depend on each other")
-    for node in order:
-        if node.op != "output":
-            graph.output_node().prepend(node)
 
 
 RULE = GraphRule("horizontal", _is_output, _check, _replace)

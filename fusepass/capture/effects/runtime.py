@@ -8,7 +8,7 @@ the host waits. Then the lines in front of the exception are written, and the ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,14 +215,3 @@ def _brought(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         elif device.type != "cpu":
             torch.accelerator.synchronize(device)
     return copies
-
-
-def needed_inputs(events: Sequence[Exit | Emission]) -> set[int]:
-    """Positions of the inputs that events look at."""
-    places = [place for event in events for place in event.message.sources]
-    places += [place for event in events if isinstance(event, Exit) for place in _undone(event)]
-    return {place.position for place in places if place.kind == "input"}
-
-
-def _undone(event: Exit) -> list[Place]:
-    return [place for pair in event.undo for place in pair]

@@ -50,11 +50,6 @@ _POSITIONAL = ("self", "src", "indices", "values", "dst")
 _READ = ("_local_scalar_dense", "item", "is_nonzero")
 
 
-def reads_a_number(name: str) -> bool:
-    """Whether an operation hands a tensor's value to Python."""
-    return name in _READ
-
-
 def waits_of(
     name: str,
     args: Sequence[Any],

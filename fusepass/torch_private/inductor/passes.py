@@ -62,3 +62,10 @@ def under_our_passes() -> bool:
     passes = config.post_grad_custom_post_pass
     some = passes if isinstance(passes, (list, tuple)) else [passes]
     return any(getattr(one, "of_fusepass", False) for one in some)
+
+
+def put_in_order(graph: fx.Graph) -> None:
+    """Put each node behind what it reads, else in the order there is."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    stable_topological_sort(graph)
