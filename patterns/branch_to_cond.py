@@ -20,6 +20,7 @@ from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, one_
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.fake_sizes import tensors_of
 from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.rewrite.graph_rule import GraphRule, Site
@@ -127,14 +128,12 @@ def _free_inputs(
 
 def _with_gradient(results: dict[bool, tuple[fx.Node, ...]]) -> set[fx.Node]:
     """What gets a gradient from the results: the others, eager leaves at None."""
-    found: set[fx.Node] = set()
-    todo = [node for nodes in results.values() for node in nodes]
-    while todo:
-        node = todo.pop()
-        if node not in found and any(value.requires_grad for value in tensors_of(node)):
-            found.add(node)
-            todo += node.all_input_nodes
-    return found
+
+    def requires_grad(node: fx.Node) -> bool:
+        return any(value.requires_grad for value in tensors_of(node))
+
+    last = filter(requires_grad, [node for nodes in results.values() for node in nodes])
+    return {*reached(last, lambda node: filter(requires_grad, node.all_input_nodes))}
 
 
 def _handed(

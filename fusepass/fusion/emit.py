@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from fusepass.fusion.aten_to_epilogue import NoRegion
 from fusepass.fusion.gemm.region import Part, Region
 from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.dataflow.reached import reached
 from fusepass.rewrite.apply.snapshot import inherit
 from fusepass.rewrite.graph_rule import Site
 
@@ -107,15 +108,9 @@ def _hand_out(
 
 def _is_handed_out(node: fx.Node) -> bool:
     """Whether the graph hands out a node, or a view of it."""
-    memory, seen, waiting = memory_of(node), {node}, [node]
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "output":
-                return True
-            if user not in seen and memory_of(user) == memory:
-                seen.add(user)
-                waiting.append(user)
-    return False
+    memory = memory_of(node)
+    same = reached([node], lambda one: [user for user in one.users if memory_of(user) == memory])
+    return any(user.op == "output" for one in same for user in one.users)
 
 
 def write_call(site: Site, fused: Fused) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from torch import fx
 
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.graphs import operator_name
@@ -92,11 +93,4 @@ def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node]
 
 def _behind(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Everything that needs one of some nodes."""
-    found: set[fx.Node] = set()
-    waiting = list(nodes)
-    while waiting:
-        for user in waiting.pop().users:
-            if user not in found:
-                found.add(user)
-                waiting.append(user)
-    return found
+    return {*reached((user for node in nodes for user in node.users), lambda node: node.users)}

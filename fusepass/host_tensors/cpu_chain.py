@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.reached import reached
+from fusepass.graph.dataflow.writes import writers_by_memory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors.exact_ops import LIKE
 from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
@@ -60,12 +61,8 @@ class GraphPositions:
     """
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.position: dict[fx.Node, int] = {}
-        self.writers: dict[int, list[fx.Node]] = {}
-        for place, node in enumerate(graph.nodes):
-            self.position[node] = place
-            for key in memories(written_nodes(node)):
-                self.writers.setdefault(key, []).append(node)
+        self.position = {node: place for place, node in enumerate(graph.nodes)}
+        self.writers = writers_by_memory(graph.nodes)
         output = next(node for node in reversed(graph.nodes) if node.op == "output")
         self.handed_out = frozenset(memories(output.all_input_nodes))
 
@@ -123,21 +120,14 @@ def operands_read_for_metadata(node: fx.Node) -> list[fx.Node]:
 def nodes_still_read(calls: Iterable[fx.Node]) -> set[fx.Node]:
     """Those of the calls of one or several chains that something else reads, directly or not."""
     inside = set(calls)
-    writers: dict[int, list[fx.Node]] = {}
-    for node in inside:
-        for key in memories(written_nodes(node)):
-            writers.setdefault(key, []).append(node)
-    todo = [node for node in inside if any(user not in inside for user in node.users)]
-    needed: set[fx.Node] = set()
-    while todo:
-        node = todo.pop()
-        if node in needed or node not in inside:
-            continue
-        needed.add(node)
-        todo += node.all_input_nodes
-        for key in memories([node]):
-            todo += writers.get(key, ())
-    return needed
+    writers = writers_by_memory(inside)
+
+    def before(node: fx.Node) -> list[fx.Node]:
+        written = [writer for key in memories([node]) for writer in writers.get(key, ())]
+        return [one for one in (*node.all_input_nodes, *written) if one in inside]
+
+    read = [node for node in inside if any(user not in inside for user in node.users)]
+    return {*reached(read, before)}
 
 
 def _holds_no_tensor(node: fx.Node) -> bool:

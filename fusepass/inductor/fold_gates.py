@@ -13,6 +13,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from fusepass.graph.dataflow.reached import reached
+
 _SAME_VALUE = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
@@ -46,15 +48,8 @@ def _base(value: object) -> object:
 
 def _leaves_the_graph(node: fx.Node) -> bool:
     """Whether the node or a view of it is an output."""
-    todo, seen = [node], set()
-    while todo:
-        for user in todo.pop().users:
-            if user.op == "output":
-                return True
-            if user not in seen and _may_be_a_view(user):
-                seen.add(user)
-                todo.append(user)
-    return False
+    views = reached([node], lambda one: filter(_may_be_a_view, one.users))
+    return any(user.op == "output" for view in views for user in view.users)
 
 
 def _may_be_a_view(node: fx.Node) -> bool:

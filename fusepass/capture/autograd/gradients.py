@@ -21,6 +21,8 @@ from torch import fx
 from fusepass.capture.nodes.select_node import BRANCH, Branch, select, sites_around
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.reached import reached
+from fusepass.graph.dataflow.writes import writers_by_memory
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.zero_gradient import zero_safe
 from fusepass.report.decision import Reason
@@ -153,18 +155,13 @@ def _blamed(
 ) -> dict[int, tuple[Reason, str]]:
     """The selects above ``result`` of which only one arm depends on something doubtful."""
     bits = sum(1 << reach.owners.index(node) for node in doubtful)
-    writers: dict[int, list[fx.Node]] = {}
-    for node in result.graph.nodes:
-        for key in memories(written_nodes(node)):
-            writers.setdefault(key, []).append(node)
-    above: set[fx.Node] = set()
-    todo = [result]
-    while todo:
-        node = todo.pop()
-        if node not in above:
-            above.add(node)
-            todo.extend(node.all_input_nodes)
-            todo.extend(writer for key in memories([node]) for writer in writers.get(key, ()))
+    writers = writers_by_memory(result.graph.nodes)
+
+    def before(node: fx.Node) -> list[fx.Node]:
+        written = [writer for key in memories([node]) for writer in writers.get(key, ())]
+        return node.all_input_nodes + written
+
+    above = {*reached([result], before)}
     lost = {}
     for node in selects:
         site = node.meta[BRANCH].site

@@ -20,6 +20,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.cost import roofline
 from fusepass.graph.dataflow.effects import copies_between_devices, is_random, written_nodes
 from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import saved_for_backward
 from fusepass.graph.safety.gradient_gates import changes_output_strides
@@ -282,15 +283,5 @@ def _all_equal(left: Any, right: Any) -> bool:
 def _shares_older(node: fx.Node, inside: set[fx.Node]) -> bool:
     """Whether a node's memory also belongs to something recorded before the arm."""
     key = memory_of(node)
-    seen, todo = set(), [node]
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current not in inside:
-            if memory_of(current) == key:
-                return True
-            continue
-        todo.extend(current.all_input_nodes)
-    return False
+    made_of = reached([node], lambda one: one.all_input_nodes if one in inside else ())
+    return any(one not in inside and memory_of(one) == key for one in made_of)

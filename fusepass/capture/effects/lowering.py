@@ -28,9 +28,9 @@ from fusepass.capture.effects.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.nodes.print_node import LINE, Line, is_line
 from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink
 from fusepass.capture.nodes.select_node import ARM
-from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.materialized_copy import materialized_copy
 from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.writes import writers_by_memory
 from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
 
@@ -63,10 +63,10 @@ class _Lowering:
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.output = self.nodes[-1]
         self.results: list[Any] = list(self.output.args[0])
-        self.writes: dict[int, list[int]] = {}
-        for position, node in enumerate(self.nodes):
-            for key in memories(written_nodes(node)):
-                self.writes.setdefault(key, []).append(position)
+        self.writes = {
+            key: [self.order[node] for node in writers]
+            for key, writers in writers_by_memory(self.nodes).items()
+        }
         self.owners = input_owners(self.graph)
         self.saved: dict[tuple[fx.Node, int], fx.Node] = {}
         self.packs: dict[tuple[torch.device, torch.dtype], dict[fx.Node, int]] = {}

@@ -20,6 +20,7 @@ from fusepass.capture.scalars.scalar_predicate import comes_from_items
 from fusepass.graph.dataflow.effects import is_random, reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.memory_overlap import has_no_internal_overlap
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.failures import may_fail
 from fusepass.report.decision import Reason
@@ -63,15 +64,8 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
 
 def left_out(node: fx.Node) -> bool:
     """Whether a node is only there for a message, or one of Dynamo's checks on such a node."""
-    todo, met = [node], {node}
-    while todo:
-        current = todo.pop()
-        if only_for_message(current) or comes_from_items(current):
-            return True
-        sources = _checked(current) - met
-        met |= sources
-        todo += sources
-    return False
+    checked = reached([node], _checked)
+    return any(only_for_message(one) or comes_from_items(one) for one in checked)
 
 
 def _checked(node: fx.Node) -> set[fx.Node]:

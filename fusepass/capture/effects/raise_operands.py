@@ -23,6 +23,7 @@ from fusepass.capture.nodes.select_node import select
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_late_number
 from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
 from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.dynamo.iterators import ROW
 
@@ -87,17 +88,14 @@ class _Repeatable:
 
     def chain(self, node: fx.Node, limit: int) -> list[fx.Node] | None:
         """The calls that compute ``node`` from inputs, or None if they cannot be repeated."""
-        found: dict[fx.Node, None] = {}
-        todo = [node]
-        while todo:
-            current = todo.pop()
-            if current in found or (is_input(current) and self.unwritten(current)):
+        found: list[fx.Node] = []
+        for one in reached([node], _computed_from):
+            if is_input(one) and self.unwritten(one):
                 continue
-            if is_input(current) or not self._allowed(current) or len(found) >= limit:
+            if is_input(one) or not self._allowed(one) or len(found) >= limit:
                 return None
-            found[current] = None
-            todo.extend(current.all_input_nodes)
-        return list(found)
+            found.append(one)
+        return found
 
     def unwritten(self, node: fx.Node) -> bool:
         """Whether no call of the graph writes the memory of a node."""
@@ -121,16 +119,11 @@ def only_in_messages(
         node: the number.
         is_number: what is made of numbers read from tensors alone.
     """
-    todo, seen = [node], {node}
-    while todo:
-        for user in todo.pop().users:
-            if shows(user) or user in seen:
-                continue
-            if not is_number(user):
-                return False
-            seen.add(user)
-            todo.append(user)
-    return True
+
+    def users(number: fx.Node) -> list[fx.Node]:
+        return [user for user in number.users if not shows(user)]
+
+    return all(map(is_number, reached(users(node), users)))
 
 
 def shows(user: fx.Node) -> bool:
@@ -195,15 +188,12 @@ def _faithful(shown: list[fx.Node], kept: dict[fx.Node, None], *, any_kept: bool
         kept: what is handed out.
         any_kept: whether it matters also where what is handed out requires no grad.
     """
-    todo, seen = list(shown), set()
-    while todo:
-        node = todo.pop()
-        if node in kept and (any_kept or _requires_grad(node)):
-            return False
-        if node not in seen and not is_input(node):
-            seen.add(node)
-            todo.extend(node.all_input_nodes)
-    return True
+    nodes = reached(shown, _computed_from)
+    return not any(node in kept and (any_kept or _requires_grad(node)) for node in nodes)
+
+
+def _computed_from(node: fx.Node) -> list[fx.Node]:
+    return [] if is_input(node) else node.all_input_nodes
 
 
 def _requires_grad(node: fx.Node) -> bool:

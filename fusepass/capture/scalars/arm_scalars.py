@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, select, without_select
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
@@ -43,16 +44,11 @@ choice.fusepass_pure = True  # type: ignore[attr-defined]
 
 def is_choice(node: fx.Node) -> bool:
     """Whether a node is a number that differs between arms, or arithmetic of such numbers."""
-    todo, met = [node], {node}
-    while todo:
-        number = todo.pop()
-        if NUMBER not in number.meta:
-            sources = set(number.all_input_nodes)
-            if number.op != "call_function" or not sources:
-                return False
-            todo += sources - met
-            met |= sources
-    return True
+    made_of = reached([node], lambda one: () if NUMBER in one.meta else one.all_input_nodes)
+    return all(
+        NUMBER in one.meta or (one.op == "call_function" and bool(one.all_input_nodes))
+        for one in made_of
+    )
 
 
 def record_choice(translator: Any, predicate: Any, sides: tuple[Any, Any], branch: Branch) -> Any:

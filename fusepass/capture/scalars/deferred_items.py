@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +18,14 @@ from torch import fx
 from fusepass.capture.effects.raise_operands import only_in_messages, shows
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.place import Place
+from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.lowering import Kept, Number, read_in_time, replace_numbers
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
-from fusepass.errors import CaptureFault
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Outcome, Reason
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import (
     asked_by_operation,
     asked_symbols,
@@ -114,8 +113,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame) -> list[int]:
         kept = replace_numbers(graph, numbers, fake_mode, is_message, late)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         first = frame.items[used[0]]
-        warnings.warn(CaptureFault(f"{first.file}:{first.line}", repr(error)), stacklevel=2)
-        kept = dict.fromkeys(used, Kept(Reason.INTERNAL, error_in_short(error)))
+        kept = dict.fromkeys(used, Kept(*fault(error, first.file, first.line)))
     restart_without(frame, reasons(frame, kept))
     for node in used:
         place = frame.items[node]
@@ -194,28 +192,20 @@ def _symbols(node: fx.Node) -> frozenset[Any]:
 
 def _reached(node: fx.Node) -> list[fx.Node]:
     """A number and all that are computed from it."""
-    found, todo = {node: None}, [node]
-    while todo:
-        for user in todo.pop().users:
-            if FROM_ITEM in user.meta and user not in found:
-                found[user] = None
-                todo.append(user)
-    return list(found)
+    return list(reached([node], lambda one: [n for n in one.users if FROM_ITEM in n.meta]))
 
 
 def made_of(numbers: list[fx.Node]) -> list[fx.Node]:
     """The numbers read from tensors that others are computed from."""
-    found, todo, seen = [], list(numbers), set()
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op == "call_method" and node.target == "item":
-            found.append(node)
-        else:
-            todo += [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
-    return found
+
+    def before(node: fx.Node) -> list[fx.Node]:
+        return [] if _is_read(node) else [n for n in node.all_input_nodes if FROM_ITEM in n.meta]
+
+    return list(filter(_is_read, reached(numbers, before)))
+
+
+def _is_read(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
 
 
 def _use(why: Kept, item: Place) -> str:

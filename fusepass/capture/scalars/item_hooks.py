@@ -29,6 +29,7 @@ from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import is_of_unknown_numbers, predicate_of
 from fusepass.capture.scalars.unused_checks import keep_raising
 from fusepass.capture.source_position import here
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety.totality import UNREAD
 from fusepass.report.decision import Reason
@@ -301,15 +302,7 @@ def tested_from(translator: Any, index: int, number: Any) -> bool:
 
 def items_tested(translator: Any, frame: Frame) -> tuple[fx.Node, ...]:
     """The numbers that the condition on top of the stack is made of; none for a tensor."""
-    found: dict[fx.Node, None] = {}
-    seen: set[fx.Node] = set()  # a model's graph has more paths than could be walked
     top = stack.number_on_top(translator)
-    todo = [] if top is None else [top]
-    while todo:
-        node = todo.pop()
-        if node in frame.items:
-            found[node] = None
-        elif node not in seen:
-            seen.add(node)
-            todo.extend(node.all_input_nodes)
-    return tuple(found)
+    tested = [] if top is None else [top]
+    made_of = reached(tested, lambda node: () if node in frame.items else node.all_input_nodes)
+    return tuple(node for node in made_of if node in frame.items)

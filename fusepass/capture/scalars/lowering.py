@@ -21,6 +21,7 @@ from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
 from fusepass.capture.scalars.value_range import Range, read_from
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -144,17 +145,17 @@ def _as_size(number: fx.Node) -> Kept | None:
 
     That no tensor can hold it is then beside the point.
     """
-    todo, seen = [number], {number}
-    while todo:
-        one = todo.pop()
-        for user in one.users if kind_of(one) is not None else ():
+    for one in reached([number], _users_of_number):
+        for user in _users_of_number(one):
             unfit = call_table.as_size(user, one)
             if unfit is not None:
                 return Kept(unfit.code, unfit.text, user)
-            if user not in seen:
-                seen.add(user)
-                todo.append(user)
     return None
+
+
+def _users_of_number(node: fx.Node) -> list[fx.Node]:
+    """What reads a number; nothing of any other node."""
+    return [*node.users] if kind_of(node) is not None else []
 
 
 def _seen_outside(graph: fx.Graph) -> frozenset[int]:
@@ -269,13 +270,5 @@ def _on_device(
 
 def _last_use(node: fx.Node, history: WriteHistory) -> int:
     """The last moment at which a number, or one computed from it, is used."""
-    last, todo, seen = history.moments[node], [node], set()
-    while todo:
-        for user in todo.pop().users:
-            if user in seen:
-                continue
-            seen.add(user)
-            last = max(last, history.moments.get(user, 0))
-            if kind_of(user) is not None:
-                todo.append(user)
-    return last
+    behind = reached(node.users, _users_of_number)
+    return max(history.moments.get(one, 0) for one in (node, *behind))

@@ -6,6 +6,7 @@ that counts it, or the call that reads it. The frame starts again and breaks the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,7 @@ from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks.selection_count import selection_of
 from fusepass.capture.restarts import restart_without
 from fusepass.capture.scalars.arm_scalars import NUMBER, is_choice
+from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.identity import break_graph
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import linear_size, unknown_sizes
@@ -49,20 +51,15 @@ def differs(frame: Frame, value: Any) -> bool:
 def kinds(value: Any) -> set[type]:
     """The Python types that a value may be of which differs between arms, arithmetic left aside."""
     node = number_node(value) or node_of(value)
-    found: set[type] = set()
-    todo = [] if node is None else _made_of(node)
-    while todo:
-        current = todo.pop()
-        if NUMBER not in current.meta:
-            continue
-        for side in current.args[1:]:
-            if not isinstance(side, fx.Node):
-                found.add(type(side))
-            elif NUMBER in side.meta:
-                todo.append(side)
-            else:
-                found.add(type(side.meta.get("example_value")))
-    return found
+    numbers = reached([] if node is None else _made_of(node), lambda one: _sides(one, inner=True))
+    ends = [side for one in numbers for side in _sides(one, inner=False)]
+    return {type(e.meta.get("example_value") if isinstance(e, fx.Node) else e) for e in ends}
+
+
+def _sides(number: fx.Node, *, inner: bool) -> list[Any]:
+    """What a number is in either arm: those that differ between arms again, or the others."""
+    sides = number.args[1:] if NUMBER in number.meta else ()
+    return [s for s in sides if (isinstance(s, fx.Node) and NUMBER in s.meta) is inner]
 
 
 def restart_knowing(frame: Frame, values: list[Any], what: str) -> NoReturn:
@@ -88,21 +85,16 @@ def restart_knowing(frame: Frame, values: list[Any], what: str) -> NoReturn:
 
 def _made_of(node: fx.Node) -> list[fx.Node]:
     """A number and those it is computed from, up to what left them unknown."""
-    found: dict[fx.Node, None] = {}
-    todo = [node]
-    while todo:
-        current = todo.pop()
-        if current in found or not (_is_number(current) or is_choice(current)):
-            continue
-        found[current] = None
-        if NUMBER not in current.meta:
-            todo += current.all_input_nodes
-    return list(found)
+
+    def before(one: fx.Node) -> Iterable[fx.Node]:
+        return () if NUMBER in one.meta else filter(_is_number, one.all_input_nodes)
+
+    return list(reached(filter(_is_number, [node]), before))
 
 
 def _is_number(node: fx.Node) -> bool:
     held = node.meta.get("example_value")
-    return isinstance(held, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return isinstance(held, (torch.SymInt, torch.SymFloat, torch.SymBool)) or is_choice(node)
 
 
 def _counted(node: fx.Node) -> fx.Node | None:

@@ -27,6 +27,7 @@ from fusepass.capture.scalars.value_range import (
     read_from,
 )
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 
@@ -91,14 +92,16 @@ def _with_operands(
     unused: Collection[fx.Node], is_read: Callable[[fx.Node], bool]
 ) -> list[fx.Node]:
     """Numbers and what they are computed from, in the order of the graph; none if all are read."""
-    todo = [node for node in unused if not is_read(node)]
-    found: dict[fx.Node, None] = {}
-    while todo:
-        node = todo.pop()
-        if node not in found and kind_of(node) is not None and node.op != "placeholder":
-            found[node] = None
-            todo += [] if is_read(node) else node.all_input_nodes
-    return sorted(found)
+    made_of = reached(
+        [node for node in unused if not is_read(node)],
+        lambda node: () if is_read(node) or not _is_made(node) else node.all_input_nodes,
+    )
+    return sorted(filter(_is_made, made_of))
+
+
+def _is_made(node: fx.Node) -> bool:
+    """Whether a node is a number that the graph is not given."""
+    return kind_of(node) is not None and node.op != "placeholder"
 
 
 @dataclass

@@ -6,7 +6,7 @@ an integer with a float, exactly. What could overflow, or raise, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import fx
@@ -17,6 +17,7 @@ from fusepass.capture.scalars import python_arithmetic
 from fusepass.capture.scalars.lowering import Number, read_now
 from fusepass.capture.scalars.scalar import DTYPES, Held, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.stack import proxy_of, wrap_tensor
 
@@ -77,16 +78,8 @@ def _all_made_of(
 
     Numbers used twice in each round of a loop have more paths than could be walked.
     """
-    todo, seen = [node], set()
-    while todo:
-        current = todo.pop()
-        if current in seen or is_root(current):
-            continue
-        seen.add(current)
-        if not (is_step(current) and current.all_input_nodes):
-            return False
-        todo += current.all_input_nodes
-    return True
+    made_of = reached([node], lambda one: () if is_root(one) else one.all_input_nodes)
+    return all(is_root(one) or (is_step(one) and bool(one.all_input_nodes)) for one in made_of)
 
 
 def predicate_of(translator: Any, node: fx.Node) -> Any:
@@ -124,11 +117,8 @@ def _held(translator: Any, number: fx.Node, recorder: NodeRecorder) -> Held:
 
 def _in_order(number: fx.Node) -> list[fx.Node]:
     """A number and those it is made of, in the order of the graph."""
-    todo, found = [number], set()
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            if not _is_unknown(node):
-                todo += filter(is_of_unknown_numbers, node.all_input_nodes)
-    return sorted(found)
+
+    def before(one: fx.Node) -> Iterable[fx.Node]:
+        return () if _is_unknown(one) else filter(is_of_unknown_numbers, one.all_input_nodes)
+
+    return sorted(reached([number], before))

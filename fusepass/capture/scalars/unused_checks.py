@@ -6,7 +6,6 @@ Dynamo takes them out of a complete graph, and so the exceptions that eager rais
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from torch import fx
@@ -15,15 +14,14 @@ from fusepass.capture.effects.raise_operands import shows
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.masks.selection_count import range_of_count, selection_of
 from fusepass.capture.nodes.raise_node import only_for_message
+from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.deferred_items import FROM_ITEM, made_of, reasons
 from fusepass.capture.scalars.lowering import Kept
 from fusepass.capture.scalars.raising_conversions import that_may_raise
 from fusepass.capture.scalars.scalar import kind_of
 from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
-from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import unknown_sizes
 
 
@@ -36,11 +34,8 @@ def keep_raising(output_graph: Any) -> None:
     try:
         found = that_may_raise(unused, is_read_back, range_of_count)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
-        places = [*frame.items.values(), *frame.selections.values()]
-        where = f"{places[0].file}:{places[0].line}"
-        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-        why = Kept(Reason.INTERNAL, error_in_short(error))
-        kept = dict.fromkeys(unused, why)
+        first = next(iter((frame.items | frame.selections).values()))
+        kept = dict.fromkeys(unused, Kept(*fault(error, first.file, first.line)))
     else:
         text = "what is made of it may raise, though nothing uses that: "
         kept = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}

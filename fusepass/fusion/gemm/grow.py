@@ -25,6 +25,7 @@ from fusepass.fusion.gemm.reductions import reduction_of
 from fusepass.fusion.gemm.region import Growth, Part, Region, Value
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
 from fusepass.fusion.kernel_ir.epilogue import is_constant as is_number
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -128,17 +129,13 @@ def _roots(
 def _products_read(epilogue: Epilogue) -> set[int]:
     """The products that what is computed last depends on."""
     first = epilogue.products + len(epilogue.operands)
-    seen: set[int] = set()
-    todo = [int(output.value[1:]) for output in epilogue.stored[:1] or epilogue.reduced]
-    while todo:
-        value = todo.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value >= first:
-            args = epilogue.steps[value - first].args
-            todo += [int(arg[1:]) for arg in args if isinstance(arg, str)]
-    return seen
+
+    def before(value: int) -> list[int]:
+        args = epilogue.steps[value - first].args if value >= first else ()
+        return [int(arg[1:]) for arg in args if isinstance(arg, str)]
+
+    last = [int(output.value[1:]) for output in epilogue.stored[:1] or epilogue.reduced]
+    return {*reached(last, before)}
 
 
 def _after(node: fx.Node) -> Iterator[fx.Node]:

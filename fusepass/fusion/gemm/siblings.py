@@ -18,6 +18,7 @@ from fusepass.fusion.gemm.find import region_at
 from fusepass.fusion.gemm.gemm import is_gemm, operands_of
 from fusepass.fusion.gemm.region import Region
 from fusepass.fusion.inductor_fusion import any_feeds_generated_code
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import size_hint
@@ -159,19 +160,16 @@ def _behind(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:
 
     None if some of it cannot be made earlier.
     """
+
+    def before(node: fx.Node) -> list[fx.Node]:
+        return [one for one in node.all_input_nodes if not one < first]
+
     found: set[fx.Node] = set()
-    waiting = list(wanted)
-    while waiting:
-        node = waiting.pop()
-        if node < first or node in found:
-            continue
-        if node.op == "get_attr":
-            found.add(node)
-            continue
-        if op_name(node) not in _MADE_EARLIER or len(found) == _FARTHEST:
+    for node in reached((one for one in wanted if not one < first), before):
+        held = node.op == "get_attr"
+        if not held and (op_name(node) not in _MADE_EARLIER or len(found) == _FARTHEST):
             return None
         found.add(node)
-        waiting += node.all_input_nodes
     return found
 
 

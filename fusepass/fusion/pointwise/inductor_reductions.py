@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.terms.rowwise import is_pointwise
 from fusepass.torch_private.inductor.reductions import reduction_of
@@ -69,15 +70,11 @@ def _dims(node: fx.Node) -> frozenset[int]:
 def is_read_beside(node: fx.Node) -> bool:
     """Whether what comes of a result meets what was reduced, or as much, which then waits."""
     whole = count_of(node.args[0])
-    waiting, seen = [node], {node}
-    while waiting:
-        for user in waiting.pop().users:
-            if user.op == "call_function" and user not in seen:
-                if count_of(user) >= whole:
-                    return True
-                seen.add(user)
-                waiting.append(user)
-    return False
+
+    def calls(one: fx.Node) -> list[fx.Node]:
+        return [user for user in one.users if user.op == "call_function"]
+
+    return any(count_of(user) >= whole for user in reached(calls(node), calls))
 
 
 def has_little_to_do(node: fx.Node) -> bool:
@@ -112,31 +109,28 @@ def follows_another(node: fx.Node) -> bool:
 def _reductions_before(node: fx.Node) -> Iterator[fx.Node]:
     """Reductions of as much as a call reduces, of which what it reduces is computed."""
     whole = count_of(node.args[0])
-    waiting: list[Any] = [node.args[0]]
-    seen = set(waiting)
-    while waiting:
-        one = waiting.pop()
+
+    def before(one: Any) -> list[Any]:
+        sources = one.all_input_nodes if one.op == "call_function" else ()
+        return [source for source in sources if 0 <= count_of(source) <= whole]
+
+    start: list[Any] = [node.args[0]]
+    for one in reached(start, before):
         if is_reduction(one) and count_of(one.args[0]) == whole:
             yield one
-        for source in one.all_input_nodes if one.op == "call_function" else ():
-            if source not in seen and 0 <= count_of(source) <= whole:
-                seen.add(source)
-                waiting.append(source)
 
 
 def _computed_as(node: Any) -> Iterator[fx.Node]:
     """A node and those of its size that it is computed from, up to calls that are not pointwise."""
     whole = count_of(node)
-    waiting, seen = [node], {node}
-    while waiting:
-        one = waiting.pop()
-        yield one
+
+    def before(one: fx.Node) -> list[fx.Node]:
         name = op_name(one) or ""
-        if one.op == "call_function" and (name in _VIEWS | _CASTS or is_pointwise(name)):
-            for source in one.all_input_nodes:
-                if source not in seen and count_of(source) in (whole, -1):  # constants have none
-                    seen.add(source)
-                    waiting.append(source)
+        if one.op != "call_function" or not (name in _VIEWS | _CASTS or is_pointwise(name)):
+            return []
+        return [n for n in one.all_input_nodes if count_of(n) in (whole, -1)]  # constants have none
+
+    return reached([node], before)
 
 
 def _is_square(node: fx.Node) -> bool:

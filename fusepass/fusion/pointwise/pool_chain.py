@@ -25,6 +25,7 @@ from fusepass.fusion.kernel_ir.epilogue import (
     tells_zeros_apart,
 )
 from fusepass.fusion.pointwise.members import through_views
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal, operator_name
@@ -195,13 +196,12 @@ def _is_convolution(node: fx.Node) -> bool:
 
 def _pools_of(source: fx.Node) -> list[fx.Node]:
     """The poolings of what is computed from a tensor alone, element by element."""
-    seen, waiting = {source}, [source]
-    while waiting:
-        for user in waiting.pop().users:
-            if user not in seen and (is_pool(user) or calls_of(user) is not None):
-                seen.add(user)
-                waiting += [] if is_pool(user) else [user]
-    return list(filter(is_pool, seen))
+
+    def behind(node: fx.Node) -> list[fx.Node]:
+        further = () if is_pool(node) and node is not source else node.users
+        return [user for user in further if is_pool(user) or calls_of(user) is not None]
+
+    return list(filter(is_pool, reached([source], behind)))
 
 
 def _moves_alike(one: fx.Node, other: fx.Node) -> bool:

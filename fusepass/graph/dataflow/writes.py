@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import fx
 
@@ -16,6 +16,15 @@ def memory_written(gm: fx.GraphModule) -> frozenset[int]:
     calls = (node for node in gm.graph.nodes if node.op.startswith("call_"))
     written = (operand for node in calls for operand in _written(node, gm))
     return frozenset(memories(written))
+
+
+def writers_by_memory(nodes: Iterable[fx.Node]) -> dict[int, list[fx.Node]]:
+    """The calls that write each memory, in order."""
+    found: dict[int, list[fx.Node]] = {}
+    for node in nodes:
+        for key in memories(written_nodes(node)):
+            found.setdefault(key, []).append(node)
+    return found
 
 
 def _written(node: fx.Node, gm: fx.GraphModule) -> list[fx.Node]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import is_state_change, written_nodes
 from fusepass.graph.dataflow.fake_sizes import is_nonempty
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.argument_checks import ARGUMENT_CHECKS
 from fusepass.graph.safety.dtype_trial import dtype_reason
@@ -152,17 +153,10 @@ def reason_of_values(node: fx.Node, name: str) -> str | None:
 
 def _is_unread(node: fx.Node) -> bool:
     """Whether a number is made of ``item`` calls that will not be in the graph when it runs."""
-    seen = {node}
-    todo = [node]
-    while todo:  # every number once, however many ways lead to it
-        one = todo.pop()
-        if UNREAD in one.meta:
-            continue
-        sources = one.all_input_nodes
-        if not sources or "example_value" not in one.meta or tensor_value(one) is not None:
+    for one in reached([node], lambda one: () if UNREAD in one.meta else one.all_input_nodes):
+        is_number = "example_value" in one.meta and tensor_value(one) is None
+        if UNREAD not in one.meta and not (is_number and one.all_input_nodes):
             return False
-        todo += [source for source in sources if source not in seen]
-        seen.update(sources)
     return True
 
 

@@ -19,6 +19,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.normal_call import NormalCall, normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.terms.in_place import out_of_place_dtype
@@ -115,14 +116,12 @@ class TermGraph:
 
     def _nodes_without_term(self, node: fx.Node) -> list[fx.Node]:
         """The nodes without a term that one is made of, itself included, in order."""
-        found, todo = {node}, [node]
-        while todo:
-            for read in todo.pop().all_input_nodes:
-                for one in (read, *self.writes(read)):
-                    if one not in self._terms and one not in found and one < node:
-                        found.add(one)
-                        todo.append(one)
-        return sorted(found)
+
+        def before(one: fx.Node) -> list[fx.Node]:
+            given = [n for read in one.all_input_nodes for n in (read, *self.writes(read))]
+            return [n for n in given if n not in self._terms and n < node]
+
+        return sorted(reached([node], before))
 
     def _build(self, node: fx.Node) -> Term:
         leaf = Term(INPUT, (), node, node)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.graph.dataflow.reached import reached
 from fusepass.inductor.faults.fault import Fault, value_of
 from fusepass.inductor.faults.layouts import may_lie_otherwise
 from fusepass.report.decision import Decision, Station
@@ -95,16 +96,7 @@ def _input_of(node: object) -> fx.Node | None:
 
 def _is_read_late(copy: fx.Node) -> bool:
     """Whether what is computed from a copy is stored, so that it may share memory with a write."""
-    seen, waiting = {copy}, [copy]
-    while waiting:
-        for user in waiting.pop().users:
-            if user in seen:
-                continue
-            if _stores(user):
-                return True
-            seen.add(user)
-            waiting.append(user)
-    return False
+    return any(map(_stores, reached(copy.users, lambda user: user.users)))
 
 
 def _stores(node: fx.Node) -> bool:

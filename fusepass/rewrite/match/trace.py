@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.arguments import SymbolicSize
 from fusepass.torch_private.fx.graphs import operator_name, tree_flatten
 from fusepass.torch_private.fx.tracing import (
@@ -236,18 +237,16 @@ def returned(result: Any) -> tuple[torch.Tensor, ...]:
 
 def _no_own_backward(result: Any) -> None:
     """``autograd.Function`` calls cannot be recorded: its forward would lose its backward."""
-    todo = [t.grad_fn for t in returned(result) if t.grad_fn is not None]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
-        if has_own_backward(node):
-            raise TraceError(
-                "it uses a torch.autograd.Function; define an operator with torch.library and "
-                "register_autograd instead"
-            )
-        following = [n for n, _ in node.next_functions if n is not None and n not in seen]
-        seen.update(following)
-        todo += following
+
+    def before(node: Any) -> list[Any]:
+        return [source for source, _ in node.next_functions if source is not None]
+
+    last = [t.grad_fn for t in returned(result) if t.grad_fn is not None]
+    if any(map(has_own_backward, reached(last, before))):
+        raise TraceError(
+            "it uses a torch.autograd.Function; define an operator with torch.library and "
+            "register_autograd instead"
+        )
 
 
 def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: Any) -> fx.Graph:

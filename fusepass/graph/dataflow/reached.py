@@ -1,0 +1,26 @@
+"""What leads on from something: operands, users, and the like, however many ways lead there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def reached(start: Iterable[_T], further: Callable[[_T], Iterable[_T]]) -> Iterator[_T]:
+    """Each of ``start`` and all that leads on from there, once.
+
+    Args:
+        start: where to begin.
+        further: what one of them leads on to; asked when the next one is wanted.
+    """
+    seen = dict.fromkeys(start)
+    todo = [*seen]
+    while todo:
+        one = todo.pop()
+        yield one
+        for other in further(one):
+            if other not in seen:
+                seen[other] = None
+                todo.append(other)
