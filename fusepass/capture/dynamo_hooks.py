@@ -66,7 +66,6 @@ from fusepass.torch_private.dynamo import (
     saved_tensors,
 )
 from fusepass.torch_private.dynamo.errors import error_hooks
-from fusepass.torch_private.dynamo.patches import Patches
 from fusepass.torch_private.dynamo.scalars import float_inputs, unbacked_scalars, unbacked_sizes
 from fusepass.torch_private.dynamo.stack import (
     break_reason,
@@ -78,6 +77,7 @@ from fusepass.torch_private.dynamo.stack import (
     unsupported_errors,
 )
 from fusepass.torch_private.inductor import freezing
+from fusepass.torch_private.patches import Patches
 from fusepass.torch_private.versions import capture_supported, version_text
 
 _INNER = "a branch in an arm is kept"

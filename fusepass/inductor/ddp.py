@@ -15,7 +15,7 @@ from fusepass.default_rules import graph_rules
 from fusepass.report import log
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
 from fusepass.torch_private.dynamo.ddp import hook_cuts
-from fusepass.torch_private.dynamo.patches import Patches
+from fusepass.torch_private.patches import Patches
 
 
 def lower_captured(gm: fx.GraphModule) -> None:

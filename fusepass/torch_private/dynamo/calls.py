@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from fusepass.torch_private.dynamo.checks import CHECKS
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.scalars.statically_known import question
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 CallHandler = Callable[[Any, str, list[Any], dict[str, Any], Callable[[], Any]], Any]
 AskedHandler = Callable[[Any, Any, str], None]

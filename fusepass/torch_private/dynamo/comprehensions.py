@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 
 def hook_comprehensions(patches: Patches, is_ours: Callable[[Any], bool]) -> None:

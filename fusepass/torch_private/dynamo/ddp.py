@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 
 def behind_buckets(compiler: Any) -> Any:

@@ -24,9 +24,9 @@ from torch import fx
 
 from fusepass.torch_private.dynamo.calls import is_assert
 from fusepass.torch_private.dynamo.containers import container_items
-from fusepass.torch_private.dynamo.patches import Patches
 from fusepass.torch_private.dynamo.print_calls import PRINT
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.patches import Patches
 
 _NUMBERS = (int, float, bool, complex)
 _TEXT = (str, repr, ascii, format)

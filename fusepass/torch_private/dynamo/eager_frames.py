@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 
 @dataclass(frozen=True)

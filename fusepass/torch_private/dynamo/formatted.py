@@ -11,8 +11,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 _CONVERSION = "fusepass_conversion"  # attribute of a number that is shown: the function, or None
 _CONVERSIONS = (None, str, repr, ascii)

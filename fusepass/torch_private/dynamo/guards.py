@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch._dynamo.guards
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 
 class Holds(Protocol):

@@ -17,9 +17,9 @@ from torch import fx
 
 from fusepass.torch_private.dynamo.errors.raising import RaiseHandler, raise_hook
 from fusepass.torch_private.dynamo.imports import import_hook
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.print_calls import LOADS, SpeakerHandler, speaker_on_top
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized, wrap_call
+from fusepass.torch_private.patches import Patches, Theirs
 
 _JUMPS = {
     "POP_JUMP_IF_TRUE": True,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import constant_of, is_any_tensor, number_node, realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 _NUMBERS = (bool, int, float)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 State = dict[str, Any]
 ROW = "fusepass_row"  # meta key on a node of a row that iteration over a tensor gives

@@ -24,9 +24,9 @@ from typing import Any
 from fusepass.torch_private.dynamo.compile_state import is_internal_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.iterators import hook_rows
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 SpeechHandler = Callable[[Any, "Speaker", list[Any], dict[str, Any], Callable[[], Any]], Any]
 SpeakerHandler = Callable[[Any, int], None]

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from torch import fx
 
 from fusepass.torch_private.dynamo.errors.error_hooks import suspends
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 _WITHOUT_RESULT = (operator.setitem,)
 _MAY_BREAK = ("autograd.Function", "tag_activation_checkpoint")

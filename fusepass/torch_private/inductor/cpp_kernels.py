@@ -11,33 +11,23 @@ Run on 2.11 to 2.15; from 2.13 on torch does so itself.
 from __future__ import annotations
 
 import copy
-import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from fusepass.torch_private.inductor.passes import under_our_passes
+from fusepass.torch_private.patches import Patches, Theirs, once
 from fusepass.torch_private.versions import torch_version
 
-_MARK = "of_fusepass"
-_lock = threading.Lock()
 
-
+@once
 def keep_numbers() -> None:
     """Have numbers stay numbers behind a mask, in graphs of ours."""
     if torch_version() >= (2, 13):
         return
     from torch._inductor.codegen.cpp import CppVecOverrides
 
-    with _lock:
-        theirs = CppVecOverrides.masked
-        if hasattr(theirs, _MARK):
-            return
+    def masked(theirs: Theirs, mask: Any, body: Callable[[], Any], other: Any) -> Any:
+        ours = under_our_passes()
+        return theirs(mask, (lambda: copy.copy(body())) if ours else body, other)
 
-        @functools.wraps(theirs)
-        def masked(mask: Any, body: Callable[[], Any], other: Any) -> Any:
-            ours = under_our_passes()
-            return theirs(mask, (lambda: copy.copy(body())) if ours else body, other)
-
-        setattr(masked, _MARK, True)
-        CppVecOverrides.masked = staticmethod(masked)  # type: ignore[method-assign]
+    Patches().put(CppVecOverrides, "masked", masked)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 
 FREEZING = "freezing"
 """Inductor's option that folds such constants and lays them out as its kernels want them."""

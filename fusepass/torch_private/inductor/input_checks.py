@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -23,10 +22,10 @@ import torch._inductor
 from torch import Tensor
 
 from fusepass.torch_private.inductor.passes import under_our_passes
+from fusepass.torch_private.patches import Patches, Theirs, once
 from fusepass.torch_private.versions import torch_version
 
 _FEWEST = 2  # inputs that are worth a check of their own
-_lock, _MARK = threading.Lock(), "of_fusepass"  # installed twice, a check would hide the next one
 _MOST_KINDS = 8  # of inputs that code learns; of others it asks one by one in each call
 
 
@@ -77,45 +76,37 @@ def asks_at_once() -> bool:
     return hasattr(torch._C._dynamo.guards, "assert_size_stride_grouped")
 
 
+@once  # twice, a check would hide the next one
 def install() -> None:
-    """Have the code that is generated under passes of ours check its inputs so."""
+    """Have the code that is generated under passes of ours check its inputs so.
+
+    The class that writes Python code is changed, and what aligns the inputs of such code.
+    """
     if asks_at_once():
         return
+    from torch._inductor import output_code
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-    with _lock:
-        if not hasattr(PythonWrapperCodegen.codegen_input_size_asserts, _MARK):
-            _install(PythonWrapperCodegen)
-
-
-def _install(wrappers: Any) -> None:
-    """Change the class that writes Python code, and what aligns the inputs of such code."""
-    from torch._inductor import output_code
-
-    theirs = wrappers.codegen_input_size_asserts
-
-    @functools.wraps(theirs)
-    def codegen_input_size_asserts(self: Any) -> None:
+    def codegen_input_size_asserts(theirs: Theirs, self: Any) -> None:
         theirs(self)
-        if type(self) is wrappers and under_our_passes():
+        if type(self) is PythonWrapperCodegen and under_our_passes():
             _ask_at_once(self)
 
-    setattr(codegen_input_size_asserts, _MARK, True)
-    wrappers.codegen_input_size_asserts = codegen_input_size_asserts
-    if torch_version() >= (2, 13):
-        return
-    realigned = vars(output_code)["align_inputs_from_check_idxs"]
-
-    @functools.wraps(realigned)
     def align_inputs_from_check_idxs(
-        model: Callable[[list[Any]], Any], checked: Sequence[int], mutated: Collection[int]
+        theirs: Theirs,
+        model: Callable[[list[Any]], Any],
+        checked: Sequence[int],
+        mutated: Collection[int],
     ) -> Callable[[list[Any]], Any]:
-        run: Callable[[list[Any]], Any] = realigned(model, checked, mutated)
+        run: Callable[[list[Any]], Any] = theirs(model, checked, mutated)
         if len(checked) < _FEWEST or not under_our_passes():
             return run
         return aligned_at_once(model, run, checked)
 
-    vars(output_code)["align_inputs_from_check_idxs"] = align_inputs_from_check_idxs
+    patches = Patches()
+    patches.put(PythonWrapperCodegen, "codegen_input_size_asserts", codegen_input_size_asserts)
+    if torch_version() < (2, 13):
+        patches.put(output_code, "align_inputs_from_check_idxs", align_inputs_from_check_idxs)
 
 
 def _ask_at_once(wrapper: Any) -> None:

@@ -11,34 +11,24 @@ Run on 2.11 to 2.15; from 2.15 on torch does so itself.
 
 from __future__ import annotations
 
-import functools
-import threading
 from typing import Any
 
 from fusepass.torch_private.inductor.passes import under_our_passes
+from fusepass.torch_private.patches import Patches, Theirs, once
 from fusepass.torch_private.versions import torch_version
 
-_MARK = "of_fusepass"
-_lock = threading.Lock()
 
-
+@once
 def keep_order_of_writes() -> None:
     """Have readers stay behind the calls that write what they read, in graphs of ours."""
     if torch_version() >= (2, 15):
         return
     from torch._inductor.scheduler import SchedulerNode
 
-    with _lock:
-        theirs = SchedulerNode.recompute_size_and_body
-        if hasattr(theirs, _MARK):
-            return
+    def recompute(theirs: Theirs, node: Any, *args: Any, **kwargs: Any) -> Any:
+        made = theirs(node, *args, **kwargs)
+        if node.mutation_renames and under_our_passes():
+            node.set_read_writes(node.read_writes.rename(node.mutation_renames))
+        return made
 
-        @functools.wraps(theirs)
-        def recompute(node: Any, *args: Any, **kwargs: Any) -> Any:
-            made = theirs(node, *args, **kwargs)
-            if node.mutation_renames and under_our_passes():
-                node.set_read_writes(node.read_writes.rename(node.mutation_renames))
-            return made
-
-        setattr(recompute, _MARK, True)
-        SchedulerNode.recompute_size_and_body = recompute  # type: ignore[assignment,method-assign]
+    Patches().put(SchedulerNode, "recompute_size_and_body", recompute)

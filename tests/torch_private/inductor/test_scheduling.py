@@ -16,7 +16,7 @@ def test_installed_once() -> None:
     ours = SchedulerNode.recompute_size_and_body
     keep_order_of_writes()
     assert SchedulerNode.recompute_size_and_body is ours
-    assert hasattr(ours, "of_fusepass") is (torch_version() < (2, 15))
+    assert hasattr(ours, "__wrapped__") is (torch_version() < (2, 15))
 
 
 @pytest.mark.parametrize("name", ["pool_and_where", "scatter_and_transposed"])

@@ -20,11 +20,11 @@ from fusepass.torch_private.dynamo.calls import subgraph_of
 from fusepass.torch_private.dynamo.compile_state import is_dynamos_file
 from fusepass.torch_private.dynamo.errors.raising import frames_outwards
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.print_calls import function_name
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import gives_unknown_sizes
 from fusepass.torch_private.dynamo.source_lines import line_of
 from fusepass.torch_private.dynamo.stack import restart_errors, wrap_call
+from fusepass.torch_private.patches import Patches, Theirs
 
 _PACKAGE = str(Path(__file__).parents[3]) + os.sep
 _ORIGIN = "fusepass_origin"

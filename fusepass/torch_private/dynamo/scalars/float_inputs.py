@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
+from fusepass.torch_private.patches import Patches, Theirs
 from fusepass.torch_private.versions import torch_version
 
 

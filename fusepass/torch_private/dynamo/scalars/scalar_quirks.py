@@ -18,8 +18,8 @@ import sympy
 import torch
 from torch import fx
 
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 _SCALED = {"method_add_": "alpha", "method_addcdiv_": "value", "method_addcmul_": "value"}
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)

@@ -12,7 +12,6 @@ import torch
 from torch import fx
 
 from fusepass.torch_private.dynamo.formatted import hook_formatted
-from fusepass.torch_private.dynamo.patches import Patches, Theirs
 from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     break_at_power,
     hook_int,
@@ -22,6 +21,7 @@ from fusepass.torch_private.dynamo.scalars.scalar_quirks import (
     take_int_for_bool,
 )
 from fusepass.torch_private.dynamo.stack import number_node, realized
+from fusepass.torch_private.patches import Patches, Theirs
 
 _KINDS: dict[type, str] = {
     bool: "bool",

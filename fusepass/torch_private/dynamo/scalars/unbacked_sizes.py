@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fusepass.torch_private.dynamo.patches import Patches
+from fusepass.torch_private.patches import Patches
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fusepass.torch_private.dynamo.patches import Patches
+from fusepass.torch_private.patches import Patches, once
 
 
 class Base:
@@ -17,6 +17,10 @@ class Base:
     @classmethod
     def made(cls, name: str) -> str:
         return f"{cls.__name__} {name}"
+
+    @staticmethod
+    def plain(name: str) -> str:
+        return f"plain {name}"
 
 
 class Derived(Base):
@@ -81,3 +85,34 @@ def test_what_is_kept_is_taken_out_later() -> None:
     assert Base().named("a") == "ours, base a"
     undo()
     assert Base().named("a") == "base a"
+
+
+def test_a_static_method_stays_one() -> None:
+    with Patches() as patches:
+        patches.put(Base, "plain", ours)
+        assert Base.plain("a") == Base().plain("a") == "ours, plain a"
+    assert Base().plain("a") == "plain a"
+
+
+def test_what_is_installed_once() -> None:
+    calls = []
+    install = once(lambda: calls.append(1))
+    install()
+    install()
+    assert calls == [1]
+
+
+def test_what_fails_is_installed_again() -> None:
+    calls = []
+
+    @once
+    def install() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        install()
+    install()
+    install()
+    assert len(calls) == 2

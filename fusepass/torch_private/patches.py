@@ -1,10 +1,11 @@
-"""Functions of ours in front of Dynamo's. Run on torch 2.11 to 2.15."""
+"""Functions of ours in front of torch's. Run on torch 2.11 to 2.15."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ Theirs = Callable[..., Any]  # a function of torch's that one of ours is put in 
 
 
 class Patches(contextlib.ExitStack):
-    """What was put in front of functions of Dynamo's; to close it puts theirs back."""
+    """What was put in front of functions of torch's; to close it puts theirs back."""
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
         """Put ``ours`` in front of a function or method, which it gets as its first argument.
@@ -23,13 +24,14 @@ class Patches(contextlib.ExitStack):
             ours: called as the function is.
         """
         theirs = getattr(owner, name)
-        bound = isinstance(inspect.getattr_static(owner, name), classmethod)
+        kind = type(inspect.getattr_static(owner, name))
+        bound = kind is classmethod
 
         @functools.wraps(theirs)
         def call(*args: Any, **kwargs: Any) -> Any:
             return ours(theirs, *(args[1:] if bound else args), **kwargs)
 
-        self.set(owner, name, classmethod(call) if bound else call)
+        self.set(owner, name, kind(call) if kind in (classmethod, staticmethod) else call)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute, which another class may have given the owner before."""
@@ -43,3 +45,17 @@ class Patches(contextlib.ExitStack):
         """Put ``wrapped`` of what a table holds into its place."""
         self.callback(table.__setitem__, key, table[key])
         table[key] = wrapped(table[key])
+
+
+def once(install: Callable[[], None]) -> Callable[[], None]:
+    """Run ``install`` at the first call only, also where several threads come at once."""
+    lock, installed = threading.Lock(), list[bool]()
+
+    @functools.wraps(install)
+    def call() -> None:
+        with lock:
+            if not installed:
+                install()
+                installed.append(True)
+
+    return call
