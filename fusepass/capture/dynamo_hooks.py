@@ -351,5 +351,5 @@ def _on_skip(translator: Any, error: Exception) -> None:
         code, what = _SKIPS.get(
             getattr(error, "gb_type", ""), (Reason.UNTRACEABLE, "a graph break")
         )
-        why = code, f"{what} follows ({graph_breaks.told(translator, error)})"
+        why = code, f"{what} follows, at {graph_breaks.ends_at(translator, error)}"
         restart_without(frame, dict.fromkeys(frame.selections.values(), why))

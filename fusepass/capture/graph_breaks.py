@@ -140,10 +140,10 @@ def _innermost(lines: Sequence[Line]) -> Place:
     return next((one[:2] for one in lines if not is_torchs_file(one.file)), lines[0][:2])
 
 
-def told(translator: Any, error: BaseException) -> str:
-    """Where an error ends the trace of a frame, and why."""
+def ends_at(translator: Any, error: BaseException) -> str:
+    """Where an error ends the trace of a frame; why is on record with the graph break there."""
     file, line = in_program(translator, lines_to(translator, error, str(error)))
-    return f"{Path(file).name}:{line}: {_why(translator, str(error))[1]}"
+    return f"{Path(file).name}:{line}"
 
 
 def _is_empty_comprehension(translator: Any) -> bool:

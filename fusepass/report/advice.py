@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from fusepass.report.decision import Decision, Reason
 
+_CHECKS = (
+    "check at the start of the compiled function, or outside of it; put a check that is for "
+    "debugging behind a flag of Python"
+)
 _ADVICE: dict[Reason, str] = {
     Reason.ALIAS: "add .clone(), or pass a copy of what shares memory",
     Reason.COST: 'options={"treatment": "where"} has both arms run',
@@ -18,7 +22,7 @@ _ADVICE: dict[Reason, str] = {
     Reason.PARTIAL_OP: "what cannot fail may run in both arms: values[index.clamp(0, n - 1)]",
     Reason.PREDICATE: "test a plain tensor of one element, or a number of Python's own",
     Reason.PYTHON_VALUE: "keep it a tensor: x.new_tensor(2.0) for 2.0, n for n.item()",
-    Reason.RAISES: "guard a check that is for debugging with a flag of Python",
+    Reason.RAISES: _CHECKS,
     Reason.RANDOM_OP: "draw before the branch",
     Reason.RULE_OFF: "options switch this rule off",
     Reason.SHAPE_MISMATCH: "have both arms leave tensors of the same shape",
@@ -36,4 +40,6 @@ def advice_for(decision: Decision) -> str:
 
     docs/reasons.md says more.
     """
+    if "only raises" in decision.reason or decision.reason.startswith("after the raise"):
+        return _CHECKS
     return _ADVICE.get(decision.reason_code, "")

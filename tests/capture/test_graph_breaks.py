@@ -147,3 +147,89 @@ def test_the_text_says_that_the_rest_runs_in_eager() -> None:
     compiled(X.clone().requires_grad_())
     (decision,) = [d for d in fusepass.last_report(compiled).decisions if d.station == "trace"]
     assert decision.reason.endswith("; `retained` runs in eager mode")
+
+
+def explained(program: Callable[..., Any], *args: Any) -> fusepass.Report:
+    with fusepass.options(codegen="eager"):
+        return fusepass.explain(program, *args)
+
+
+def test_an_exception_that_passes_functions_is_one_break_where_it_arose() -> None:
+    def inner(x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        return x * table["missing"]
+
+    def outer(x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        try:
+            return inner(x, table)
+        finally:
+            x.add_(0)
+
+    def program(x: Tensor) -> Tensor:
+        try:
+            return outer(x + 1, {})
+        except KeyError:
+            return x
+
+    def uncaught(x: Tensor, table: dict[str, Tensor]) -> Tensor:
+        return outer(x + 1, table)
+
+    assert not explained(program, X).graph_breaks
+    compiled = torch.compile(uncaught, backend="fusepass", options={"codegen": "eager"})
+    with pytest.raises(KeyError):
+        compiled(X, {})
+    (found,) = fusepass.last_report(compiled).graph_breaks
+    assert found["line"] == inner.__code__.co_firstlineno + 1
+
+
+def test_a_key_made_of_a_tensor() -> None:
+    layers = torch.nn.ModuleDict({"a0": torch.nn.Linear(3, 3), "a1": torch.nn.Linear(3, 3)})
+
+    def program(x: Tensor, which: Tensor) -> Tensor:
+        for i in which:
+            x = layers[f"a{i}"](x)
+        return x
+
+    told = [b["reason"] for b in explained(program, X, torch.tensor([0, 1])).graph_breaks]
+    assert any("key or text made of a tensor" in one for one in told)
+
+
+def test_a_comprehension_by_itself_is_no_break() -> None:
+    def program(x: Tensor, table: dict[str, int]) -> Tensor:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = x * len({f"_{key}": key for key in table})
+        return x
+
+    report = explained(program, X, {"a": 1})
+    assert [b["line"] for b in report.graph_breaks] == [program.__code__.co_firstlineno + 2]
+
+
+def test_a_selection_in_front_of_a_loop_that_breaks_says_where() -> None:
+    def program(x: Tensor, mask: Tensor) -> Tensor:
+        y = x[mask]
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = x + 1
+        return x * y.sum()
+
+    report = explained(program, X, X > 1)
+    line = program.__code__.co_firstlineno + 3
+    (masked,) = [d for d in report.decisions if d.rule == "masked"]
+    assert masked.reason == f"a graph break in a loop follows, at test_graph_breaks.py:{line}"
+    assert masked.reason_code == "loop"
+    assert line in [b["line"] for b in report.graph_breaks]
+
+
+def test_the_line_of_a_write_in_a_round_behind_a_break() -> None:
+    seen: list[int] = []
+
+    def program(x: Tensor) -> Tensor:
+        for i in range(3):
+            x = x + 1
+            if x.sum() > 100:
+                seen.append(i)
+        return x
+
+    report = explained(program, X)
+    (kept,) = {d.reason for d in report.decisions if d.treatment == "keep"}
+    assert f"(line {program.__code__.co_firstlineno + 4})" in kept

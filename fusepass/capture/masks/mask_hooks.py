@@ -8,6 +8,7 @@ frame starts again and meets the ordinary graph break there.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import fx
@@ -29,7 +30,7 @@ from fusepass.capture.masks.size_origins import Origins
 from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
-from fusepass.capture.source_position import here
+from fusepass.capture.source_position import here, users_location
 from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory
@@ -214,7 +215,8 @@ def asked_selections(translator: Any, frame: Frame, error: BaseException) -> dic
     symbols = asked_symbols(error) if frame.selections else ()
     graph = translator.output.graph
     asked = {selection_of(graph, symbol) for symbol in symbols}
-    text = "Python asks how many the mask selects"
+    file, line = users_location(translator)
+    text = f"Python asks how many the mask selects ({Path(file).name}:{line})"
     if asked_by_operation(error):
         text = "how many the mask selects is used as a size, an index or a count"
     places = [place for root, place in frame.selections.items() if root in asked]
