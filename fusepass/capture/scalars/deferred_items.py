@@ -64,7 +64,8 @@ def asked_numbers(
         return {} if others is None else dict.fromkeys(frame.items.values(), others)
     places = [frame.items[node] for node in named]
     whole = not any(place.dtype and place.dtype.is_floating_point for place in places)
-    text, code = "Python needs its value: as a key, in a text or in a test", Reason.PYTHON_VALUE
+    text = "Python needs its value: for a list, as a key, in a text or in a test"
+    code = Reason.PYTHON_VALUE
     taker = _takes_a_number(translator.output.graph, named)
     if taker is not None:
         text = f"{taker} takes a Python number there: no form of it with a tensor is known"

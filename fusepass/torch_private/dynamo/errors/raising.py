@@ -73,8 +73,15 @@ def pending_changes(translator: Any) -> str | None:
         if not changed or _is_own_kwargs(output.root_tx, held):
             continue
         if not _only_rebinds(output, key, held):
-            return f"a change of {source_name(held) or 'an object'}"
+            return f"a change of {source_name(held) or _kind_of(held)}"
     return None
+
+
+def _kind_of(held: Any) -> str:
+    try:
+        return f"an object of class {held.python_type().__name__}"
+    except NotImplementedError:
+        return "an object"
 
 
 def changed_settings(translator: Any) -> str | None:
