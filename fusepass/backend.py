@@ -18,12 +18,12 @@ from fusepass.default_rules import graph_rules
 from fusepass.errors import FusepassError
 from fusepass.inductor import ddp
 from fusepass.inductor.faults import steer
-from fusepass.inductor.frozen_weights import watched
+from fusepass.inductor.frozen_weights import with_frozen_weights_check
 from fusepass.inductor.hand_off import hand_off
 from fusepass.inductor.repeated_layers import reuse_layers
-from fusepass.inductor.retry_without_rules import as_written, compiled_or_without_rules
-from fusepass.inductor.settings import recipes_for
-from fusepass.inductor.settings_search import compiled_with_recipes
+from fusepass.inductor.retry_without_rules import compiled_or_without_rules, without_rewrites
+from fusepass.inductor.settings import layout_settings
+from fusepass.inductor.settings_search import compiled_with_fastest_config
 from fusepass.options import Options
 from fusepass.report import log, warn_once
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -67,7 +67,7 @@ def fusepass(
     resolved = _resolved(mode, options)
     record = log.current() or log.GraphRecord(gm.__class__.__name__, "", 0)
     if record.as_written is not None:
-        resolved = as_written(resolved)
+        resolved = without_rewrites(resolved)
     operations, waits = record.operations, record.waits  # of the pieces before this one
 
     def compiled(options: Options) -> Callable[..., Any]:
@@ -81,15 +81,15 @@ def fusepass(
         steered, options = steer.before_hand_off(gm, options)
         told = [*steered, _handed(options, record.as_written)]
         record.decisions += [one for one in told if one not in record.decisions]
-        settings, found = recipes_for(gm, options)
+        settings, found = layout_settings(gm, options)
         record.decisions += found
 
         def handed(more: Mapping[str, Any]) -> Callable[..., Any]:
             return hand_off(gm, inputs, options, name, {**settings, **more})
 
         # Stations 3, 4, 5; 6 is the log.
-        runs = compiled_with_recipes(gm, record, options, settings, handed)
-        return watched(runs, gm, options)
+        runs = compiled_with_fastest_config(gm, record, options, settings, handed)
+        return with_frozen_weights_check(runs, gm, options)
 
     # Dynamo's frames are traced so, too; but the backend is also called by itself.
     with saving_unhooked():

@@ -56,7 +56,7 @@ def late_rules() -> tuple[GraphRule, ...]:
     The last one leaves calls in the graph that only Inductor understands.
     """
     from fusepass.patterns import (
-        conv_product,
+        conv_1x1,
         conv_region,
         conv_relu,
         depthwise,
@@ -69,7 +69,7 @@ def late_rules() -> tuple[GraphRule, ...]:
     return (
         conv_relu.RULE,
         depthwise.RULE,
-        conv_product.RULE,
+        conv_1x1.RULE,
         conv_region.RULE,
         pool.RULE,
         grouped_cat.RULE,

@@ -7,7 +7,8 @@ leaves the package, so this file is also the list to read when one appears.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class FusepassError(Exception):
@@ -25,6 +26,31 @@ def device_refused(device: object, problem: str) -> tuple[str, str]:
         first = f"a {type(device).__name__} is no device"
     shown = repr(str(device) if type(device).__name__ == "device" else device)
     return shown[:200], first
+
+
+class RenamedName(FusepassWarning, DeprecationWarning):
+    """A public name that has another spelling now; the old one works for one release."""
+
+    def __init__(self, what: str, old: str, new: str) -> None:
+        super().__init__(
+            f"fusepass: {what} {old!r} has a new name, {new!r}. The old name goes with the next "
+            f"release. Write {new!r}."
+        )
+
+
+def current_name(what: str, name: str, renamed: Mapping[str, str], stacklevel: int = 3) -> str:
+    """The spelling of a public name that is in use; warns of an old one.
+
+    Args:
+        what: the kind of name, for the warning.
+        name: as the user spells it.
+        renamed: old spellings, and what they are spelled now.
+        stacklevel: whom the warning is for, as :func:`warnings.warn` counts.
+    """
+    if name not in renamed:
+        return name
+    warnings.warn(RenamedName(what, name, renamed[name]), stacklevel=stacklevel)
+    return renamed[name]
 
 
 _WRITABLE = (

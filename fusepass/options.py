@@ -15,13 +15,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fusepass.errors import ArgumentType, OptionType, OptionValue, UnknownOption
+from fusepass.errors import ArgumentType, OptionType, OptionValue, UnknownOption, current_name
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 TREATMENTS = ("auto", "where", "cond", "keep")
 CODEGENS = ("inductor", "eager", "eager-decomposed")
 CANDIDATES = ("auto", "reference", "inductor")
 _INDUCTOR = "inductor."
+# Option to its values, or keys of its value, that 0.1 spelled in another way.
+RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"rules": {"recipes": "inductor_configs", "conv_product": "conv_1x1"}}
+)
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,28 @@ def resolve(mode: str | None = None, given: Mapping[str, Any] | None = None) -> 
     if given is not None and not isinstance(given, Mapping):
         raise ArgumentType("torch.compile(options=…)", given, "a dict of options")
     merged: dict[str, Any] = {}
-    for layer in (*SCOPES.get(), {} if mode is None else {"mode": mode}, given or {}):
+    given = with_current_names(given or {})
+    for layer in (*SCOPES.get(), {} if mode is None else {"mode": mode}, given):
         rules = [source.get("rules") for source in (merged, layer)]
         merged.update(layer)
         if all(isinstance(names, Mapping) for names in rules):  # each rule is an option of its own
             merged["rules"] = {**rules[0], **rules[1]}  # type: ignore[dict-item]
     return build(merged)
+
+
+def with_current_names(given: Mapping[str, Any], stacklevel: int = 4) -> Mapping[str, Any]:
+    """Options whose values are spelled as they are now; warns of each old spelling."""
+    found = dict(given)
+    for key, renamed in RENAMED.items():
+        value = found.get(key)
+        if isinstance(value, str):
+            found[key] = current_name(f"the value of {key!r},", value, renamed, stacklevel)
+        elif isinstance(value, Mapping):
+            names = {}
+            for name, on in value.items():
+                names[current_name("the rule", name, renamed, stacklevel)] = on
+            found[key] = names
+    return found
 
 
 def build(given: Mapping[str, Any]) -> Options:

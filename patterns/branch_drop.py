@@ -31,7 +31,7 @@ from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_p
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -40,13 +40,13 @@ def _is_where_site(node: fx.Node) -> bool:
     return node.target is select and node.meta[BRANCH].treatment == "where"
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     if _acting_arm(site.anchor) is None:
-        return Reject(Reason.FLAVOUR, "an arm does more than store through a mask", site.anchor)
+        return Reject(Reason.VARIANT, "an arm does more than store through a mask", site.anchor)
     return None
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     node, graph = site.anchor, site.gm.graph
     acting = _acting_arm(node)
     if acting is None:
@@ -86,10 +86,10 @@ def _acting_arm(node: fx.Node) -> bool | None:
         idle = other if acting else taken
         acts = taken if acting else other
         pairs = list(zip(acts, idle, strict=True))  # type: ignore[arg-type]
-        if not all(a is b or {op_name(a), op_name(b)} & _HANDS_ON for a, b in pairs):
+        if not all(a is b or {op_name(a), op_name(b)} & _PASSTHROUGH_OPS for a, b in pairs):
             continue
         history = WriteHistory(node.graph, node)
-        unchanged = _Unchanged(history, predicate, not acting, history.moments[node])  # type: ignore[arg-type]
+        unchanged = _ArmResults(history, predicate, not acting, history.moments[node])  # type: ignore[arg-type]
         if not (unchanged.facts.false or unchanged.facts.true):
             continue
         branches = known_branches(node.graph)
@@ -101,10 +101,10 @@ def _acting_arm(node: fx.Node) -> bool | None:
     return None
 
 
-_HANDS_ON = {"clone", "copy_", "masked_fill", "masked_fill_", "where"}
+_PASSTHROUGH_OPS = {"clone", "copy_", "masked_fill", "masked_fill_", "where"}
 
 
-class _Unchanged:
+class _ArmResults:
     """What the values the arms leave are when a predicate came out one way.
 
     Attributes:
@@ -117,7 +117,7 @@ class _Unchanged:
         self, history: WriteHistory, predicate: fx.Node, outcome: bool, moment: int
     ) -> None:
         self.history = history
-        self.values = ValueNumbering(history, self._handed_on)
+        self.values = ValueNumbering(history, self._passthrough)
         self.facts = facts_of(predicate, outcome, self.values, moment)
         self.hands_gradients = False
 
@@ -132,7 +132,7 @@ class _Unchanged:
                 self.history.ignore_writes(node)
                 self.values.questions.retry_unknown()
 
-    def _handed_on(self, node: fx.Node) -> Steps:
+    def _passthrough(self, node: fx.Node) -> Steps:
         """Step function: the node whose value this one hands on when it is computed."""
         name, moment = op_name(node), self.history.moments[node]
         handed: object = None

@@ -23,7 +23,7 @@ from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.patterns.branch_to_where import erase_select, known_branches
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 from fusepass.torch_private.fx.graphs import cond_operator
 
@@ -32,11 +32,11 @@ def _is_cond_site(node: fx.Node) -> bool:
     return node.target is select and node.meta[BRANCH].treatment == "cond"
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     return None  # capture settled legality and cost while Dynamo could still restart
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     gm, node = site.gm, site.anchor
     graph = gm.graph
     branch: Branch = node.meta[BRANCH]
@@ -54,13 +54,13 @@ def _replace(site: Site) -> None:
     names = []
     for arm, label in ((True, "taken"), (False, "other")):
         name = f"fusepass_{label}_{branch.site}"
-        gm.add_submodule(name, _carve(gm, arms[arm], results[arm], operands))
+        gm.add_submodule(name, _extract_body(gm, arms[arm], results[arm], operands))
         names.append(name)
     with graph.inserting_before(node):
         bodies = [graph.get_attr(name) for name in names]
         for body in bodies:  # they stand in the same outer arm as the branch
             body.meta = {ARM: node.meta[ARM]} if ARM in node.meta else {}
-        handed = tuple(_handed(operands, node, _with_gradient(results)))
+        handed = tuple(_cond_operands(operands, node, _with_gradient(results)))
         by_op = site.options.codegen == "eager"
         operator_of_arms = one_arm if by_op else cond_operator()
         call = graph.call_function(operator_of_arms, (predicate, *bodies, handed))
@@ -136,7 +136,7 @@ def _with_gradient(results: dict[bool, tuple[fx.Node, ...]]) -> set[fx.Node]:
     return {*reached(last, lambda node: filter(requires_grad, node.all_input_nodes))}
 
 
-def _handed(
+def _cond_operands(
     operands: list[fx.Node], site: fx.Node, trained_operands: set[fx.Node]
 ) -> Iterator[fx.Node]:
     """The operands as the cond gets them: it sends each one that requires grad a gradient.
@@ -145,7 +145,7 @@ def _handed(
     others see, who may write it before the backward.
     """
     trained = any(value.requires_grad for node in operands for value in tensors_of(node))
-    written = _seen_by_others(site.graph) if trained else set()
+    written = _escaping_memory(site.graph) if trained else set()
     following = site.next
     while trained and following.op != "output":
         written.update(memories(written_nodes(following)))
@@ -159,7 +159,7 @@ def _handed(
         yield made
 
 
-def _seen_by_others(graph: fx.Graph) -> set[int]:
+def _escaping_memory(graph: fx.Graph) -> set[int]:
     """Memory that leaves the graph or comes into it, but for leaves.
 
     Autograd lets nobody write a leaf, unless under no_grad as optimizers do, after the backward.
@@ -177,7 +177,7 @@ def _call(site: fx.Node, method: str, operand: fx.Node, value: torch.Tensor) -> 
     return call
 
 
-def _carve(
+def _extract_body(
     gm: fx.GraphModule, nodes: list[fx.Node], results: tuple[fx.Node, ...], operands: list[fx.Node]
 ) -> fx.GraphModule:
     body = fx.Graph()

@@ -19,7 +19,7 @@ from torch import fx
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, without_select
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety import gradient_gates
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
@@ -28,11 +28,11 @@ def _is_where_site(node: fx.Node) -> bool:
     return node.target is select and node.meta[BRANCH].treatment == "where"
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     return None  # capture settled legality and cost while Dynamo could still restart
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     node = site.anchor
     branch: Branch = node.meta[BRANCH]
     predicate, taken, other = node.args
@@ -50,7 +50,7 @@ def _replace(site: Site) -> None:
     erase_select(node)
 
 
-def _gate(site: Site, predicate: fx.Node, branch: Branch) -> None:
+def _gate(site: RuleSite, predicate: fx.Node, branch: Branch) -> None:
     graph = site.gm.graph
     branches = known_branches(graph)
     for arm in (True, False):
@@ -60,7 +60,9 @@ def _gate(site: Site, predicate: fx.Node, branch: Branch) -> None:
                 _gate_use(site, predicate, user, operand, arm)
 
 
-def _gate_use(site: Site, predicate: fx.Node, user: fx.Node, operand: fx.Node, arm: bool) -> None:
+def _gate_use(
+    site: RuleSite, predicate: fx.Node, user: fx.Node, operand: fx.Node, arm: bool
+) -> None:
     """Gate each occurrence of ``operand`` in ``user`` on its own.
 
     Autograd runs the backward of what was recorded last first, so gates are recorded from the last

@@ -34,7 +34,7 @@ from fusepass.graph.dataflow.constant_folding import NotConstant, constant_value
 from fusepass.graph.dataflow.effects import is_state_change
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 
 _MASK, _DROPOUT, _CAUSAL = (3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")
@@ -47,7 +47,7 @@ def _is_masked_attention(node: fx.Node) -> bool:
     return mask is not None and mask.dtype is torch.bool
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     node = site.anchor
     if site.options.codegen != "inductor":
         return Reject(Reason.RULE_OFF, "op-by-op codegen keeps every call as written", node)
@@ -56,7 +56,7 @@ def _check(site: Site) -> Reject | None:
             Reason.RANDOM_OP, "with dropout another kernel would draw other random numbers", node
         )
     if argument(node, *_CAUSAL, False) is not False:
-        return Reject(Reason.FLAVOUR, "is_causal is given beside the mask", node)
+        return Reject(Reason.VARIANT, "is_causal is given beside the mask", node)
     try:
         kind = _kind(node)
     except NotConstant as reason:
@@ -65,7 +65,7 @@ def _check(site: Site) -> Reject | None:
         return Reject(Reason.STRIDE_MISMATCH, "under autocast strides cannot be followed", node)
     if kind is None:
         return Reject(
-            Reason.FLAVOUR,
+            Reason.VARIANT,
             "the mask is constant, but neither all True nor the causal triangle",
             node,
         )
@@ -91,7 +91,7 @@ def _is_for_tracing(mask: fx.Node) -> bool:
     return True
 
 
-def _moves_under_autocast(site: Site) -> bool:
+def _moves_under_autocast(site: RuleSite) -> bool:
     """Whether the graph switches autocast: then the check of strides after the rewrite is blind."""
     return any(is_state_change(n) and "autocast" in str(n.target) for n in site.gm.graph.nodes)
 
@@ -125,7 +125,7 @@ def _kind(node: fx.Node) -> str | None:
     )
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     node = site.anchor
     kind = _kind(node)
     scale = argument(node, 6, "scale")

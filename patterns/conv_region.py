@@ -22,16 +22,16 @@ from torch import Tensor, fx
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.conv.chain import is_conv
 from fusepass.fusion.conv.channel_writer import ChannelWriter
-from fusepass.fusion.conv.matrix_form import has_known_images, lies_last
-from fusepass.fusion.conv.trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.fusion.conv.matrix_form import has_static_batch, is_nhwc
+from fusepass.fusion.conv.trial import conv_arguments, problem_of, region_of_matmul, try_matrix_form
 from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.conv import implicit_gemm as kernel
-from fusepass.kernels.conv.implicit_gemm_source import Shape, Tile
-from fusepass.kernels.gemm.baseline import behind
+from fusepass.kernels.conv.implicit_gemm_source import ConvShape, ConvTile
+from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
 
@@ -46,13 +46,13 @@ def is_dense_conv(node: fx.Node) -> bool:
         return False
     x, weight, made = (one for one in values if one is not None)
     sizes = *weight.shape, *args[3], *args[4], *args[5]
-    known = has_known_images(x) and has_known_images(made) and has_known_images(weight)
+    known = has_static_batch(x) and has_static_batch(made) and has_static_batch(weight)
     if not known or args[8] != 1 or not all(isinstance(size, int) for size in sizes):
         return False
-    return lies_last(x) and lies_last(weight) and lies_last(made)
+    return is_nhwc(x) and is_nhwc(weight) and is_nhwc(made)
 
 
-def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[Candidate, ...]:
+def candidates(problem: ConvRegionProblem, shape: ConvShape, every: bool) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and ours with some tiles.
 
     Args:
@@ -65,51 +65,51 @@ def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[C
         Candidate(one.name, partial(_ours, problem=problem, tile=one), compiles=True)
         for one in (found if every else found[: kernel.TIMED])
     ]
-    return inductors(problem), *made
+    return inductor_candidate(problem), *made
 
 
 def _ours(
-    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, tile: Tile
+    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, tile: ConvTile
 ) -> Any:
-    name = kernel.name_of(tile.name, *problem.sizes)
+    name = kernel.tile_name(tile.name, *problem.sizes)
     return kernel.launch(x, weight, operands, problem.epilogue.text(), name)
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     x, weight = (one.meta["val"] for one in site.anchor.args[:2])  # type: ignore[union-attr]
-    why = kernel.refuses(x, weight, steps_of(site.anchor)[2])
+    why = kernel.refuses(x, weight, conv_arguments(site.anchor)[2])
     if why is not None:
-        return Reject(Reason.FLAVOUR, why, site.anchor)
-    return on_trial(site, _multiply, _asked)
+        return Reject(Reason.VARIANT, why, site.anchor)
+    return try_matrix_form(site, _multiply, _check_matmul)
 
 
 def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
     """The convolution without its bias, in matrix form."""
     x, weight = conv.args[:2]
-    return write.call(kernel.PRODUCT, x, weight, *steps_of(conv))
+    return write.call(kernel.PRODUCT, x, weight, *conv_arguments(conv))
 
 
-def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
+def _check_matmul(site: RuleSite, conv: fx.Node) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say."""
-    region = region_behind(site.anchor)
+    region = region_of_matmul(site.anchor)
     if not region.epilogue.steps:
         return Reject(Reason.NO_RULE, "nothing follows that is better computed with it", conv)
     x, weight = region.x.meta["val"], region.weights[0].value
     problem = problem_of(ConvRegionProblem, "conv", region, conv)
     if isinstance(problem, Reject):
         return problem
-    shape = kernel.shape_of(x, weight, *steps_of(conv))
+    shape = kernel.shape_of(x, weight, *conv_arguments(conv))
     every = site.options.mode.startswith("max-autotune")
     choice = choose(problem, site.options, candidates(problem, shape, every))
     verdict = kernel_gate.verdict(choice, conv)
     if isinstance(verdict, Reject):
         return verdict
-    tile = kernel.name_of(choice.candidate, *steps_of(conv))
+    tile = kernel.tile_name(choice.candidate, *conv_arguments(conv))
     site.notes.update(region=region, sizes=sizes_of(region), tile=tile)
     return verdict
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     kernel.install_lowering()
 
     def call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tuple[Any, ...]:
@@ -122,13 +122,13 @@ def _replace(site: Site) -> None:
 RULE = GraphRule("conv_region", is_dense_conv, _check, _replace, tries=True)
 
 
-def inductors(problem: ConvRegionProblem) -> Candidate:
+def inductor_candidate(problem: ConvRegionProblem) -> Candidate:
     """The library's kernel, and one pointwise kernel if anything follows."""
     unfused = partial(_unfused, problem=problem)
-    return Candidate(INDUCTOR, unfused, traced=partial(_traced, problem=problem))
+    return Candidate(INDUCTOR, unfused, graphable=partial(_reference, problem=problem))
 
 
-def _convolved(x: Tensor, weight: Tensor, problem: ConvRegionProblem) -> Tensor:
+def _convolve(x: Tensor, weight: Tensor, problem: ConvRegionProblem) -> Tensor:
     made: Tensor = torch.ops.aten.convolution.default(
         x, weight, None, *map(list, problem.sizes), False, [0, 0], problem.groups
     )
@@ -136,9 +136,9 @@ def _convolved(x: Tensor, weight: Tensor, problem: ConvRegionProblem) -> Tensor:
 
 
 def _unfused(x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem) -> Any:
-    made, text = _convolved(x, weight, problem), problem.epilogue.text()
-    return behind([made], operands, text) if parse(text).steps else made
+    made, text = _convolve(x, weight, problem), problem.epilogue.text()
+    return run_epilogue([made], operands, text) if parse(text).steps else made
 
 
-def _traced(x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem) -> Any:
-    return evaluate(problem.epilogue, [_convolved(x, weight, problem).float()], operands)
+def _reference(x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem) -> Any:
+    return evaluate(problem.epilogue, [_convolve(x, weight, problem).float()], operands)

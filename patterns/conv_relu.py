@@ -31,14 +31,20 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import Chain, NoChain, Scaled, chain_at, is_relu
+from fusepass.fusion.conv.chain import (
+    ConvReluChain,
+    NoChain,
+    ScaledConv,
+    conv_relu_chain_at,
+    is_relu,
+)
 from fusepass.fusion.conv.channel_writer import ADD, CONVERT, MUL, ChannelWriter
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.conv import cudnn as kernel
-from fusepass.kernels.gemm.baseline import behind
+from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason, in_short
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import size_hint
@@ -62,20 +68,20 @@ def candidates(problem: ConvProblem, scaled: int) -> tuple[Candidate, ...]:
     """
     besides = 2e6 * scaled / peaks_of(problem.device).bandwidth if scaled else 0.0
     how = partial(_unfused, problem=problem, epilogue=_epilogue(problem))
-    traced = partial(_traced, problem=problem)
+    traced = partial(_reference, problem=problem)
     fused = partial(_fused, problem=problem)
-    return Candidate(INDUCTOR, how, traced=traced), Candidate(CUDNN, fused, besides=besides)
+    return Candidate(INDUCTOR, how, graphable=traced), Candidate(CUDNN, fused, overhead_us=besides)
 
 
 def _epilogue(problem: ConvProblem) -> str:
     """``relu(%0 + bias)`` or ``relu(%0 + bias + residual)``, where %0 is the convolution."""
     dtype = str(problem.dtype).removeprefix("torch.")
-    bias, residual = Operand("row", dtype), Operand("full", dtype)
+    bias, residual = EpilogueOperand("row", dtype), EpilogueOperand("full", dtype)
     if problem.residual:  # operands follow the product, steps follow the operands
-        sums = Step("add", ("%0", "%1")), Step("add", ("%3", "%2"))
-        steps = (*sums, Step("relu", ("%4",)))
+        sums = EpilogueStep("add", ("%0", "%1")), EpilogueStep("add", ("%3", "%2"))
+        steps = (*sums, EpilogueStep("relu", ("%4",)))
         return Epilogue(1, (bias, residual), steps, (Output("%5", dtype),)).text()
-    last = Step("add", ("%0", "%1")), Step("relu", ("%2",))
+    last = EpilogueStep("add", ("%0", "%1")), EpilogueStep("relu", ("%2",))
     return Epilogue(1, (bias,), last, (Output("%3", dtype),)).text()
 
 
@@ -84,10 +90,12 @@ def _unfused(
 ) -> Any:
     made = _aten.convolution.default(x, weight, None, *problem.sizes, False, [0, 0], problem.groups)
     matrices = [one.permute(0, 2, 3, 1).reshape(-1, problem.n) for one in (made, *rest)]
-    return behind(matrices[:1], [bias, *matrices[1:]], epilogue)
+    return run_epilogue(matrices[:1], [bias, *matrices[1:]], epilogue)
 
 
-def _traced(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem) -> Tensor:
+def _reference(
+    x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem
+) -> Tensor:
     made: Tensor = _aten.convolution.default(
         x, weight, None, *map(list, problem.sizes), False, [0, 0], problem.groups
     )
@@ -97,40 +105,40 @@ def _traced(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: Con
 
 def _fused(x: Tensor, weight: Tensor, bias: Tensor, *rest: Tensor, problem: ConvProblem) -> Tensor:
     residual = rest[0] if rest else None
-    return kernel.library(x, weight, bias, residual, problem.sizes, problem.groups)
+    return kernel.fused_conv_relu(x, weight, bias, residual, problem.sizes, problem.groups)
 
 
 # --- the check ------------------------------------------------------------------------------------
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     relu, options = site.anchor, site.options
     try:
-        chain = chain_at(relu)
+        chain = conv_relu_chain_at(relu)
     except NoChain as why:
-        return Reject(Reason.FLAVOUR, f"no convolution that ends here: {why}", relu)
+        return Reject(Reason.VARIANT, f"no convolution that ends here: {why}", relu)
     forced = options.candidate == REFERENCE
-    x, weight, sizes, groups = _given(chain.first)
-    if not kernel.able(x, weight) and not forced:
+    x, weight, sizes, groups = _conv_arguments(chain.first)
+    if not kernel.is_supported(x, weight) and not forced:
         return Reject(Reason.COST, "cuDNN has no such call there", relu)
     if groups == weight.shape[0] > 1 and not forced:
         return Reject(Reason.COST, "cuDNN's fused kernel is slow for depthwise convolutions", relu)
     if options.inductor_value("cpp_wrapper") and not forced:
         return Reject(Reason.UNSUPPORTED_VERSION, "the call needs Inductor's Python code", relu)
     if written_before(site, relu):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", relu)
+        return Reject(Reason.VARIANT, "something is written in front of it", relu)
     if any(not isinstance(size, int) for size in (*weight.shape, groups)):
         return Reject(Reason.SIZE, "the sizes of its weight vary", relu)
     if 0 in weight.shape:
         return Reject(Reason.SIZE, "it is empty", relu)
-    product, result = (_laid_out(one) for one in (chain.first.conv, relu))
+    product, result = (_strides(one) for one in (chain.first.conv, relu))
     if not all(map(known_equal, product, result)):  # a sum's are its left operand's
         laid_out = f"the convolution gives strides {product}, not {result}, where dimensions count"
         return Reject(Reason.STRIDE_MISMATCH, laid_out, relu)
     shape = [size_hint(size) for size in x.shape]
     if None in shape:
         return Reject(Reason.COST, "its sizes depend on data: nothing can be timed", relu)
-    scaled = [one for one in (chain.first, chain.second) if one is not None and one.scaled]
+    scaled = [one for one in (chain.first, chain.second) if one is not None and one.scales_weights]
     problem = ConvProblem(
         op="conv_relu",
         activation="relu",
@@ -148,42 +156,44 @@ def _check(site: Site) -> Accept | Reject:
         groups=groups,
         residual=chain.residual is not None or chain.second is not None,
     )
-    weights = sum(_bytes(_given(one)[1]) for one in scaled)
+    weights = sum(_bytes(_conv_arguments(one)[1]) for one in scaled)
     choice = choose(problem, options, candidates(problem, weights))
     verdict = kernel_gate.verdict(choice, relu)
     if isinstance(verdict, Reject):
         return verdict
-    lost = _lost(problem) if choice.candidate == CUDNN else None
+    lost = _nonfinite_difference(problem) if choice.candidate == CUDNN else None
     if lost is not None:
         return Reject(Reason.INEXACT, f"cuDNN's ReLU is another: {lost}", relu)
     site.notes.update(chain=chain)
     return verdict
 
 
-def _lost(problem: ConvProblem) -> str | None:
+def _nonfinite_difference(problem: ConvProblem) -> str | None:
     """What the kernel that cuDNN has for a problem makes other than it is; None if nothing."""
     try:
         try:
-            return _asked(problem)
+            return _choose(problem)
         except NotEnoughMemory:
-            return _asked(replace(problem, images=(1, *problem.images[1:])))
+            return _choose(replace(problem, images=(1, *problem.images[1:])))
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         return f"it could not be asked ({in_short(error)})"
 
 
 @lru_cache(maxsize=1024)
-def _asked(problem: ConvProblem) -> str | None:
+def _choose(problem: ConvProblem) -> str | None:
     with lowering.real_tensors(), torch.autocast(problem.device.type, enabled=False):
         x, weight, _, *rest = (one for one in make_inputs(problem) if one is not None)
-        return kernel.lost(x, weight, rest[0] if rest else None, problem.sizes, problem.groups)
+        return kernel.nonfinite_difference(
+            x, weight, rest[0] if rest else None, problem.sizes, problem.groups
+        )
 
 
-def _given(one: Scaled) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:
+def _conv_arguments(one: ScaledConv) -> tuple[Tensor, Tensor, Sequence[Sequence[int]], int]:
     args: Any = one.conv.args
     return args[0].meta["val"], args[1].meta["val"], args[3:6], args[8]
 
 
-def _laid_out(node: fx.Node) -> list[Any]:
+def _strides(node: fx.Node) -> list[Any]:
     """Strides of the dimensions that have several elements."""
     value = node.meta["val"]
     pairs = zip(value.shape, value.stride(), strict=True)
@@ -197,7 +207,9 @@ def _bytes(weight: Tensor) -> int:
 # --- the rewrite ----------------------------------------------------------------------------------
 
 
-def _folded(write: ChannelWriter, biases: ChannelWriter, one: Scaled) -> tuple[fx.Node, Any]:
+def _fold_channel_ops(
+    write: ChannelWriter, biases: ChannelWriter, one: ScaledConv
+) -> tuple[fx.Node, Any]:
     """Its weight, scaled, and its bias as (channels), or a number."""
     weight: Any = one.conv.args[1]
     scale, _ = write.scale_and_shift(one)
@@ -205,21 +217,21 @@ def _folded(write: ChannelWriter, biases: ChannelWriter, one: Scaled) -> tuple[f
     if not isinstance(scale, fx.Node) and scale == 1.0:
         return weight, shift
     dtype = weight.meta["val"].dtype
-    made = write.call(MUL, write.single(weight), scale)
+    made = write.call(MUL, write.to_float32(weight), scale)
     return (made if dtype is torch.float32 else write.call(CONVERT, made, dtype)), shift
 
 
-def _replace(site: Site) -> None:
-    chain: Chain = site.notes["chain"]
+def _replace(site: RuleSite) -> None:
+    chain: ConvReluChain = site.notes["chain"]
     kernel.install_lowering()
     relu, first = chain.relu, chain.first
     value = relu.meta["val"]
     write, biases = ChannelWriter(site.gm.graph, (1, 1, 1)), ChannelWriter(site.gm.graph)
     with site.gm.graph.inserting_before(relu):
-        weight, shift = _folded(write, biases, first)
+        weight, shift = _fold_channel_ops(write, biases, first)
         residual = chain.residual
         if chain.second is not None:
-            other, more = _folded(write, biases, chain.second)
+            other, more = _fold_channel_ops(write, biases, chain.second)
             args = list(chain.second.conv.args)
             args[1:3] = other, None
             residual = write.call(_aten.convolution.default, *args)
@@ -231,7 +243,7 @@ def _replace(site: Site) -> None:
                 shift = shift + more
         channels = weight.meta["val"].shape[0]
         if isinstance(shift, fx.Node):
-            bias = biases.rounded(shift, value.dtype)
+            bias = biases.to_dtype(shift, value.dtype)
         else:
             bias = site.gm.graph.call_function(
                 _aten.full.default,
@@ -249,7 +261,7 @@ def _replace(site: Site) -> None:
             *args[3:6],
             args[8],
         )
-    inherit(fused, relu)
+    inherit_meta(fused, relu)
     fused.meta["val"] = value  # of dimensions of one element strides may differ
     relu.replace_all_uses_with(fused)
     site.gm.graph.eliminate_dead_code()

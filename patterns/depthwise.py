@@ -21,15 +21,15 @@ from torch import Tensor, fx
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.conv.chain import is_conv
 from fusepass.fusion.conv.channel_writer import ChannelWriter
-from fusepass.fusion.conv.matrix_form import has_known_images, lies_last
-from fusepass.fusion.conv.trial import on_trial, problem_of, region_behind, steps_of
+from fusepass.fusion.conv.matrix_form import has_static_batch, is_nhwc
+from fusepass.fusion.conv.trial import conv_arguments, problem_of, region_of_matmul, try_matrix_form
 from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.conv import depthwise as kernel
 from fusepass.kernels.conv.depthwise_launch import prepare
-from fusepass.kernels.conv.depthwise_source import Patch, Shape, shape_of
-from fusepass.patterns.conv_region import inductors
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape, shape_of
+from fusepass.patterns.conv_region import inductor_candidate
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import (
     REFERENCE,
@@ -52,12 +52,12 @@ def is_depthwise(node: fx.Node) -> bool:
         return False
     x, weight, made = (one for one in values if one is not None)
     sizes = *weight.shape, *args[3], *args[4], *args[5]
-    if not has_known_images(x) or not has_known_images(made):
+    if not has_static_batch(x) or not has_static_batch(made):
         return False
     if not all(isinstance(size, int) for size in sizes):
         return False
     one_each = args[8] == x.shape[1] == weight.shape[0] > 1 and weight.shape[1] == 1
-    return bool(one_each and _in_order(weight) and lies_last(x) and lies_last(made))
+    return bool(one_each and _in_order(weight) and is_nhwc(x) and is_nhwc(made))
 
 
 def _in_order(weight: Tensor) -> bool:
@@ -73,7 +73,9 @@ def _in_order(weight: Tensor) -> bool:
 # --- candidates -----------------------------------------------------------------------------------
 
 
-def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[Candidate, ...]:
+def candidates(
+    problem: ConvRegionProblem, shape: DepthwiseShape, every: bool
+) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and ours with some patches.
 
     Args:
@@ -86,11 +88,11 @@ def candidates(problem: ConvRegionProblem, shape: Shape, every: bool) -> tuple[C
         Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
         for one in (found if every else found[:TIMED])
     ]
-    return inductors(problem), *made
+    return inductor_candidate(problem), *made
 
 
 def _ours(
-    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, patch: Patch
+    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, patch: DepthwisePatch
 ) -> Any:
     stride, padding, dilation = problem.sizes
     text = problem.epilogue.text()
@@ -100,21 +102,21 @@ def _ours(
 # --- the rule -------------------------------------------------------------------------------------
 
 
-def _check(site: Site) -> Accept | Reject:
-    return on_trial(site, _multiply, _asked)
+def _check(site: RuleSite) -> Accept | Reject:
+    return try_matrix_form(site, _multiply, _check_matmul)
 
 
 def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
     """The convolution without its bias, in matrix form."""
     x, weight = conv.args[:2]
-    return write.call(kernel.PRODUCT, x, weight, *steps_of(conv))
+    return write.call(kernel.PRODUCT, x, weight, *conv_arguments(conv))
 
 
-def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
+def _check_matmul(site: RuleSite, conv: fx.Node) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say."""
-    region = region_behind(site.anchor)
+    region = region_of_matmul(site.anchor)
     x, weight = region.x.meta["val"], region.weights[0].value
-    shape = shape_of(x.shape, weight.shape, x.dtype, *steps_of(conv))
+    shape = shape_of(x.shape, weight.shape, x.dtype, *conv_arguments(conv))
     problem = problem_of(DepthwiseProblem, "depthwise", region, conv)
     if isinstance(problem, Reject):
         return problem
@@ -125,17 +127,17 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
         return verdict
     if choice.candidate != REFERENCE:
         given = shape, region.epilogue, choice.candidate, x.device
-        obstacle = kernel_gate.compiled("depthwise", partial(prepare, *given), conv)
+        obstacle = kernel_gate.compile_check("depthwise", partial(prepare, *given), conv)
         if obstacle is not None:
             return obstacle
     site.notes.update(region=region, sizes=sizes_of(region), tile=choice.candidate, conv=conv)
     return verdict
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     kernel.install_lowering()
-    inner: Site = site.notes["product"]
-    arguments = steps_of(inner.notes["conv"])
+    inner: RuleSite = site.notes["product"]
+    arguments = conv_arguments(inner.notes["conv"])
 
     def call(x: Any, weights: Any, operands: Any, epilogue: str, patch: str) -> tuple[Any, ...]:
         return kernel.OPERATOR, x, weights[0], operands, epilogue, *arguments, patch

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.baseline import complete, unfused
-from fusepass.kernels.gemm.hopper.programmatic_launch import saved
+from fusepass.kernels.gemm.baseline import reduce_partial_results, unfused
+from fusepass.kernels.gemm.hopper.programmatic_launch import saved_microseconds
 from fusepass.kernels.gemm.hopper.tma_plan import by_host
-from fusepass.kernels.gemm.tile_heuristic import every_likely, likely
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles, search_space
 from fusepass.kernels.gemm.tiles import Tile, shared_memory, tiles
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.inductor import kernel_call
@@ -53,12 +53,12 @@ def candidates(
     plain = Candidate(
         INDUCTOR,
         partial(_unfused, epilogue=theirs.text(), products=epilogue.products, without=without),
-        traced=partial(_in_torch, epilogue=theirs, without=without),
+        graphable=partial(_in_torch, epilogue=theirs, without=without),
         estimate=partial(region_microseconds, fused=False),
     )
     matrices = any(one.kind == "full" for one in epilogue.operands)
-    few = partial(likely, named, epilogue.products, m, n, k, processors, matrices=matrices)
-    names = every_likely(named, m) if every else few()
+    few = partial(heuristic_tiles, named, epilogue.products, m, n, k, processors, matrices=matrices)
+    names = search_space(named, m) if every else few()
     weights = 2 * epilogue.products * k * n  # bytes
     best = (known or "").rpartition(" ")[2]
     if best in named and best not in names:
@@ -71,7 +71,7 @@ def candidates(
                 partial(_fused, epilogue=text, tile=named[name]),
                 estimate=partial(region_microseconds, fused=True) if name is names[0] else None,
                 compiles=True,
-                besides=-saved(named[name], weights) if overlaps else 0.0,
+                overhead_us=-saved_microseconds(named[name], weights) if overlaps else 0.0,
             )
             for name in names
         ),
@@ -107,7 +107,7 @@ def usable(
     }
 
 
-def _parted(
+def _split_operands(
     tensors: tuple[Tensor, ...], products: int, without: int = 0
 ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
     """x, the weights and the operands, without some of these at their beginning."""
@@ -115,15 +115,15 @@ def _parted(
 
 
 def _unfused(*tensors: Tensor, epilogue: str, products: int, without: int) -> list[Tensor]:
-    return unfused(*_parted(tensors, products, without), epilogue)
+    return unfused(*_split_operands(tensors, products, without), epilogue)
 
 
 def _fused(*tensors: Tensor, epilogue: str, tile: Tile) -> list[Tensor]:
     parsed = parse(epilogue)
-    outputs = kernel.launch(*_parted(tensors, parsed.products), epilogue, tile)
-    return complete(parsed, outputs)
+    outputs = kernel.launch(*_split_operands(tensors, parsed.products), epilogue, tile)
+    return reduce_partial_results(parsed, outputs)
 
 
 def _in_torch(*tensors: Tensor, epilogue: Epilogue, without: int) -> list[Tensor]:
-    x, weights, operands = _parted(tensors, epilogue.products, without)
+    x, weights, operands = _split_operands(tensors, epilogue.products, without)
     return evaluate(epilogue, [(x @ w).float().flatten(0, -2) for w in weights], operands)

@@ -36,18 +36,18 @@ from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.emit import operands_of, reshaped, sizes_of, write_call, x_of
-from fusepass.fusion.gemm.find import NoRegion, Region, is_gemm, region_at
-from fusepass.fusion.gemm.grow import viewed
+from fusepass.fusion.gemm.find import GemmRegion, NoRegion, is_gemm, region_at
+from fusepass.fusion.gemm.grow import without_views
 from fusepass.fusion.inductor_fusion import any_feeds_generated_code
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.hopper.launch import prepare
-from fusepass.kernels.gemm.hopper.programmatic_launch import may_begin_early, saved
-from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, most_few_rows, multiprocessors, tiles
+from fusepass.kernels.gemm.hopper.programmatic_launch import may_begin_early, saved_microseconds
+from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, max_few_rows, multiprocessors, tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, sum_apart
 from fusepass.patterns.gemm_candidates import candidates, usable
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import (
@@ -55,9 +55,9 @@ from fusepass.tune import (
     REFERENCE,
     Candidate,
     Choice,
-    RegionProblem,
+    GemmRegionProblem,
     choose,
-    remembered,
+    known_choice,
 )
 from fusepass.tune.problems.gemm import digest
 
@@ -67,12 +67,12 @@ _MANY_ROWS = 128  # of fewer only kernels for few rows beat cuBLAS's
 
 # --- the rule -------------------------------------------------------------------------------------
 
-Library = Callable[[Region], Candidate]
+Library = Callable[[GemmRegion], Candidate]
 """What else computes a region; called with x, the weights and the operands."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _GemmQuery:
     """A region that the tuner may be asked about.
 
     Attributes:
@@ -82,27 +82,27 @@ class _Asked:
         candidates: likewise; the first is Inductor.
     """
 
-    region: Region
+    region: GemmRegion
     sizes: dict[fx.Node, list[Any]]
-    problem: RegionProblem
+    problem: GemmRegionProblem
     candidates: tuple[Candidate, ...]
 
 
-def _asked(
+def _gemm_query(
     node: fx.Node, options: Options, pairs: bool, library: Library | None = None
-) -> _Asked | Reject:
+) -> _GemmQuery | Reject:
     product = node.meta["val"]
     rows = product.shape[-2]
-    few = isinstance(rows, int) and rows <= most_few_rows(product) and product.dim() == 2
+    few = isinstance(rows, int) and rows <= max_few_rows(product) and product.dim() == 2
     try:
-        region, apart_from_rest = _found(node, pairs, rows, few, scales=library is None)
+        region, apart_from_rest = _find_region(node, pairs, rows, few, scales=library is None)
         shaped = sizes_of(region)
     except NoRegion as why:
-        return Reject(Reason.FLAVOUR, f"no region around it: {why}", node)
+        return Reject(Reason.VARIANT, f"no region around it: {why}", node)
     x, weights = x_of(region), [part.value for part in region.weights]
     operands = [reshaped(part.value, shape) for part, shape in operands_of(region)]
     forced = options.candidate == REFERENCE
-    nowhere = kernel_gate.refused(x.device, options, node)
+    nowhere = kernel_gate.gate_reason(x.device, options, node)
     if nowhere is not None:
         return nowhere
     refused = kernel.refuses(x, weights, operands, region.epilogue)
@@ -115,11 +115,11 @@ def _asked(
     if m < _MANY_ROWS and not few and not forced:
         rows_are = f"are {m}" if isinstance(rows, int) else "vary"
         return Reject(Reason.COST, f"its rows {rows_are}: no kernel of ours is faster", node)
-    apart = library is None and sum_apart.was_apart(node) and sum_apart.is_sum(region.epilogue)
+    apart = library is None and sum_apart.was_separate(node) and sum_apart.is_sum(region.epilogue)
     more = "_or_library" * (library is not None) + "_or_apart" * apart  # other candidates
     named = usable(x, weights, operands, region.epilogue, rows)
-    begins = few and any(saved(tile, tile.k * n) for tile in named.values())
-    problem = RegionProblem(
+    begins = few and any(saved_microseconds(tile, tile.k * n) for tile in named.values())
+    problem = GemmRegionProblem(
         op=("gated_gemm" if len(weights) == 2 else "gemm") + more,
         activation=digest(region.epilogue),
         bias=False,
@@ -147,14 +147,14 @@ def _asked(
         found = (*found, library(region))
     elif apart:
         found = (*found, sum_apart.candidate(region.epilogue))
-    return _Asked(region, shaped, problem, found)
+    return _GemmQuery(region, shaped, problem, found)
 
 
 def _ours(
-    problem: RegionProblem, options: Options, named: Mapping[str, Tile]
+    problem: GemmRegionProblem, options: Options, named: Mapping[str, Tile]
 ) -> tuple[Candidate, ...]:
     """Inductor and our kernel, with the tiles of ``named`` worth timing or known to be best."""
-    entry = remembered(problem, options) if problem.device.type == "cuda" else None
+    entry = known_choice(problem, options) if problem.device.type == "cuda" else None
     return candidates(
         problem.epilogue,
         problem.m * (problem.batches or 1),
@@ -192,17 +192,17 @@ def choice_at(
     wanted = options.candidate == "auto" and options.rule_on(GEMM_EPILOGUE)
     if not wanted or not is_gemm(node):
         return None
-    asked = _asked(node, options, False, lambda _: library)
+    asked = _gemm_query(node, options, False, lambda _: library)
     if isinstance(asked, Reject):
         return None
     kinds = [operand.kind for operand in asked.region.epilogue.operands]
-    made = [{viewed(one) for one in nodes} for nodes in asked.region.outputs]
-    if kinds != ["row"] * bias or made != [{viewed(result)}]:
+    made = [{without_views(one) for one in nodes} for nodes in asked.region.outputs]
+    if kinds != ["row"] * bias or made != [{without_views(result)}]:
         return None
     return choose(asked.problem, options, asked.candidates)
 
 
-def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | Reject:
+def check(site: RuleSite, pairs: bool, library: Library | None = None) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say.
 
     Args:
@@ -210,7 +210,7 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
         pairs: whether regions of two products are looked for.
         library: what else could compute a region, and would not be written by :func:`replace`.
     """
-    asked = _asked(site.anchor, site.options, pairs, library)
+    asked = _gemm_query(site.anchor, site.options, pairs, library)
     if isinstance(asked, Reject):
         return asked
     choice = choose(asked.problem, site.options, asked.candidates)
@@ -219,25 +219,27 @@ def check(site: Site, pairs: bool, library: Library | None = None) -> Accept | R
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", site.anchor, choice.microseconds)
     tile = choice.candidate.rpartition(" ")[2]
-    obstacle = _uncompiled(asked, tile, site.anchor)
+    obstacle = _compile_failure(asked, tile, site.anchor)
     if obstacle is not None:
         return obstacle
     apart = choice.candidate == sum_apart.NAME
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes, apart=apart)
-    return _accepted(choice, site.notes["region"])
+    return _accept(choice, site.notes["region"])
 
 
-def _uncompiled(asked: _Asked, name: str, node: fx.Node) -> Reject | None:
+def _compile_failure(asked: _GemmQuery, name: str, node: fx.Node) -> Reject | None:
     """Why a kernel in CUDA C++ cannot be had, if it is one; compiled before a call is written."""
     epilogue, problem = asked.region.epilogue, asked.problem
     tile = tiles(epilogue).get(name)
     if tile is None or tile.cuda is None:
         return None
     make = partial(prepare, epilogue.text(), tile.cuda, problem.dtype, problem.device)
-    return kernel_gate.compiled("gemm_region", make, node)
+    return kernel_gate.compile_check("gemm_region", make, node)
 
 
-def _found(node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool) -> tuple[Region, bool]:
+def _find_region(
+    node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool
+) -> tuple[GemmRegion, bool]:
     """The region, and whether it is one that leaves to generated code what that computes anyway.
 
     With just as many rows as make reductions worth while it may be of either kind.
@@ -255,7 +257,7 @@ def _found(node: fx.Node, pairs: bool, rows: Any, few: bool, scales: bool) -> tu
     return region_of(node, pairs=False, few=True), True
 
 
-def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> Region:
+def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> GemmRegion:
     """The region at a product; of few rows the product alone, where the rest is better elsewhere.
 
     Args:
@@ -283,14 +285,14 @@ def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) ->
     return region
 
 
-def _feeds_generated_code(region: Region) -> bool:
+def _feeds_generated_code(region: GemmRegion) -> bool:
     """Whether a result goes into a kernel that Inductor generates, and would be computed there."""
     outputs = zip(region.epilogue.outputs, region.outputs, strict=True)
     stored = (nodes for output, nodes in outputs if not output.over)
     return any_feeds_generated_code(stored, region.nodes)
 
 
-def _accepted(choice: Choice, region: Region) -> Accept:
+def _accept(choice: Choice, region: GemmRegion) -> Accept:
     code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
     moved = "; the norm's scale of x's rows is applied to the product" * region.scaled
     return Accept(code, f"{choice.candidate}: {choice.why}{moved}", choice.microseconds)
@@ -308,7 +310,7 @@ def _batch_strides(x: Tensor, weight: Tensor) -> tuple[int, int]:
     return _hints((x.stride(0), weight.stride(0)))
 
 
-def _apart(region: Region) -> int | None:
+def _apart(region: GemmRegion) -> int | None:
     """Elements between the beginnings of two weights that lie in one tensor."""
     first, *rest = (part.value.storage_offset() for part in region.weights)
     packed = rest and region.weights[0].width is not None
@@ -319,7 +321,7 @@ def _call(x: Any, weights: Any, operands: Any, epilogue: str, tile: str) -> tupl
     return kernel.OPERATOR, x, weights, operands, epilogue, tile
 
 
-def replace(site: Site) -> None:
+def replace(site: RuleSite) -> None:
     """Write the call that computes the region in the site's notes, or its sum as it is taken."""
     if site.notes["apart"]:
         sum_apart.write(site.anchor)
@@ -328,11 +330,11 @@ def replace(site: Site) -> None:
     write_call(site, _call)
 
 
-def _check_pair(site: Site) -> Accept | Reject:
+def _check_pair(site: RuleSite) -> Accept | Reject:
     return check(site, True)
 
 
-def _check_one(site: Site) -> Accept | Reject:
+def _check_one(site: RuleSite) -> Accept | Reject:
     return check(site, False)
 
 

@@ -26,8 +26,8 @@ from fusepass.fusion.pointwise import cat_inputs
 from fusepass.fusion.pointwise.cat_inputs import MOST, groups_of, is_cat
 from fusepass.graph.ops.op_names import argument, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
@@ -45,29 +45,29 @@ _SETTINGS = {
 
 def candidates() -> tuple[Candidate, ...]:
     """Inductor's kernels for the whole, and for groups."""
-    whole = Candidate(INDUCTOR, partial(_computed, most=1), generated=True)
-    return whole, Candidate(GROUPED, partial(_computed, most=MOST), generated=True)
+    whole = Candidate(INDUCTOR, partial(_concatenate, most=1), generated=True)
+    return whole, Candidate(GROUPED, partial(_concatenate, most=MOST), generated=True)
 
 
-def _computed(*tensors: Tensor, most: int) -> Tensor:
+def _concatenate(*tensors: Tensor, most: int) -> Tensor:
     made = [torch.relu(one) for one in tensors]
     groups = [made[i : i + most] for i in range(0, len(made), most)]
     return torch.cat([one[0] if len(one) == 1 else torch.cat(one, 1) for one in groups], 1)
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     node = site.anchor
     given: Sequence[fx.Node] = node.args[0]  # type: ignore[assignment]
     result = tensor_value(node)
     if result is None or any(_unlike(tensor_value(one), result) for one in given):
-        return Reject(Reason.FLAVOUR, "its inputs differ in dtype or in their dimensions", node)
+        return Reject(Reason.VARIANT, "its inputs differ in dtype or in their dimensions", node)
     groups = groups_of(given)
     together = sum(len(one) for one in groups if len(one) > 1)
     if len(given) <= MOST or together <= MOST:
         why = f"{together} of its {len(given)} inputs are computed where they are concatenated"
-        return Reject(Reason.FLAVOUR, f"{why}, Inductor joins {MOST} by itself", node)
+        return Reject(Reason.VARIANT, f"{why}, Inductor joins {MOST} by itself", node)
     if site.options.candidate != REFERENCE:
-        refused = _refused(site, result)
+        refused = _refusal(site, result)
         if refused is not None:
             return refused
     numbers = [size_hint(one) for one in (*result.shape, *result.stride())]
@@ -88,25 +88,25 @@ def _check(site: Site) -> Accept | Reject:
         device=result.device,
     )
     if not m * n:
-        return Reject(Reason.FLAVOUR, "there is nothing in it", node)
+        return Reject(Reason.VARIANT, "there is nothing in it", node)
     verdict = kernel_gate.verdict(choose(problem, site.options, candidates()), node)
     if isinstance(verdict, Accept):
         site.notes["groups"] = groups
     return verdict
 
 
-def _refused(site: Site, result: Tensor) -> Reject | None:
+def _refusal(site: RuleSite, result: Tensor) -> Reject | None:
     """Why there is nothing to ask a tuner."""
     node, options = site.anchor, site.options
     if result.device.type != "cuda":
         return Reject(Reason.COST, "on the CPU Inductor computes each input by itself", node)
     if result.dtype not in _DTYPES:
-        return Reject(Reason.FLAVOUR, "bf16, fp16 and fp32 are timed only", node)
+        return Reject(Reason.VARIANT, "bf16, fp16 and fp32 are timed only", node)
     if options.codegen != "inductor":
-        return Reject(Reason.FLAVOUR, "Inductor is not asked", node)
+        return Reject(Reason.VARIANT, "Inductor is not asked", node)
     for setting, usual in _SETTINGS.items():
         if options.inductor_value(setting) not in (usual, None):  # None: a torch without it
-            return Reject(Reason.FLAVOUR, f"with {setting} Inductor joins others", node)
+            return Reject(Reason.VARIANT, f"with {setting} Inductor joins others", node)
     return None
 
 
@@ -124,7 +124,7 @@ def _dim(node: fx.Node, result: Tensor) -> int:
     return int(argument(node, 1, "dim", 0)) % result.dim()
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     node = site.anchor
     groups: list[list[fx.Node]] = site.notes["groups"]
     dim, operator = _dim(node, node.meta["val"]), cast("Callable[..., Any]", node.target)
@@ -136,7 +136,7 @@ def _replace(site: Site) -> None:
         with site.gm.graph.inserting_before(node):
             part = site.gm.graph.call_function(operator, (group, dim))
         part.meta["val"] = torch.cat([one.meta["val"] for one in group], dim)
-        inherit(part, node)
+        inherit_meta(part, node)
         made.append(part)
     node.args, node.kwargs = (made, dim), {}
 

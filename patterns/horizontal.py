@@ -25,15 +25,15 @@ from torch import Tensor, fx
 
 from fusepass.errors import CandidateFailed
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.pointwise.groups import Copies, groups_of, overwritten
+from fusepass.fusion.pointwise.groups import Copies, copy_target, groups_of
 from fusepass.fusion.pointwise.members import Member, program_of
 from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.pointwise import horizontal as kernel
 from fusepass.kernels.pointwise.horizontal_launch import prepare
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.inductor.passes import put_in_order
 from fusepass.tune import INDUCTOR, REFERENCE
@@ -46,7 +46,7 @@ def _is_output(node: fx.Node) -> bool:
     return node.op == "output"
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     candidate = site.options.candidate
     values = [node.meta.get("val") for node in site.gm.graph.nodes]
     devices = {one.device for one in values if isinstance(one, Tensor)}
@@ -56,10 +56,10 @@ def _check(site: Site) -> Accept | Reject:
         groups = groups.where(lambda group: _device(group).type == "cuda")
     count = sum(map(len, groups.all))
     if not count:
-        return Reject(Reason.FLAVOUR, "no independent pointwise kernels", site.anchor)
+        return Reject(Reason.VARIANT, "no independent pointwise kernels", site.anchor)
     if candidate == INDUCTOR:
         return Reject(Reason.FORCED, f"options ask for {INDUCTOR}", site.anchor)
-    nowhere = kernel_gate.refused(_device(groups.all[0]), site.options, site.anchor)
+    nowhere = kernel_gate.gate_reason(_device(groups.all[0]), site.options, site.anchor)
     if nowhere is not None:
         return nowhere
     if candidate != REFERENCE:
@@ -84,44 +84,44 @@ def _operands(group: list[Member]) -> list[fx.Node]:
     return [operand for one in group for operand in one.operands]
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     kernel.install_lowering()
     graph, groups = site.gm.graph, site.notes["groups"]
     for group in groups.read:
-        _together(graph, group)
+        _write_group(graph, group)
     put_in_order(graph)
     if groups.overwriting:
-        _overwriting(graph, groups.overwriting, groups.copies)
+        _write_overwriting(graph, groups.overwriting, groups.copies)
     graph.eliminate_dead_code()
 
 
-def _together(graph: fx.Graph, group: list[Member]) -> None:
+def _write_group(graph: fx.Graph, group: list[Member]) -> None:
     """Put one call in place of the roots; nodes may stand in front of what they read for now."""
     operands, program = _operands(group), program_of(group).text()
     roots = [root for one in group for root in one.roots]
     with graph.inserting_before(roots[-1]):
         call = graph.call_function(_OPERATOR, (operands, program))
         call.meta["val"] = _OPERATOR([node.meta["val"] for node in operands], program)
-        inherit(call, roots[-1])
+        inherit_meta(call, roots[-1])
         for position, root in enumerate(roots):
             item = graph.call_function(operator.getitem, (call, position))
             item.meta["val"] = call.meta["val"][position]
             root.replace_all_uses_with(item)
 
 
-def _overwriting(graph: fx.Graph, group: list[Member], copies: Copies) -> None:
+def _write_overwriting(graph: fx.Graph, group: list[Member], copies: Copies) -> None:
     """Put one call in place of copies into inputs, in front of all those at the graph's end."""
     done = [copies[root] for one in group for root in one.roots]
     first = next(node for node in graph.nodes if op_name(node) == "copy_")
     with graph.inserting_before(first):
-        results = [overwritten(copy) for copy in done]
+        results = [copy_target(copy) for copy in done]
         call = graph.call_function(
             kernel.INTO, (results, _operands(group), program_of(group).text())
         )
         call.meta["val"] = None
-        inherit(call, first)
+        inherit_meta(call, first)
     for copy in done:
-        copy.replace_all_uses_with(overwritten(copy))  # at the end of the graph
+        copy.replace_all_uses_with(copy_target(copy))  # at the end of the graph
         graph.erase_node(copy)
 
 

@@ -33,13 +33,13 @@ from fusepass.host_tensors.cpu_chain import nodes_still_read
 from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
 from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx import graph_constants
 from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
-def _check(site: Site) -> Reject | Accept | None:
+def _check(site: RuleSite) -> Reject | Accept | None:
     found = device_copy_at(site.anchor)
     assert found is not None
     if site.options.non_blocking and _may_not_wait(found):
@@ -64,7 +64,7 @@ def _check(site: Site) -> Reject | Accept | None:
     return Accept(Reason.ON_DEVICE, "made on the device, where it has the same bits")
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     found, graph = device_copy_at(site.anchor), site.gm.graph
     assert found is not None
     if "plans" not in site.notes:
@@ -86,7 +86,7 @@ def _replace(site: Site) -> None:
     _erase_unneeded(site, found, plans)
 
 
-def _put_result(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
+def _put_result(site: RuleSite, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
     """What stands for the copy: fresh memory where the program could tell."""
     fake, private = tensor_value(found.node), places_of(site).is_private(found.node)
     assert fake is not None
@@ -103,7 +103,9 @@ def _put_result(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
     return rewrite.insert_copy(site.gm.graph, node, found.node, _layout(found.node))
 
 
-def _put_operand(site: Site, found: DeviceCopy, operand: fx.Node, plan: HostTensorPlan) -> fx.Node:
+def _put_operand(
+    site: RuleSite, found: DeviceCopy, operand: fx.Node, plan: HostTensorPlan
+) -> fx.Node:
     if plan.replay is not None:
         return _put_calls(site, found, plan)
     assert plan.value is not None
@@ -114,21 +116,21 @@ def _put_operand(site: Site, found: DeviceCopy, operand: fx.Node, plan: HostTens
     return rewrite.insert_constant(site.gm, plan.value, fake, found.node)
 
 
-def _put_calls(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
+def _put_calls(site: RuleSite, found: DeviceCopy, plan: HostTensorPlan) -> fx.Node:
     assert plan.replay is not None
     places = places_of(site)
     shared = not any(key in places.writers for key in memories(plan.chain.nodes))
     return rewrite.insert_calls(site.gm, plan.chain, plan.replay, found.node, shared=shared)
 
 
-def _erase_unneeded(site: Site, found: DeviceCopy, plans: list[HostTensorPlan]) -> None:
+def _erase_unneeded(site: RuleSite, found: DeviceCopy, plans: list[HostTensorPlan]) -> None:
     calls = {node for plan in plans for node in plan.chain.nodes if node is not found.node}
     needed, position = nodes_still_read(calls), places_of(site).position
     for node in sorted(calls - needed, key=position.__getitem__, reverse=True):
         site.gm.graph.erase_node(node)
 
 
-def _keeps_layout(site: Site, found: DeviceCopy, plan: HostTensorPlan) -> bool:
+def _keeps_layout(site: RuleSite, found: DeviceCopy, plan: HostTensorPlan) -> bool:
     """Whether a copy on the device of what is made there is laid out as the copy from the CPU."""
     if plan.replay is None:
         return True

@@ -18,7 +18,7 @@ from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -49,7 +49,7 @@ def _is_full(node: object, reduction: str) -> bool:
     return source is not None and source.dtype is torch.bool
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     node = site.anchor
     left, right = node.args
     for reduction in (left, right):
@@ -70,7 +70,7 @@ def _check(site: Site) -> Reject | None:
     return None
 
 
-def _written_between(site: Site) -> bool:
+def _written_between(site: RuleSite) -> bool:
     """Whether a tensor that is reduced is written after its reduction and before the join."""
     reductions = set(site.anchor.args)
     reduced = {memory_of(r.args[0]) for r in reductions}  # type: ignore[union-attr]
@@ -84,7 +84,7 @@ def _written_between(site: Site) -> bool:
     return False
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     node, graph = site.anchor, site.gm.graph
     reduction = _REDUCTION_OF[str(op_name(node))]
     sources = tuple(r.args[0] for r in node.args)  # type: ignore[union-attr]

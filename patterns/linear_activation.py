@@ -100,7 +100,7 @@ def _cublaslt(
 ) -> Tensor:
     if bias is None:
         bias = _zeros(weight_t.shape[1], x.dtype, x.device)
-    return kernel.library(x, weight_t, bias, activation)
+    return kernel.fused_linear(x, weight_t, bias, activation)
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,7 @@ def _zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _not_in_cublaslt(problem: Problem) -> str | None:
-    if kernel.library_flavour("cuda", problem.dtype, problem.activation) is None:
+    if kernel.cublaslt_use_gelu("cuda", problem.dtype, problem.activation) is None:
         dtype = str(problem.dtype).removeprefix("torch.")
         return f"cuBLASLt has no epilogue for {problem.activation} in {dtype}"
     if problem.saved_output:

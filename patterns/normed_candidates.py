@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import evaluate
-from fusepass.fusion.kernel_ir.norm import normalised
+from fusepass.fusion.kernel_ir.norm import normalize
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import op, sibling_gemms
 from fusepass.kernels.gemm.baseline import unfused
@@ -39,15 +39,15 @@ def candidates(
     """
     tiles = kernel.choices(problem.norm, problem.epilogues)
     tiles = tiles if ring is None else (ring, *tiles)
-    traced = partial(_traced, problem=problem)
-    found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), traced=traced)]
+    traced = partial(_reference, problem=problem)
+    found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), graphable=traced)]
     for tile in apart:
-        ours = partial(_apart, problem=problem, tile=tile)
+        ours = partial(_run_norm_apart, problem=problem, tile=tile)
         found.append(Candidate(APART + tile.name, ours, compiles=True))
     for tile in tiles:
         ours = partial(_ours, problem=problem, tile=tile)
         found.append(
-            Candidate(tile.name, ours, compiles=True, besides=_LAUNCH + _HALF * problem.beside)
+            Candidate(tile.name, ours, compiles=True, overhead_us=_LAUNCH + _HALF * problem.beside)
         )
     return tuple(found)
 
@@ -58,7 +58,7 @@ def _ours(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[
     return kernel.launch(x, rest[:count], rest[count:], text, tile)
 
 
-def _parted(
+def _split_operands(
     rest: Sequence[Tensor], problem: NormedProblem
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
     """Weights, the norm's vectors, and what the epilogues read."""
@@ -67,9 +67,9 @@ def _parted(
     return rest[:first], rest[first:behind], rest[behind:]
 
 
-def _apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
+def _run_norm_apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
     epilogues = problem.epilogues
-    weights, vectors, operands = _parted(rest, problem)
+    weights, vectors, operands = _split_operands(rest, problem)
     rows = normalise(x, vectors, problem.norm)
     if len(epilogues) == 1:
         return op.launch(rows, weights, operands, epilogues[0].text(), tile)
@@ -78,19 +78,19 @@ def _apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list
 
 def _unfused(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
     epilogues = problem.epilogues
-    weights, vectors, operands = _parted(rest, problem)
+    weights, vectors, operands = _split_operands(rest, problem)
     rows = normalise(x, vectors, problem.norm)
     if len(epilogues) < len(weights):
         return unfused(rows, weights, operands, epilogues[0].text())
-    each = sibling_gemms.parted(weights, operands, epilogues)
+    each = sibling_gemms.split_operands(weights, operands, epilogues)
     return [made for w, given, one in each for made in unfused(rows, [w], given, one.text())]
 
 
-def _traced(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
+def _reference(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
     epilogues = problem.epilogues
-    weights, vectors, operands = _parted(rest, problem)
-    rows = normalised(x, vectors, problem.norm).to(x.dtype)
+    weights, vectors, operands = _split_operands(rest, problem)
+    rows = normalize(x, vectors, problem.norm).to(x.dtype)
     if len(epilogues) < len(weights):
         return evaluate(epilogues[0], [(rows @ w).float() for w in weights], operands)
-    each = sibling_gemms.parted(weights, operands, epilogues)
+    each = sibling_gemms.split_operands(weights, operands, epilogues)
     return [made for w, given, one in each for made in evaluate(one, [(rows @ w).float()], given)]

@@ -31,19 +31,19 @@ from torch import fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.emit import sizes_of, write_call
-from fusepass.fusion.gemm.find import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.fusion.gemm.find import GemmRegion, NoRegion, OperandSlice, is_gemm, region_at
 from fusepass.fusion.gemm.gemm import operands_of
-from fusepass.fusion.gemm.grow import viewed
+from fusepass.fusion.gemm.grow import without_views
 from fusepass.fusion.gemm.norm import RowNorm, norm_of
-from fusepass.fusion.gemm.siblings import Siblings, siblings_of
-from fusepass.fusion.inductor_fusion import any_feeds_generated_code, made_by_generated_code
+from fusepass.fusion.gemm.siblings import SiblingGemms, siblings_of
+from fusepass.fusion.inductor_fusion import any_feeds_generated_code, is_computed_by_generated_code
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import op, sibling_gemms
 from fusepass.kernels.gemm.hopper.launch import prepare
-from fusepass.kernels.gemm.hopper.row_source import Row
-from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.hopper.row_source import RowKernel
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles
 from fusepass.kernels.gemm.tiles import Tile, multiprocessors, ring_of, shared_memory
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
@@ -52,15 +52,15 @@ from fusepass.patterns.normed_candidates import APART, candidates
 from fusepass.patterns.sibling_candidates import timed_tiles
 from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import REFERENCE, NormedProblem, choose
 from fusepass.tune.device.peaks import memory_of_device
 
-_MOST_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
+_MAX_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
 _MOST_AROUND = 64  # likewise, for other norms of what it makes
 
 
@@ -73,7 +73,7 @@ def _is_row(node: fx.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _NormedSite:
     """What one launch could compute.
 
     Attributes:
@@ -83,8 +83,8 @@ class _Found:
     """
 
     norm: RowNorm
-    regions: tuple[Region, ...]
-    siblings: Siblings | None
+    regions: tuple[GemmRegion, ...]
+    siblings: SiblingGemms | None
 
     @property
     def epilogues(self) -> tuple[Epilogue, ...]:
@@ -109,7 +109,7 @@ class _Found:
         return value.reshape(-1, value.shape[-1])
 
 
-def _found(first: fx.Node, options: Options) -> _Found | str:
+def _normed_site(first: fx.Node, options: Options) -> _NormedSite | str:
     """What is to be computed at the first product of a norm, or why nothing is."""
     norm = norm_of(operands_of(first)[1])
     if norm is None:
@@ -122,10 +122,10 @@ def _found(first: fx.Node, options: Options) -> _Found | str:
     except NoRegion:
         region = None
     if region is not None and products <= set(region.nodes):
-        return _Found(norm, (region,), None)
+        return _NormedSite(norm, (region,), None)
     if len(products) == 1:
         try:
-            return _Found(norm, (region_of(first, pairs=False, few=True),), None)
+            return _NormedSite(norm, (region_of(first, pairs=False, few=True),), None)
         except NoRegion as why:
             return f"no region around its product: {why}"
     memory = memory_of_device(first.meta["val"].device)
@@ -133,15 +133,15 @@ def _found(first: fx.Node, options: Options) -> _Found | str:
     found = siblings_of(first, sibling_gemms.MOST, most, lambda one: True)
     if found is None or {one.nodes[0] for one in found.regions} != products:
         return "its products are neither a pair nor such that one launch computes"
-    return _Found(norm, found.regions, found)
+    return _NormedSite(norm, found.regions, found)
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     first, options = site.anchor, site.options
-    found = _found(first, options)
+    found = _normed_site(first, options)
     if isinstance(found, str):
-        return Reject(Reason.FLAVOUR, found, first)
-    nowhere = kernel_gate.refused(found.x.device, options, first)
+        return Reject(Reason.VARIANT, found, first)
+    nowhere = kernel_gate.gate_reason(found.x.device, options, first)
     if nowhere is not None:
         return nowhere
     norm = found.norm.norm
@@ -149,14 +149,14 @@ def _check(site: Site) -> Accept | Reject:
     if refused is not None:
         return Reject(Reason.STRIDE_MISMATCH, refused, first)
     if written_before(site, max(node for one in found.regions for node in one.nodes)):
-        return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
+        return Reject(Reason.VARIANT, "something is written in front of the last", first)
     if options.candidate != REFERENCE and not _has_kernel(found.norm, options):
         text = "what makes its operand is generated code, in which the norm costs nothing"
         return Reject(Reason.COST, text, first)
     try:
         sizes = {} if found.siblings else sizes_of(found.regions[0])
     except NoRegion as why:
-        return Reject(Reason.FLAVOUR, f"no region around it: {why}", first)
+        return Reject(Reason.VARIANT, f"no region around it: {why}", first)
     problem = _problem(found)
     if problem is None:
         return Reject(Reason.COST, "a size is not known: nothing can be timed", first)
@@ -167,7 +167,7 @@ def _check(site: Site) -> Accept | Reject:
         return Reject(Reason.SLOWER, text, first, choice.microseconds)
     verdict = kernel_gate.verdict(choice, first)
     if isinstance(verdict, Accept):
-        obstacle = _uncompiled(found, choice.candidate, first)
+        obstacle = _compile_failure(found, choice.candidate, first)
         if obstacle is not None:
             return obstacle
         site.notes.update(found=found, sizes=sizes, tile=choice.candidate)
@@ -177,7 +177,7 @@ def _check(site: Site) -> Accept | Reject:
     return verdict
 
 
-def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
+def _tiles_apart(found: _NormedSite, problem: NormedProblem) -> Sequence[Tile]:
     """What the rule for the products alone would time."""
     if found.siblings is not None:
         return timed_tiles(1, found.x.device)
@@ -186,10 +186,10 @@ def _tiles_apart(found: _Found, problem: NormedProblem) -> Sequence[Tile]:
     named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
     processors = multiprocessors(found.x.device)
     products, n = region.epilogue.products, problem.widths[0]
-    return [named[name] for name in likely(named, products, 1, n, problem.k, processors)]
+    return [named[name] for name in heuristic_tiles(named, products, 1, n, problem.k, processors)]
 
 
-def _ring(found: _Found) -> Tile | None:
+def _ring(found: _NormedSite) -> Tile | None:
     """The tile of the kernel in CUDA C++ that computes the norm, too; None where there is none."""
     tile = ring_of(found.epilogues[0], shared_memory(found.x.device))
     if tile is None or not nvrtc.is_there() or _cut(found, tile) is None:
@@ -197,14 +197,14 @@ def _ring(found: _Found) -> Tile | None:
     return tile
 
 
-def _cut(found: _Found, tile: Tile) -> Row | None:
+def _cut(found: _NormedSite, tile: Tile) -> RowKernel | None:
     """How that kernel is told of the products."""
     norm = found.norm.norm
     vectors = found.operands[: norm.vectors]
     return kernel.in_cuda(norm, found.epilogues, found.weights, vectors, tile)
 
 
-def _uncompiled(found: _Found, name: str, node: fx.Node) -> Reject | None:
+def _compile_failure(found: _NormedSite, name: str, node: fx.Node) -> Reject | None:
     """Why a kernel in CUDA C++ cannot be had, if it is one; compiled before a call is written."""
     tile = ring_of(found.epilogues[0])
     cut = _cut(found, tile) if tile is not None and tile.name == name else None
@@ -212,10 +212,10 @@ def _uncompiled(found: _Found, name: str, node: fx.Node) -> Reject | None:
         return None
     text = sibling_gemms.text_of(found.epilogues)
     make = partial(prepare, text, cut, found.x.dtype, found.x.device)
-    return kernel_gate.compiled("normed_gemms", make, node)
+    return kernel_gate.compile_check("normed_gemms", make, node)
 
 
-def _rule_for_products(found: _Found) -> str:
+def _rule_for_products(found: _NormedSite) -> str:
     """Which rule would take the products without the norm."""
     if found.siblings is not None:
         return SIBLINGS
@@ -224,22 +224,25 @@ def _rule_for_products(found: _Found) -> str:
 
 def _has_kernel(norm: RowNorm, options: Options) -> bool:
     """Whether a norm is a kernel of its own, or would be one if its products took it."""
-    if not made_by_generated_code(norm.source):
+    if not is_computed_by_generated_code(norm.source):
         return True
     if not options.rule_on(GEMM_EPILOGUE):
         return False
-    made = viewed(norm.source)
+    made = without_views(norm.source)
     norms = [norm, *_norms_beside(norm)]
     views = {
-        node for one in norms for node in (one.result, *one.spared) if viewed(node) is one.result
+        node
+        for one in norms
+        for node in (one.result, *one.removed)
+        if without_views(node) is one.result
     }
-    gone = [node for one in norms for node in one.spared if node not in views]
+    gone = [node for one in norms for node in one.removed if node not in views]
     for product in _rows_behind(made):
         try:
             region = region_at(product, pairs=False)
         except NoRegion:
             continue
-        outputs = {viewed(node) for nodes in region.outputs for node in nodes}
+        outputs = {without_views(node) for nodes in region.outputs for node in nodes}
         operands = [part.value for part in region.operands]
         weights = [part.value for part in region.weights]
         x = region.x.meta["val"]
@@ -256,7 +259,7 @@ def _has_kernel(norm: RowNorm, options: Options) -> bool:
 def _norms_beside(norm: RowNorm) -> list[RowNorm]:
     """Others of the same row: attention and the MLP of a block may have one each, side by side."""
     found: dict[fx.Node, RowNorm] = {}
-    seen, waiting = set(norm.spared), [norm.source]
+    seen, waiting = set(norm.removed), [norm.source]
     while waiting and len(seen) < _MOST_AROUND:
         for user in waiting.pop(0).users:
             if user in seen or user.op != "call_function":
@@ -268,14 +271,14 @@ def _norms_beside(norm: RowNorm) -> list[RowNorm]:
             other = norm_of(operands_of(user)[1])
             if other is not None and other.source is norm.source:
                 found[other.result] = other
-                seen.update(other.spared)
+                seen.update(other.removed)
     return [other for result, other in found.items() if result is not norm.result]
 
 
 def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
     """The nearest products of one row that a node is made of."""
     seen, waiting = {node}, [node]
-    while waiting and len(seen) < _MOST_LOOKED_AT:
+    while waiting and len(seen) < _MAX_LOOKED_AT:
         for one in waiting.pop(0).all_input_nodes:
             if one in seen or one.op != "call_function":
                 continue
@@ -286,7 +289,7 @@ def _rows_behind(node: fx.Node) -> Iterator[fx.Node]:
                 waiting.append(one)
 
 
-def _problem(found: _Found) -> NormedProblem | None:
+def _problem(found: _NormedSite) -> NormedProblem | None:
     """What is to be computed, as the tuner sees it; None where a size is not known."""
     weights, x = found.weights, found.x
     widths = [size_hint(weight.shape[1]) for weight in weights]
@@ -316,10 +319,10 @@ def _problem(found: _Found) -> NormedProblem | None:
     )
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     """Write one call for the norm and its products."""
     kernel.install_lowering()
-    found: _Found = site.notes["found"]
+    found: _NormedSite = site.notes["found"]
     norm, graph = found.norm, site.gm.graph
     region = found.regions[0]
     x = norm.source
@@ -328,7 +331,7 @@ def _replace(site: Site) -> None:
             sizes = [-1, x.meta["val"].shape[-1]]
             x = graph.call_function(torch.ops.aten.reshape.default, (x, sizes))
             x.meta["val"] = torch.ops.aten.reshape.default(norm.source.meta["val"], sizes)
-            inherit(x, norm.source)
+            inherit_meta(x, norm.source)
     if found.siblings is not None:
         text = kernel.text_of(norm.norm, found.epilogues)
         write_launch(site, found.siblings, kernel.OPERATOR, x, text, before=list(norm.vectors))
@@ -337,7 +340,7 @@ def _replace(site: Site) -> None:
             region,
             x=x,
             scaled=False,
-            operands=(*map(Part, norm.vectors), *region.operands),
+            operands=(*map(OperandSlice, norm.vectors), *region.operands),
             shapes=(*(None for _ in norm.vectors), *region.shapes),
         )
 
@@ -345,7 +348,7 @@ def _replace(site: Site) -> None:
             return kernel.OPERATOR, row, weights, operands, f"{norm.norm.text()} {epilogue}", tile
 
         write_call(site, call)
-    for node in reversed(norm.spared):
+    for node in reversed(norm.removed):
         if not node.users:
             graph.erase_node(node)
 

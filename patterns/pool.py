@@ -21,14 +21,14 @@ from torch import Tensor, fx
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.aten_to_epilogue import NoRegion
 from fusepass.fusion.kernel_ir.epilogue import parse
-from fusepass.fusion.pointwise.pool_chain import PoolChain, chain_at, is_pool
+from fusepass.fusion.pointwise.pool_chain import PoolChain, is_pool, pool_chain_at
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.pointwise import pool as kernel
 from fusepass.kernels.pointwise.pool_launch import prepare
-from fusepass.kernels.pointwise.pool_source import Patch, Shape
+from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
@@ -48,35 +48,35 @@ def candidates(problem: PoolProblem, every: bool) -> tuple[Candidate, ...]:
         Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
         for one in (found if every else found[: kernel.TIMED])
     ]
-    return Candidate(INDUCTOR, partial(_theirs, problem=problem), generated=True), *made
+    return Candidate(INDUCTOR, partial(_inductor, problem=problem), generated=True), *made
 
 
-def _ours(x: Tensor, problem: PoolProblem, patch: Patch) -> Tensor:
+def _ours(x: Tensor, problem: PoolProblem, patch: PoolPatch) -> Tensor:
     return kernel.launch(x, problem.before, problem.behind, problem.shape, patch.name)
 
 
-def _theirs(x: Tensor, problem: PoolProblem) -> Tensor:
+def _inductor(x: Tensor, problem: PoolProblem) -> Tensor:
     return kernel.reference(x, parse(problem.before), parse(problem.behind), problem.shape)
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     pool = site.anchor
     image = tensor_value(pool.args[0])
     if image is None or image.dtype not in kernel.DTYPES:
-        return Reject(Reason.FLAVOUR, "its kernel pools bf16, fp16 or fp32", pool)
-    nowhere = kernel_gate.refused(image.device, site.options, pool)
+        return Reject(Reason.VARIANT, "its kernel pools bf16, fp16 or fp32", pool)
+    nowhere = kernel_gate.gate_reason(image.device, site.options, pool)
     if nowhere is not None:
         return nowhere
     try:
-        chain = chain_at(pool)
+        chain = pool_chain_at(pool)
     except NoRegion as why:
-        return Reject(Reason.FLAVOUR, str(why), pool)
+        return Reject(Reason.VARIANT, str(why), pool)
     if written_before(site, chain.last):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", pool)
-    return _asked(site, chain, chain.source.meta["val"])
+        return Reject(Reason.VARIANT, "something is written in front of it", pool)
+    return _choose(site, chain, chain.source.meta["val"])
 
 
-def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
+def _choose(site: RuleSite, chain: PoolChain, x: Tensor) -> Accept | Reject:
     pool = site.anchor
     shape = _shape(chain, x)
     planes = 1
@@ -86,7 +86,7 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
             return Reject(Reason.COST, "its batch depends on data: nothing can be timed", pool)
         planes *= hint
     if not 0 < planes < _MOST_PLANES:
-        return Reject(Reason.FLAVOUR, "there is nothing to pool, or too many planes", pool)
+        return Reject(Reason.VARIANT, "there is nothing to pool, or too many planes", pool)
     problem = PoolProblem(
         op="pool",
         activation="",
@@ -109,19 +109,19 @@ def _asked(site: Site, chain: PoolChain, x: Tensor) -> Accept | Reject:
         return verdict
     if choice.candidate != REFERENCE:
         given = shape, problem.before, problem.behind, choice.candidate, x.device
-        obstacle = kernel_gate.compiled("pool", partial(prepare, *given), pool)
+        obstacle = kernel_gate.compile_check("pool", partial(prepare, *given), pool)
         if obstacle is not None:
             return obstacle
     site.notes.update(chain=chain, patch=choice.candidate)
     return verdict
 
 
-def _shape(chain: PoolChain, x: Tensor) -> Shape:
+def _shape(chain: PoolChain, x: Tensor) -> PoolShape:
     steps = chain.kernel, chain.stride, chain.padding
     return kernel.shape_of(x, chain.largest, steps, chain.divisor, chain.behind.outputs[0].dtype)
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     kernel.install_lowering()
     chain: PoolChain = site.notes["chain"]
     shape = _shape(chain, chain.source.meta["val"])
@@ -132,10 +132,10 @@ def _replace(site: Site) -> None:
     with graph.inserting_before(chain.last):
         call = graph.call_function(kernel.OPERATOR, (chain.source, *arguments))
         call.meta["val"] = kernel.OPERATOR(chain.source.meta["val"], *arguments)
-        inherit(call, chain.last)
+        inherit_meta(call, chain.last)
         item = graph.call_function(operator.getitem, (call, 0))
         item.meta["val"] = call.meta["val"][0]
-        inherit(item, chain.last)
+        inherit_meta(item, chain.last)
     chain.last.replace_all_uses_with(item)
     graph.eliminate_dead_code()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -27,7 +28,7 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 
 
@@ -36,7 +37,7 @@ def _is_branch(node: fx.Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _MergedBranches:
     """Two branches that become one.
 
     ``inner_in`` is the arm of ``outer`` that holds ``inner``; ``shared`` the arm of ``inner`` that
@@ -52,20 +53,23 @@ class _Plan:
     selects: list[fx.Node]
 
 
-def _check(site: Site) -> Reject | None:
+def _check(site: RuleSite) -> Reject | None:
     plan = site.notes["plan"] = _plan(site.anchor, site.gm.graph)
     if plan is None:
-        return Reject(Reason.FLAVOUR, "no nested branch shares an arm with this one", site.anchor)
+        return Reject(Reason.VARIANT, "no nested branch shares an arm with this one", site.anchor)
     return None
 
 
-def _replace(site: Site) -> None:
-    plan: _Plan = site.notes["plan"]
+def _replace(site: RuleSite) -> None:
+    plan: _MergedBranches = site.notes["plan"]
     outer, inner, graph = plan.outer, plan.inner, site.gm.graph
     branch: Branch = outer.meta[BRANCH]
-    first, second = outer.args[0], inner.args[0]
-    with graph.inserting_before(_where_both_exist(inner, first, second)):  # type: ignore[arg-type]
-        predicate = _combined(graph, first, second, plan.inner_in, plan.shared, branch.outer)  # type: ignore[arg-type]
+    first: Any = outer.args[0]
+    second: Any = inner.args[0]
+    with graph.inserting_before(_where_both_exist(inner, first, second)):
+        predicate = _combined_predicate(
+            graph, first, second, plan.inner_in, plan.shared, branch.outer
+        )
     inner.update_arg(0, predicate)
     for user in list(outer.users):
         kept = next(u for u in inner.users if u.args[1] == user.args[1])
@@ -78,7 +82,7 @@ def _replace(site: Site) -> None:
     _move_out(graph, branch, plan)
 
 
-def _plan(outer: fx.Node, graph: fx.Graph) -> _Plan | None:
+def _plan(outer: fx.Node, graph: fx.Graph) -> _MergedBranches | None:
     if not outer.users:
         return None
     for inner_in in (True, False):
@@ -96,12 +100,12 @@ def _plan(outer: fx.Node, graph: fx.Graph) -> _Plan | None:
         for shared in (True, False):
             twin = inner.args[1] if shared else inner.args[2]
             if _same_values(repeated, twin, inner_in, arms):  # type: ignore[arg-type]
-                plan = _Plan(outer, inner, inner_in, shared, arms, selects)
+                plan = _MergedBranches(outer, inner, inner_in, shared, arms, selects)
                 return plan if _may_move(plan, graph) else None
     return None
 
 
-def _may_move(plan: _Plan, graph: fx.Graph) -> bool:
+def _may_move(plan: _MergedBranches, graph: fx.Graph) -> bool:
     """Whether nothing is drawn or can fail that would now happen always, or no more."""
     site, branches = plan.inner.meta[BRANCH].site, known_branches(graph)
     in_front: list[fx.Node] = []
@@ -192,7 +196,7 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     return (x.dtype, x.requires_grad) == (y.dtype, y.requires_grad)
 
 
-def _combined(
+def _combined_predicate(
     graph: fx.Graph,
     outer: fx.Node,
     inner: fx.Node,
@@ -227,7 +231,7 @@ def _where_both_exist(inner: fx.Node, a: fx.Node, b: fx.Node) -> fx.Node:
     return place
 
 
-def _move_out(graph: fx.Graph, branch: Branch, plan: _Plan) -> None:
+def _move_out(graph: fx.Graph, branch: Branch, plan: _MergedBranches) -> None:
     """What stood in the outer arm now stands where the outer branch stood."""
     inner = plan.inner
     kept: Branch = inner.meta[BRANCH]

@@ -29,12 +29,12 @@ def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
     besides = _LAUNCH * (len(problem.widths) - 1)
     made = [
         Candidate(
-            one.name, partial(_ours, problem=problem, tile=one), compiles=True, besides=besides
+            one.name, partial(_ours, problem=problem, tile=one), compiles=True, overhead_us=besides
         )
         for one in timed_tiles(problem.m, problem.device, problem.dtype.itemsize, every)
     ]
     theirs = partial(_unfused, problem=problem)
-    return Candidate(INDUCTOR, theirs, traced=partial(_traced, problem=problem)), *made
+    return Candidate(INDUCTOR, theirs, graphable=partial(_reference, problem=problem)), *made
 
 
 def timed_tiles(m: int, device: torch.device, itemsize: int = 2, every: bool = False) -> list[Tile]:
@@ -52,11 +52,11 @@ def _ours(x: Tensor, *rest: Tensor, problem: SiblingProblem, tile: Tile) -> list
 
 def _unfused(x: Tensor, *rest: Tensor, problem: SiblingProblem) -> list[Tensor]:
     count = len(problem.widths)
-    each = kernel.parted(rest[:count], rest[count:], problem.epilogues)
+    each = kernel.split_operands(rest[:count], rest[count:], problem.epilogues)
     return [made for w, given, one in each for made in unfused(x, [w], given, one.text())]
 
 
-def _traced(x: Tensor, *rest: Tensor, problem: SiblingProblem) -> list[Tensor]:
+def _reference(x: Tensor, *rest: Tensor, problem: SiblingProblem) -> list[Tensor]:
     count = len(problem.widths)
-    each = kernel.parted(rest[:count], rest[count:], problem.epilogues)
+    each = kernel.split_operands(rest[:count], rest[count:], problem.epilogues)
     return [made for w, given, one in each for made in evaluate(one, [(x @ w).float()], given)]

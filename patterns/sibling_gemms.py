@@ -22,15 +22,15 @@ from torch import fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.gemm.gemm import is_gemm
-from fusepass.fusion.gemm.region import Region
-from fusepass.fusion.gemm.siblings import Siblings, siblings_of
+from fusepass.fusion.gemm.region import GemmRegion
+from fusepass.fusion.gemm.siblings import SiblingGemms, siblings_of
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import sibling_gemms as kernel
 from fusepass.patterns import sibling_candidates
 from fusepass.patterns.sibling_candidates import candidates
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import GraphRule, Site, written_before
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import REFERENCE, SiblingProblem, choose
@@ -44,23 +44,23 @@ def _is_product(node: fx.Node) -> bool:
     return is_gemm(node) and node.meta["val"].dim() == 2
 
 
-def _check(site: Site) -> Accept | Reject:
+def _check(site: RuleSite) -> Accept | Reject:
     first = site.anchor
     seen: set[fx.Node] = site.shared.setdefault("siblings", set())
     if first in seen:
-        return Reject(Reason.FLAVOUR, "it was looked at with those in front of it", first)
+        return Reject(Reason.VARIANT, "it was looked at with those in front of it", first)
     memory = memory_of_device(first.meta["val"].device)
     most_bytes = saved_bytes_limit(site.options, memory)
     forced = site.options.candidate == REFERENCE
     found = siblings_of(first, kernel.MOST, most_bytes, lambda one: forced or _takes(one))
     if found is None:
-        return Reject(Reason.FLAVOUR, "no other product of its operand can be made here", first)
+        return Reject(Reason.VARIANT, "no other product of its operand can be made here", first)
     seen |= {node for region in found.regions for node in region.nodes}
-    nowhere = kernel_gate.refused(found.x.device, site.options, first)
+    nowhere = kernel_gate.gate_reason(found.x.device, site.options, first)
     if nowhere is not None:
         return nowhere
     if written_before(site, found.regions[-1].nodes[0]):
-        return Reject(Reason.FLAVOUR, "something is written in front of the last", first)
+        return Reject(Reason.VARIANT, "something is written in front of the last", first)
     problem = _problem(found)
     if isinstance(problem, str):
         return Reject(Reason.COST, problem, first)
@@ -74,14 +74,14 @@ def _check(site: Site) -> Accept | Reject:
     return verdict
 
 
-def _takes(region: Region) -> bool:
+def _takes(region: GemmRegion) -> bool:
     """Whether the kernel computes a product; others may still be computed together."""
     weights = [part.value for part in region.weights]
     operands = [part.value for part in region.operands]
     return kernel.refuses(region.x.meta["val"], weights, operands, [region.epilogue]) is None
 
 
-def _problem(found: Siblings) -> SiblingProblem | str:
+def _problem(found: SiblingGemms) -> SiblingProblem | str:
     """What is to be computed, as the tuner sees it, or why it is not asked."""
     x, weights = found.x, found.weights
     m, k, apart = (size_hint(size) for size in (*x.shape, x.stride(0)))
@@ -110,16 +110,16 @@ def _problem(found: Siblings) -> SiblingProblem | str:
     )
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     kernel.install_lowering()
-    found: Siblings = site.notes["siblings"]
+    found: SiblingGemms = site.notes["siblings"]
     text = kernel.text_of([one.epilogue for one in found.regions])
     write_launch(site, found, kernel.OPERATOR, found.regions[0].x, text)
 
 
 def write_launch(
-    site: Site,
-    found: Siblings,
+    site: RuleSite,
+    found: SiblingGemms,
     operator_: Any,
     x: fx.Node,
     text: str,
@@ -145,11 +145,11 @@ def write_launch(
     with graph.inserting_before(first):
         call = graph.call_function(operator_, args)
         call.meta["val"] = operator_(*fx.map_arg(args, lambda one: one.meta["val"]))
-        inherit(call, first)
+        inherit_meta(call, first)
         for i, node in enumerate(products):
             made = graph.call_function(operator.getitem, (call, i))
             made.meta["val"] = call.meta["val"][i]
-            inherit(made, node)
+            inherit_meta(made, node)
             node.replace_all_uses_with(made)
     for node in products:
         graph.erase_node(node)

@@ -20,8 +20,8 @@ from torch import Tensor, fx
 
 from fusepass.fusion.gemm.one_row import made_by_inductor
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.kernels.gemm.baseline import behind
-from fusepass.rewrite.apply.snapshot import inherit
+from fusepass.kernels.gemm.baseline import run_epilogue
+from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.tune import Candidate
 
 NAME = "the sum apart"
@@ -29,7 +29,7 @@ _aten = torch.ops.aten
 _ADD, _MM, _ADDMM = _aten.add.Tensor, _aten.mm.default, _aten.addmm.default
 
 
-def was_apart(node: fx.Node) -> bool:
+def was_separate(node: fx.Node) -> bool:
     """Whether Inductor made a product with a whole matrix added out of a product and a sum.
 
     Args:
@@ -68,14 +68,14 @@ def candidate(epilogue: Epilogue) -> Candidate:
 
 
 def _run(x: Tensor, weight: Tensor, other: Tensor, *, epilogue: str) -> list[Tensor]:
-    return behind([x @ weight], [other], epilogue)
+    return run_epilogue([x @ weight], [other], epilogue)
 
 
 def write(node: fx.Node) -> None:
     """Put a product and a sum in the place of both in one.
 
     Args:
-        node: as :func:`was_apart` finds them.
+        node: as :func:`was_separate` finds them.
     """
     added, x, weight = node.args
     with node.graph.inserting_before(node):
@@ -83,6 +83,6 @@ def write(node: fx.Node) -> None:
         total = node.graph.call_function(_ADD, (added, product))
     for made in (product, total):
         made.meta["val"] = node.meta["val"]
-        inherit(made, node)
+        inherit_meta(made, node)
     node.replace_all_uses_with(total)
     node.graph.erase_node(node)

@@ -27,7 +27,7 @@ from torch import Tensor, fx
 from fusepass.fusion.pointwise import inductor_reductions
 from fusepass.fusion.pointwise.inductor_reductions import VARIANCES, count_of, value_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.inductor.reductions import (
     can_be_whole,
@@ -54,11 +54,11 @@ def _is_on_cuda(node: fx.Node) -> bool:
     return isinstance(x, Tensor) and x.is_cuda
 
 
-def _check(site: Site) -> Reject | Accept:
+def _check(site: RuleSite) -> Reject | Accept:
     node, x = site.anchor, value_of(site.anchor.args[0])
-    why = _why_not(site)
+    why = _refusal(site)
     if why:
-        return Reject(Reason.FLAVOUR, why, node)
+        return Reject(Reason.VARIANT, why, node)
     results = count_of(node)
     numbers = count_of(node.args[0]) // results
     limit = _limit(node, results)
@@ -73,7 +73,7 @@ def _check(site: Site) -> Reject | Accept:
     return Accept(Reason.MEASURED, f"{text} in one kernel, not parts first, as measured on an H200")
 
 
-def _why_not(site: Site) -> str:
+def _refusal(site: RuleSite) -> str:
     """Why there is nothing to decide; empty if Inductor would reduce in parts."""
     node = site.anchor
     x, operator = value_of(node.args[0]), node.target
@@ -101,15 +101,17 @@ def _limit(node: fx.Node, results: int) -> int:
     """How many numbers there may be for each result; 0 if it is better parted anyway."""
     variance = str(node.target) in VARIANCES and results < _OF_OTHER_CODE
     if results == 1:
-        return _OF_ONE if inductor_reductions.has_little_to_do(node) else _OF_ONE_WITH_MORE_TO_DO
-    if inductor_reductions.is_read_beside(node) or inductor_reductions.follows_another(node):
+        return _OF_ONE if inductor_reductions.has_cheap_prologue(node) else _OF_ONE_WITH_MORE_TO_DO
+    if inductor_reductions.is_combined_with_input(node) or inductor_reductions.follows_reduction(
+        node
+    ):
         return _OF_VARIANCES_READ_BESIDE if variance else _OF_SEVERAL
-    if inductor_reductions.has_little_to_do(node):
+    if inductor_reductions.has_cheap_prologue(node):
         return _OF_VARIANCES if variance else _OF_SEVERAL
     return _WITH_MORE_TO_DO if results <= _WHERE_THERE_IS_MORE_TO_DO else 0
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     site.anchor.target = whole_reduction(site.anchor.target)
 
 

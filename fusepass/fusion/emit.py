@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import NoRegion
-from fusepass.fusion.gemm.region import Part, Region
+from fusepass.fusion.gemm.region import GemmRegion, OperandSlice
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
-from fusepass.rewrite.apply.snapshot import inherit
-from fusepass.rewrite.graph_rule import Site
+from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.graph_rule import RuleSite
 
 Fused = Callable[..., tuple[Any, ...]]
 _REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}
@@ -22,12 +22,12 @@ _CLONE = torch.ops.aten.clone.default
 _CONVERT = torch.ops.prims.convert_element_type.default
 
 
-def operands_of(region: Region) -> Iterator[tuple[Part, tuple[Any, ...] | None]]:
+def operands_of(region: GemmRegion) -> Iterator[tuple[OperandSlice, tuple[Any, ...] | None]]:
     """What a region reads besides, and the shape each is read in; None for its own."""
     return zip(region.operands, region.shapes, strict=True)
 
 
-def x_of(region: Region) -> Tensor:
+def x_of(region: GemmRegion) -> Tensor:
     """The operand of the products as the kernel reads it."""
     value: Tensor = region.x.meta["val"]
     return value.reshape(-1, value.shape[-1]) if region.scaled and value.dim() != 2 else value
@@ -38,7 +38,7 @@ def reshaped(value: Tensor, shape: tuple[Any, ...] | None) -> Tensor:
     return value if shape is None else value.reshape(shape)
 
 
-def sizes_of(region: Region) -> dict[fx.Node, list[Any]]:
+def sizes_of(region: GemmRegion) -> dict[fx.Node, list[Any]]:
     """The sizes of operands and outputs that have to be reshaped, as arguments of a call.
 
     Raises:
@@ -72,8 +72,8 @@ def _sized(shape: tuple[Any, ...], held: Mapping[Any, fx.Node]) -> list[Any]:
     return [size if isinstance(size, int) else held[size.node.expr] for size in shape]
 
 
-def _hand_out(
-    region: Region,
+def _replace_output(
+    region: GemmRegion,
     position: int,
     item: fx.Node,
     call: Callable[..., fx.Node],
@@ -94,7 +94,7 @@ def _hand_out(
     copies: dict[Any, fx.Node] = {}  # of it, by the memory that the program has for each
     for node in region.outputs[position]:
         made = item
-        if _is_handed_out(node):
+        if _is_output(node):
             memory = memory_of(node)
             if memory not in copies:
                 copies[memory] = call(_CLONE, item) if copies else item
@@ -106,14 +106,14 @@ def _hand_out(
         node.replace_all_uses_with(made, delete_user_cb=lambda user: user not in region.nodes)
 
 
-def _is_handed_out(node: fx.Node) -> bool:
+def _is_output(node: fx.Node) -> bool:
     """Whether the graph hands out a node, or a view of it."""
     memory = memory_of(node)
     same = reached([node], lambda one: [user for user in one.users if memory_of(user) == memory])
     return any(user.op == "output" for one in same for user in one.users)
 
 
-def write_call(site: Site, fused: Fused) -> None:
+def write_call(site: RuleSite, fused: Fused) -> None:
     """Write the call that computes a region, and let all read its outputs.
 
     Args:
@@ -121,7 +121,7 @@ def write_call(site: Site, fused: Fused) -> None:
         fused: given nodes for x, weights and operands, the epilogue's text and the tile, gives the
             operator and its arguments.
     """
-    region: Region = site.notes["region"]
+    region: GemmRegion = site.notes["region"]
     shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
     graph = site.gm.graph
 
@@ -129,10 +129,10 @@ def write_call(site: Site, fused: Fused) -> None:
         node = graph.call_function(target, args)
         values = fx.map_arg(args, lambda one: one.meta["val"])
         node.meta["val"] = target(*values)
-        inherit(node, region.nodes[0])
+        inherit_meta(node, region.nodes[0])
         return node
 
-    def taken(part: Part) -> fx.Node:
+    def part_of(part: OperandSlice) -> fx.Node:
         if part.width is None:
             return part.node
         last = part.node.meta["val"].dim() - 1
@@ -140,11 +140,11 @@ def write_call(site: Site, fused: Fused) -> None:
         return call(torch.ops.aten.slice.Tensor, part.node, *where)
 
     with graph.inserting_before(region.before):
-        weights = [taken(part) for part in region.weights]
+        weights = [part_of(part) for part in region.weights]
         operands = [
-            call(torch.ops.aten.reshape.default, taken(part), shaped[part.node])
+            call(torch.ops.aten.reshape.default, part_of(part), shaped[part.node])
             if part.node in shaped
-            else taken(part)
+            else part_of(part)
             for part in region.operands
         ]
         text, tile = region.epilogue.text(), site.notes["tile"]
@@ -153,7 +153,9 @@ def write_call(site: Site, fused: Fused) -> None:
             x = call(torch.ops.aten.reshape.default, x, [-1, x.meta["val"].shape[-1]])
         results = call(*fused(x, weights, operands, text, tile))
         for position in range(len(region.outputs)):
-            _hand_out(region, position, call(operator.getitem, results, position), call, shaped)
+            _replace_output(
+                region, position, call(operator.getitem, results, position), call, shaped
+            )
     for node in region.moved:
         region.before.prepend(node)
     for node in (*reversed(region.nodes), *reversed(region.pulled)):

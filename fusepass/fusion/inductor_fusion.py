@@ -21,7 +21,7 @@ _OPAQUE = frozenset(
 
 
 def feeds_generated_code(
-    node: fx.Node, besides: Collection[fx.Node] = (), alike: Sequence[fx.Node] = ()
+    node: fx.Node, ignored: Collection[fx.Node] = (), alike: Sequence[fx.Node] = ()
 ) -> bool:
     """Whether Inductor computes a node inside the kernel that it generates for a reader of it.
 
@@ -31,39 +31,39 @@ def feeds_generated_code(
 
     Args:
         node: of an ATen graph.
-        besides: calls that do not count, because what computes the node takes them in.
+        ignored: calls that do not count, because what computes the node takes them in.
         alike: other nodes with the same value, whose readers are its readers, too.
     """
     generated: list[fx.Node] = []
     called: list[fx.Node] = []
     for one in (node, *alike):
-        for found, more in zip((generated, called), _readers(one, besides), strict=True):
+        for found, more in zip((generated, called), _readers(one, ignored), strict=True):
             found.extend(more)
     if not generated or not called:
         return bool(generated)
-    behind = _behind(called)
+    behind = _nodes_after(called)
     return any(one not in behind for one in generated)
 
 
 def any_feeds_generated_code(
-    results: Iterable[Sequence[fx.Node]], besides: Collection[fx.Node]
+    results: Iterable[Sequence[fx.Node]], ignored: Collection[fx.Node]
 ) -> bool:
     """Whether that is so for one of several results, each of which some nodes hold.
 
     Args:
         results: for each the nodes with its value, reshapes of one another.
-        besides: as for :func:`feeds_generated_code`.
+        ignored: as for :func:`feeds_generated_code`.
     """
-    return any(feeds_generated_code(nodes[0], besides, nodes[1:]) for nodes in results if nodes)
+    return any(feeds_generated_code(nodes[0], ignored, nodes[1:]) for nodes in results if nodes)
 
 
-def made_by_generated_code(node: fx.Node) -> bool:
+def is_computed_by_generated_code(node: fx.Node) -> bool:
     """Whether Inductor generates the kernel that makes a node, where it is no view."""
-    node = behind_views(node)
+    node = without_views(node)
     return node.op == "call_function" and not _is_called(node)
 
 
-def behind_views(node: fx.Node) -> fx.Node:
+def without_views(node: fx.Node) -> fx.Node:
     """What made the numbers of a node, where views only show them otherwise."""
     while op_name(node) in _VIEWS and node.all_input_nodes:
         node = node.all_input_nodes[0]
@@ -91,6 +91,6 @@ def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node]
     return generated, called
 
 
-def _behind(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+def _nodes_after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Everything that needs one of some nodes."""
     return {*reached((user for node in nodes for user in node.users), lambda node: node.users)}

@@ -16,7 +16,7 @@ from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
 from fusepass.tune import INDUCTOR, REFERENCE, Choice
 
 
-def refused(device: torch.device, options: Options, node: fx.Node) -> Reject | None:
+def gate_reason(device: torch.device, options: Options, node: fx.Node) -> Reject | None:
     """Why no kernel of ours can stand in a graph; None if one can, or the reference is forced.
 
     Args:
@@ -44,7 +44,7 @@ def verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
     return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
 
 
-def compiled(rule: str, prepare: Callable[[], None], node: fx.Node) -> Reject | None:
+def compile_check(rule: str, prepare: Callable[[], None], node: fx.Node) -> Reject | None:
     """Whether a kernel can be compiled, which a table does not know; None if it can.
 
     Args:

@@ -15,7 +15,7 @@ from fusepass.host_tensors.exact_ops import Inexact
 from fusepass.host_tensors.host_constant import LIMIT, NotConstant, TooLarge
 from fusepass.host_tensors.replay import DeviceReplay
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import Site
+from fusepass.rewrite.graph_rule import RuleSite
 from fusepass.rewrite.reject import Reject
 
 # Whether what could be made on the device is kept as a constant all the same, if it is static.
@@ -41,7 +41,7 @@ class HostTensorPlan:
     random_draw: bool = False
 
 
-def plan_of(site: Site, crossing: DeviceCopy, operand: fx.Node) -> HostTensorPlan | Reject:
+def plan_of(site: RuleSite, crossing: DeviceCopy, operand: fx.Node) -> HostTensorPlan | Reject:
     """The plan for one operand of a crossing, or the reason to leave it."""
     if crossing.kind == "literal":
         return _plan_of_literal(site, crossing)
@@ -71,7 +71,7 @@ def plan_of(site: Site, crossing: DeviceCopy, operand: fx.Node) -> HostTensorPla
     return HostTensorPlan(chain, made, random_draw=bool(draws))
 
 
-def places_of(site: Site) -> GraphPositions:
+def places_of(site: RuleSite) -> GraphPositions:
     """Where the nodes of the site's graph stood before the rule changed anything."""
     if "places" not in site.shared:
         site.shared["places"] = GraphPositions(site.gm.graph)
@@ -79,7 +79,7 @@ def places_of(site: Site) -> GraphPositions:
     return places
 
 
-def _plan_of_literal(site: Site, crossing: DeviceCopy) -> HostTensorPlan | Reject:
+def _plan_of_literal(site: RuleSite, crossing: DeviceCopy) -> HostTensorPlan | Reject:
     node, value = crossing.node, tensor_value(crossing.node)
     if value is None or value.requires_grad:
         return Reject(Reason.NOT_CONSTANT, "it requires grad")
@@ -100,7 +100,7 @@ def _plan_of_literal(site: Site, crossing: DeviceCopy) -> HostTensorPlan | Rejec
         return Reject(Reason.NOT_CONSTANT, str(reason))
 
 
-def _constant(site: Site, chain: CpuChain, why: str) -> HostTensorPlan | Reject:
+def _constant(site: RuleSite, chain: CpuChain, why: str) -> HostTensorPlan | Reject:
     if site.nested:
         return Reject(Reason.INEXACT, f"{why}, and {_NESTED}")
     try:
@@ -114,7 +114,7 @@ def _constant(site: Site, chain: CpuChain, why: str) -> HostTensorPlan | Reject:
 
 
 def _reject_draws(
-    site: Site, crossing: DeviceCopy, chain: CpuChain, draw: fx.Node
+    site: RuleSite, crossing: DeviceCopy, chain: CpuChain, draw: fx.Node
 ) -> Reject | None:
     name = op_name(draw)
     if not site.options.host_random:

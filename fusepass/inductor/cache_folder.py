@@ -36,16 +36,16 @@ def ensure_writable() -> None:
     problem = _problem(folder)
     if problem is not None:
         warnings.warn(CacheUnusable(folder, problem), stacklevel=2)
-        leave_folder()
+        use_temporary_folder()
 
 
-def leave_folder() -> Callable[[], None]:
+def use_temporary_folder() -> Callable[[], None]:
     """Point Inductor at an empty folder of this process's own; what is returned goes back."""
     before = os.environ.get(_VARIABLE)
     made = os.environ[_VARIABLE] = tempfile.mkdtemp(prefix="fusepass-cache-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
 
-    def go_back() -> None:
+    def restore() -> None:
         clear_inductor_caches()
         if before is None:
             del os.environ[_VARIABLE]
@@ -53,10 +53,10 @@ def leave_folder() -> Callable[[], None]:
             os.environ[_VARIABLE] = before
 
     clear_inductor_caches()
-    return go_back
+    return restore
 
 
-def blamed(error: BaseException) -> FusepassWarning | None:
+def damaged_file_advice(error: BaseException) -> FusepassWarning | None:
     """What to say of a file in the cache folder that may have made a compile fail.
 
     Only that the compile works in an empty folder shows that the file was to blame.
@@ -65,8 +65,8 @@ def blamed(error: BaseException) -> FusepassWarning | None:
         None if the error names no file of the folder.
     """
     folder = inductor_cache_folder()
-    for one in _chain(error):
-        named = _named(one, folder)
+    for one in _error_chain(error):
+        named = _file_named_by(one, folder)
         if isinstance(one, OSError) and one.errno in _NOT_WRITTEN:
             return CacheUnusable(named or folder, f"cannot be written ({one.strerror})")
         if named:
@@ -75,7 +75,7 @@ def blamed(error: BaseException) -> FusepassWarning | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _error_chain(error: BaseException) -> Iterator[BaseException]:
     """An error and those it was raised for, the first cause first."""
     found, waiting = list[BaseException](), [error]
     while waiting:
@@ -87,7 +87,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     return reversed(found)
 
 
-def _named(error: BaseException, folder: str) -> str | None:
+def _file_named_by(error: BaseException, folder: str) -> str | None:
     """The file of a folder that an error is about: in its text, or where it was raised."""
     module = getattr(error, "obj", None)  # that has no such attribute: an empty file, say
     files = [getattr(error, "filename", None), getattr(module, "__file__", None)]

@@ -25,13 +25,13 @@ _STORES = frozenset(
 _WRITERS = ("auto_functionalized", "triton_kernel_wrapper_functional")
 
 
-def keep_outputs(graph: fx.Graph) -> None:
+def copy_shared_outputs(graph: fx.Graph) -> None:
     """Copy each output that Inductor may let share the memory of an input that is written."""
     written = {
         node.args[0]
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     }
-    written = {node for node in written if _is_given(node)}
+    written = {node for node in written if _is_input(node)}
     if not written:
         return
     output = next(iter(reversed(graph.nodes)))
@@ -48,7 +48,7 @@ def keep_outputs(graph: fx.Graph) -> None:
         output.args = fx.map_arg(output.args, lambda n: copies.get(n, n))
 
 
-def _is_given(node: object) -> bool:
+def _is_input(node: object) -> bool:
     return isinstance(node, fx.Node) and node.op in ("placeholder", "get_attr")
 
 
@@ -56,15 +56,15 @@ def _may_be_written(node: fx.Node, written: set[Any]) -> bool:
     """Whether a value is a view of what a store into a written input gives."""
     base = _without_views(node)
     if _is_store(base):
-        return _stored_into(base) in written
+        return _store_base(base) in written
     if base.target is operator.getitem and isinstance(base.args[0], fx.Node):
         name = getattr(base.args[0].target, "__name__", "")
         operands = base.args[0].all_input_nodes
-        return name.startswith(_WRITERS) and any(_stored_into(n) in written for n in operands)
+        return name.startswith(_WRITERS) and any(_store_base(n) in written for n in operands)
     return False
 
 
-def _stored_into(node: fx.Node) -> fx.Node:
+def _store_base(node: fx.Node) -> fx.Node:
     """What a chain of stores and views began with."""
     node = _without_views(node)
     while _is_store(node) and isinstance(node.args[0], fx.Node):

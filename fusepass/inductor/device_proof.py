@@ -24,7 +24,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.kernels.conv import cudnn, depthwise, implicit_gemm
 from fusepass.kernels.gemm import normed_gemms, op, sibling_gemms
-from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.baseline import reduce_partial_results
 from fusepass.kernels.pointwise import horizontal, pool
 from fusepass.numerics import agree
 from fusepass.options import Options
@@ -37,7 +37,7 @@ from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor import kernel_call, lowering
 from fusepass.tune.decide import table_for
 from fusepass.tune.problems.base import REFERENCE
-from fusepass.tune.table import Entry
+from fusepass.tune.table import ChoiceEntry
 
 HOLDS, FAILS = "holds", "fails"
 _SCALE = 0.25  # of random numbers: sums of thousands of products stay within fp16
@@ -47,7 +47,7 @@ _COPIES = 8  # of the operands, in memory: in single precision, and results
 
 
 @dataclass(frozen=True)
-class _Provable:
+class _ComparedKernel:
     """What is compared.
 
     Attributes:
@@ -56,31 +56,31 @@ class _Provable:
     """
 
     reference: Callable[..., Any]
-    finished: Callable[..., Sequence[Tensor]] = lambda made, *given: made
+    complete: Callable[..., Sequence[Tensor]] = lambda made, *given: made
 
 
-def _completed(made: Sequence[Tensor], *given: Any) -> Sequence[Tensor]:
+def _sum_partial_results(made: Sequence[Tensor], *given: Any) -> Sequence[Tensor]:
     """Reduced outputs come in parts, of which only the whole is anything."""
-    return complete(parse(given[3]), list(made))
+    return reduce_partial_results(parse(given[3]), list(made))
 
 
 @functools.cache
-def _provable() -> dict[Any, _Provable]:
+def _compared_kernels() -> dict[Any, _ComparedKernel]:
     """By operator; those whose kernel computes on CUDA tensors have their reference apart."""
     return {
-        op.OPERATOR: _Provable(op.OPERATOR, _completed),
-        sibling_gemms.OPERATOR: _Provable(sibling_gemms.OPERATOR),
-        normed_gemms.OPERATOR: _Provable(normed_gemms.OPERATOR),
-        implicit_gemm.OPERATOR: _Provable(implicit_gemm.OPERATOR),
-        cudnn.OPERATOR: _Provable(cudnn.OPERATOR),
-        depthwise.OPERATOR: _Provable(depthwise.on_any_device),
-        pool.OPERATOR: _Provable(pool.on_any_device),
-        horizontal.OPERATOR: _Provable(horizontal.on_any_device),
-        horizontal.INTO: _Provable(horizontal.into_on_any_device),
+        op.OPERATOR: _ComparedKernel(op.OPERATOR, _sum_partial_results),
+        sibling_gemms.OPERATOR: _ComparedKernel(sibling_gemms.OPERATOR),
+        normed_gemms.OPERATOR: _ComparedKernel(normed_gemms.OPERATOR),
+        implicit_gemm.OPERATOR: _ComparedKernel(implicit_gemm.OPERATOR),
+        cudnn.OPERATOR: _ComparedKernel(cudnn.OPERATOR),
+        depthwise.OPERATOR: _ComparedKernel(depthwise.on_any_device),
+        pool.OPERATOR: _ComparedKernel(pool.on_any_device),
+        horizontal.OPERATOR: _ComparedKernel(horizontal.on_any_device),
+        horizontal.INTO: _ComparedKernel(horizontal.into_on_any_device),
     }
 
 
-def is_due(options: Options) -> bool:
+def needs_proof(options: Options) -> bool:
     """Whether new calls have to be tried at all; references asked for by name need not."""
     return options.candidate != REFERENCE and not kernel_call.kernel_calls_tested()
 
@@ -91,11 +91,11 @@ def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
         node
         for part in innermost_first(gm)
         for node in part.graph.nodes
-        if node.op == "call_function" and node.target in _provable()
+        if node.op == "call_function" and node.target in _compared_kernels()
     ]
 
 
-def failing(calls: Sequence[fx.Node], sources: bytes) -> Reject | None:
+def first_failure(calls: Sequence[fx.Node], sources: bytes) -> Reject | None:
     """Why some calls cannot stay, of which one fails; None if all work, now or by the table.
 
     Args:
@@ -103,14 +103,14 @@ def failing(calls: Sequence[fx.Node], sources: bytes) -> Reject | None:
         sources: of the kernels and of what writes their calls; what was found holds for these.
     """
     for node in calls:
-        why = _failing(node, sources)
+        why = _failure_of(node, sources)
         if why is not None:
             text = f"with torch {torch.__version__} {node.target}: {why}"
             return Reject(Reason.UNSUPPORTED_VERSION, text, node)
     return None
 
 
-def _failing(node: fx.Node, sources: bytes) -> str | None:
+def _failure_of(node: fx.Node, sources: bytes) -> str | None:
     fakes, rebuild = _tensors_of(node)
     device = fakes[0].device
     if device.type not in _DEVICES:
@@ -120,7 +120,7 @@ def _failing(node: fx.Node, sources: bytes) -> str | None:
         return "not tried: there is no device"
     if cuda and torch.cuda.is_current_stream_capturing():
         return "not tried: a CUDA graph is being captured"
-    described = [_described(one) for one in fakes]
+    described = [_layout_of(one) for one in fakes]
     if None in described:
         return "not tried: a size is not known"
     shapes = [one for one in described if one is not None]
@@ -130,16 +130,18 @@ def _failing(node: fx.Node, sources: bytes) -> str | None:
     known = table.find(key)
     if known is not None and known.candidate in (HOLDS, FAILS):
         return None if known.candidate == HOLDS else "it failed when it was tried before"
-    if cuda and _COPIES * sum(one.numbers * one.dtype.itemsize for one in shapes) > _free(device):
+    if cuda and _COPIES * sum(one.numbers * one.dtype.itemsize for one in shapes) > _free_memory(
+        device
+    ):
         return "not tried: too little memory is free"
     try:
-        works = _works(node.target, shapes, rebuild, device)
+        works = _matches_reference(node.target, shapes, rebuild, device)
         problem = "its numbers are not those of its reference"
     except Exception as error:
         if is_control_flow(error):
             raise
         works, problem = False, in_short(error)
-    table.add(key, Entry(HOLDS if works else FAILS, {}))
+    table.add(key, ChoiceEntry(HOLDS if works else FAILS, {}))
     if works:
         return None
     warnings.warn(CandidateFailed(str(node.target), problem), stacklevel=2)
@@ -147,7 +149,7 @@ def _failing(node: fx.Node, sources: bytes) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Described:
+class _TensorLayout:
     """A tensor's dtype and where its numbers lie; ``numbers`` counts its memory's."""
 
     dtype: torch.dtype
@@ -162,12 +164,12 @@ class _Described:
         return 1 + sum((size - 1) * stride for size, stride in steps)
 
 
-def _described(fake: Tensor) -> _Described | None:
+def _layout_of(fake: Tensor) -> _TensorLayout | None:
     sizes, strides = ([size_hint(one) for one in many] for many in (fake.shape, fake.stride()))
     if None in sizes or None in strides:
         return None
     known = [tuple(one or 0 for one in many) for many in (sizes, strides)]
-    return _Described(fake.dtype, *known)
+    return _TensorLayout(fake.dtype, *known)
 
 
 def _tensors_of(node: fx.Node) -> tuple[list[Tensor], Callable[[Sequence[Any]], tuple[Any, ...]]]:
@@ -189,25 +191,25 @@ def _tensors_of(node: fx.Node) -> tuple[list[Tensor], Callable[[Sequence[Any]], 
     return [one.meta["val"] for one in tensors], rebuild
 
 
-def _free(device: torch.device) -> int:
+def _free_memory(device: torch.device) -> int:
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _works(
+def _matches_reference(
     operator: Any,
-    shapes: Sequence[_Described],
+    shapes: Sequence[_TensorLayout],
     rebuild: Callable[[Sequence[Any]], tuple[Any, ...]],
     device: torch.device,
 ) -> bool:
     """Whether Inductor's code for a call computes what the operator's reference does."""
-    known = _provable()[operator]
+    known = _compared_kernels()[operator]
     writes = bool(operator._schema.is_mutable)
     plain = torch.autocast("cuda", enabled=False)
     current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
     with lowering.real_tensors(), plain, current:
         generator = torch.Generator(device).manual_seed(_SEED)
-        tensors = [_random(one, generator) for one in shapes]
+        tensors = [_random_tensor(one, generator) for one in shapes]
 
         def called(function: Callable[..., Any], *given: Tensor) -> list[Tensor]:
             args = rebuild(given)
@@ -221,14 +223,14 @@ def _works(
         compiled = lowering.compile_region(lambda *x: called(operator, *x), tensors, {})
         given = rebuild(tensors)
         made, expected = (
-            [one.contiguous() for one in known.finished(found, *given)]
+            [one.contiguous() for one in known.complete(found, *given)]
             for found in (compiled(), called(known.reference, *tensors))
         )
         # Convolutions may use TF32 unless told not to; a wrong result is off by far more.
         return agree(made, expected, tf32=True)
 
 
-def _random(described: _Described, generator: torch.Generator) -> Tensor:
+def _random_tensor(described: _TensorLayout, generator: torch.Generator) -> Tensor:
     device = generator.device
     if described.dtype.is_floating_point:
         drawn = torch.randn(described.numbers, generator=generator, device=device) * _SCALE

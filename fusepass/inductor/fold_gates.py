@@ -28,7 +28,7 @@ def fold_gates(graph: fx.Graph) -> None:
             base is not _base(right)
             or not isinstance(base, fx.Node)
             or not _same_layout(node, base)
-            or _leaves_the_graph(node)  # an output must not become the input it equals
+            or _is_output(node)  # an output must not become the input it equals
         ):
             continue
         node.replace_all_uses_with(base)
@@ -46,7 +46,7 @@ def _base(value: object) -> object:
     return value
 
 
-def _leaves_the_graph(node: fx.Node) -> bool:
+def _is_output(node: fx.Node) -> bool:
     """Whether the node or a view of it is an output."""
     views = reached([node], lambda one: filter(_may_be_a_view, one.users))
     return any(user.op == "output" for view in views for user in view.users)

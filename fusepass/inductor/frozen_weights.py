@@ -17,7 +17,7 @@ from fusepass.torch_private.dynamo.compile_state import transparent
 from fusepass.torch_private.inductor.input_checks import KnownInputs
 
 
-def watched(
+def with_frozen_weights_check(
     compiled: Callable[..., Any], gm: fx.GraphModule, options: Options
 ) -> Callable[..., Any]:
     """The compiled graph; with frozen weights, one that looks before each call whether they are.
@@ -34,18 +34,18 @@ def watched(
     if not held:
         return compiled
     tensors = [tensor for _, tensor in held]
-    first_changed = _first_changed_since_now(tensors)
-    weights = _Weights(tensors)
-    _note_steps()
+    first_changed = _change_check(tensors)
+    weights = _FrozenWeights(tensors)
+    _hook_optimizer_steps()
     _watched.add(weights)
 
     @functools.wraps(compiled)
     def entered(*args: Any) -> Any:
         if weights.stepped is not None:
-            raise transparent(FrozenChanged(_named(gm, weights.stepped)))
+            raise transparent(FrozenChanged(_weight_name(gm, weights.stepped)))
         changed = first_changed()
         if changed is not None:
-            raise transparent(FrozenChanged(_named(gm, changed)))
+            raise transparent(FrozenChanged(_weight_name(gm, changed)))
         return compiled(*args)
 
     if getattr(compiled, "_boxed_call", False):
@@ -53,7 +53,7 @@ def watched(
     return entered
 
 
-class _Weights:
+class _FrozenWeights:
     """What a compiled graph holds, and which of it an optimizer has changed."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
@@ -61,23 +61,23 @@ class _Weights:
         self.stepped: Tensor | None = None
 
 
-_watched: weakref.WeakSet[_Weights] = weakref.WeakSet()
+_watched: weakref.WeakSet[_FrozenWeights] = weakref.WeakSet()
 
 
 @functools.cache
-def _note_steps() -> None:
+def _hook_optimizer_steps() -> None:
     """From now on, have each step of an optimizer mark the frozen weights that it has changed."""
-    register_optimizer_step_post_hook(_stepped)
+    register_optimizer_step_post_hook(_mark_changed_weights)
 
 
-def _stepped(optimizer: Optimizer, *_: Any) -> None:
+def _mark_changed_weights(optimizer: Optimizer, *_: Any) -> None:
     changed = [one for of in optimizer.param_groups for one in of["params"] if one.grad is not None]
     for weights in tuple(_watched):
         found = (one for one in changed if id(one) in weights.held)
         weights.stepped = weights.stepped if weights.stepped is not None else next(found, None)
 
 
-def _first_changed_since_now(tensors: list[Tensor]) -> Callable[[], Tensor | None]:
+def _change_check(tensors: list[Tensor]) -> Callable[[], Tensor | None]:
     """A check that gives the first tensor that is not what it is now, None if all are.
 
     ``.data = `` counts no version and may keep the address: type, size and strides count, too. They
@@ -112,7 +112,7 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, tensor.stride(), lazy
 
 
-def _named(gm: fx.GraphModule, tensor: Tensor) -> str:
+def _weight_name(gm: fx.GraphModule, tensor: Tensor) -> str:
     held = (*gm.named_parameters(), *gm.named_buffers())
     names = [name for name, one in held if one is tensor]
     return f"the weight {names[0]!r}" if names else "a weight"

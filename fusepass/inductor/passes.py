@@ -20,13 +20,13 @@ from fusepass import kernels, patterns, tune
 from fusepass.default_rules import default_rules, graph_edits, late_rules, region_rules
 from fusepass.fusion.gemm.one_row import decompose, mark_own_sums, recompose
 from fusepass.inductor import device_proof, fold_gates, split_scaled_add
-from fusepass.inductor.copy_outputs import keep_outputs
+from fusepass.inductor.copy_outputs import copy_shared_outputs
 from fusepass.inductor.faults import steer
 from fusepass.options import Options
 from fusepass.report import cached_decisions, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.version import PACKAGE, VERSION
-from fusepass.rewrite.apply.graph_rule_driver import Admit, rewrite
+from fusepass.rewrite.apply.graph_rule_driver import AcceptEdit, rewrite
 from fusepass.rewrite.apply.rounds import apply_rules
 from fusepass.rewrite.graph_rule import GraphRule
 from fusepass.rewrite.reject import Reject
@@ -45,7 +45,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     """
     record = log.current()
 
-    once = functools.cache(lambda: pass_identity(options, rules))
+    once = functools.cache(lambda: pass_uuid(options, rules))
 
     def identity() -> str | None:
         log.compiling_later(record)  # asked for at the start of each graph, also of a cached one
@@ -54,12 +54,12 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     def after_autograd(graph: fx.Graph) -> None:
         log.compiling_later(record)  # where caches are off nobody asks for the identity
         found = rewrite_aten(graph, options, rules)
-        keep_outputs(graph)
+        copy_shared_outputs(graph)
         cached_decisions.note(found + steer.before_lowering(graph))
 
     def before_inductor(graph: fx.Graph) -> None:
         fold_gates.fold_gates(graph)
-        split_scaled_add.part_scaled_sums(graph)
+        split_scaled_add.split_scaled_adds(graph)
         mark_own_sums(graph)
         steered = steer.before_inductor(graph)
         if steered:
@@ -71,7 +71,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     }
 
 
-def pass_identity(options: Options, rules: Sequence[Rule] = ()) -> str | None:
+def pass_uuid(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
@@ -121,17 +121,19 @@ def rewrite_aten(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> li
     decisions: list[Decision] = []
     if gm is not None:
         built_in = frozenset(rule.name for rule in default_rules())
-        if _every_rounding(options):  # what a fused GEMM hands on is not rounded in between
+        if _emulates_eager_rounding(
+            options
+        ):  # what a fused GEMM hands on is not rounded in between
             rules = [rule for rule in rules if rule.name not in built_in]
             decisions = apply_rules(gm, rules, options, "after", built_in)
         else:
             recompose(gm)
             norm, pair, *others = region_rules()
-            decisions = _regions(gm, norm, options)
-            decisions += _regions(gm, pair, options)  # a rule for an activation would take half
+            decisions = _run_rule(gm, norm, options)
+            decisions += _run_rule(gm, pair, options)  # a rule for an activation would take half
             decisions += apply_rules(gm, rules, options, "after", built_in)
             for rule in (*others, *late_rules()):
-                decisions += _regions(gm, rule, options)
+                decisions += _run_rule(gm, rule, options)
             decompose(gm)
     if decisions:
         return decisions
@@ -154,28 +156,28 @@ def _nothing_done(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> s
     return f"no rule after autograd matches: left as written{left}"
 
 
-def _every_rounding(options: Options) -> bool:
+def _emulates_eager_rounding(options: Options) -> bool:
     """Whether the user wants each operation rounded as eager rounds it (Inductor's option)."""
     return bool(options.inductor_value("emulate_precision_casts"))
 
 
-def _regions(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
+def _run_rule(gm: fx.GraphModule, rule: GraphRule, options: Options) -> list[Decision]:
     """One rule on a graph that has places for it on a GPU, or anywhere if that is asked for."""
     anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
     if options.candidate != "reference" and not any(map(_on_cuda, anchors)):
         return []
-    admit = _only_proven(gm) if device_proof.is_due(options) else None
+    admit = _reject_unproven_kernels(gm) if device_proof.needs_proof(options) else None
     found = rewrite(gm, (rule,), options, Station.AFTER, admit)
-    return [one for one in found if one.reason_code is not Reason.FLAVOUR]
+    return [one for one in found if one.reason_code is not Reason.VARIANT]
 
 
-def _only_proven(gm: fx.GraphModule) -> Admit:
+def _reject_unproven_kernels(gm: fx.GraphModule) -> AcceptEdit:
     """Rejects an edit with new calls of kernels that do not work on the device."""
     before = set(device_proof.calls_of(gm))
 
     def admit(edited: fx.GraphModule) -> Reject | None:
         new = [call for call in device_proof.calls_of(edited) if call not in before]
-        return device_proof.failing(new, _engine_source())
+        return device_proof.first_failure(new, _engine_source())
 
     return admit
 

@@ -25,8 +25,8 @@ from fusepass.torch_private.fx.graphs import invoke_subgraph_operator, source_of
 from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
 
 NAME = "equal_layers"
-FEWEST = 3  # with fewer, a subgraph of its own costs more than it saves
-_MOST_GROUPS = 4  # an encoder's layers, a decoder's, ...
+MIN_LAYERS = 3  # with fewer, a subgraph of its own costs more than it saves
+_MAX_GROUPS = 4  # an encoder's layers, a decoder's, ...
 
 
 def reuse_layers(gm: fx.GraphModule, options: Options) -> list[Decision]:
@@ -36,9 +36,9 @@ def reuse_layers(gm: fx.GraphModule, options: Options) -> list[Decision]:
         One decision per group of layers.
     """
     decisions: list[Decision] = []
-    if not _wanted(gm, options):
+    if not _is_enabled(gm, options):
         return decisions
-    while len(decisions) < _MOST_GROUPS and (layers := equal_layers(gm.graph, FEWEST)):
+    while len(decisions) < _MAX_GROUPS and (layers := equal_layers(gm.graph, MIN_LAYERS)):
         _outline(gm, layers, f"{NAME}_{len(decisions)}")
         text = f"{len(layers)} equal layers of {len(layers[0].nodes)} operations compiled once"
         place = source_of(layers[0].nodes[0])
@@ -51,7 +51,7 @@ def reuse_layers(gm: fx.GraphModule, options: Options) -> list[Decision]:
     return decisions
 
 
-def _wanted(gm: fx.GraphModule, options: Options) -> bool:
+def _is_enabled(gm: fx.GraphModule, options: Options) -> bool:
     if options.codegen != "inductor" or not options.reuse_regions:
         return False
     # Inductor 2.11 and 2.13 cannot call a subgraph from its C++ wrapper.
@@ -99,9 +99,9 @@ def _call(graph: fx.Graph, body: fx.Node, name: str, layer: Layer) -> None:
         graph.erase_node(node)
 
 
-PRODUCTS = frozenset(("addmm", "baddbmm", "bmm", "linear", "matmul", "mm"))
-_MOST_PERIODS = 12  # tried, likeliest first
-_MOST_PRODUCTS = 8  # of one kind in a layer: each is a distance from one layer to the next
+MATMULS = frozenset(("addmm", "baddbmm", "bmm", "linear", "matmul", "mm"))
+_MAX_PERIODS = 12  # tried, likeliest first
+_MAX_MATMULS = 8  # of one kind in a layer: each is a distance from one layer to the next
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Layer:
     results: tuple[fx.Node, ...]
 
 
-class _Sequence:
+class _CallSequence:
     """The calls of a graph in order, each with a number that equal calls share."""
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -129,7 +129,7 @@ class _Sequence:
             -1 - place if (kind := _kind(node)) is None else numbers.setdefault(kind, len(numbers))
             for place, node in enumerate(self.nodes)
         ]
-        self.product = [op_name(node) in PRODUCTS for node in self.nodes]
+        self.product = [op_name(node) in MATMULS for node in self.nodes]
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """``(start, end, period)`` of stretches that repeat, the longest of each period."""
@@ -150,10 +150,10 @@ class _Sequence:
         votes = Counter(
             there - here
             for found in places.values()
-            for step in range(1, _MOST_PRODUCTS + 1)
+            for step in range(1, _MAX_MATMULS + 1)
             for here, there in zip(found, found[step:], strict=False)
         )
-        return [period for period, _ in votes.most_common(_MOST_PERIODS)]
+        return [period for period, _ in votes.most_common(_MAX_PERIODS)]
 
 
 def equal_layers(graph: fx.Graph, fewest: int) -> tuple[Layer, ...]:
@@ -166,7 +166,7 @@ def equal_layers(graph: fx.Graph, fewest: int) -> tuple[Layer, ...]:
         graph: as Dynamo recorded it, with example values.
         fewest: fewer layers than this are not worth it.
     """
-    calls = _Sequence(graph)
+    calls = _CallSequence(graph)
     best: tuple[Layer, ...] = ()
     covered = 0
     for start, end, period in calls.runs():
@@ -179,7 +179,7 @@ def equal_layers(graph: fx.Graph, fewest: int) -> tuple[Layer, ...]:
 
 
 def _best_cut(
-    calls: _Sequence, start: int, end: int, period: int, fewest: int
+    calls: _CallSequence, start: int, end: int, period: int, fewest: int
 ) -> tuple[Layer, ...]:
     """Layers cut in front of the product that the fewest values cross."""
     best: tuple[Layer, ...] = ()
@@ -235,10 +235,10 @@ def _self_contained(layer: Layer) -> bool:
     if len(set(own)) < len(own) or None in own or given.intersection(own):
         return False
     values = [tensor_value(node) for node in layer.results]
-    return all(value is not None and _plainly_laid_out(value) for value in values)
+    return all(value is not None and _is_contiguous_input(value) for value in values)
 
 
-def _plainly_laid_out(value: torch.Tensor) -> bool:
+def _is_contiguous_input(value: torch.Tensor) -> bool:
     return value.is_contiguous() and value.storage_offset() == 0 and not value.requires_grad
 
 

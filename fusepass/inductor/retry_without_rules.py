@@ -19,12 +19,12 @@ from torch import fx
 from fusepass.default_rules import graph_edits
 from fusepass.errors import FusepassError, InductorFault
 from fusepass.inductor import cache_folder
-from fusepass.inductor.settings_search import RULE as RECIPES
+from fusepass.inductor.settings_search import RULE as CONFIG_SEARCH
 from fusepass.options import Options
 from fusepass.report import cached_decisions, log
 from fusepass.report.decision import Decision, Outcome, Reason, in_short
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.rewrite.apply.snapshot import remembered
+from fusepass.rewrite.apply.snapshot import snapshot
 from fusepass.rewrite.registry import active_rules
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
 
@@ -50,7 +50,7 @@ def compiled_or_without_rules(
     """
     if options.codegen != "inductor":
         return compiled(options)  # run op by op: nothing to compile that could fail
-    put_back = remembered(innermost_first(gm))
+    put_back = snapshot(innermost_first(gm))
     before, noted = list(record.decisions), cached_decisions.snapshot()
 
     def tried() -> Compiled | Exception:
@@ -74,14 +74,14 @@ def compiled_or_without_rules(
     elsewhere = _in_empty_folder(found, tried, taken_back)
     if elsewhere is not None:
         return elsewhere
-    undone = [d for d in made if d.rule in _optional() and _is_new(d, before)]
+    undone = [d for d in made if d.rule in _optional_rules() and _is_new(d, before)]
     # "Switched off" would be true of the second try only; what follows says what happened.
-    record.undone = frozenset(rule for rule in _optional() if options.rule_on(rule))
+    record.undone = frozenset(rule for rule in _optional_rules() if options.rule_on(rule))
     found = compiled(_without_rules(options))
     record.decisions = record.news(record.decisions)
     named = sorted({decision.rule for decision in undone})
     warnings.warn(InductorFault(named, problem), stacklevel=2)
-    record.decisions += [_rejected(decision, problem) for decision in undone]
+    record.decisions += [_rejected_decision(decision, problem) for decision in undone]
     return found
 
 
@@ -91,10 +91,10 @@ def _in_empty_folder(
     taken_back: Callable[[], object],
 ) -> Compiled | None:
     """What compiles without the cache folder, if the error names a file there; else None."""
-    warning = cache_folder.blamed(error)
+    warning = cache_folder.damaged_file_advice(error)
     if warning is None:
         return None
-    go_back = cache_folder.leave_folder()
+    go_back = cache_folder.use_temporary_folder()
     found = tried()
     if not isinstance(found, Exception):
         warnings.warn(warning, stacklevel=3)
@@ -108,7 +108,7 @@ def _is_new(decision: Decision, before: list[Decision]) -> bool:
     return decision.outcome is Outcome.APPLIED and not any(decision is one for one in before)
 
 
-def _rejected(decision: Decision, problem: str) -> Decision:
+def _rejected_decision(decision: Decision, problem: str) -> Decision:
     """A decision that has been undone, because Inductor could not compile what came of it."""
     return dataclasses.replace(
         decision,
@@ -119,7 +119,7 @@ def _rejected(decision: Decision, problem: str) -> Decision:
     )
 
 
-def _optional() -> set[str]:
+def _optional_rules() -> set[str]:
     """Names of the rules that a graph can do without."""
     edits = graph_edits()
     early = {rule.name for rule in edits if not rule.settled_by_capture}
@@ -127,10 +127,10 @@ def _optional() -> set[str]:
 
 
 def _without_rules(options: Options) -> Options:
-    off = dict.fromkeys({*_optional(), RECIPES}, False)
+    off = dict.fromkeys({*_optional_rules(), CONFIG_SEARCH}, False)
     return dataclasses.replace(options, rules={**options.rules, **off}, reuse_regions=False)
 
 
-def as_written(options: Options) -> Options:
+def without_rewrites(options: Options) -> Options:
     """Options with which a graph is run op by op, and no rule that it can do without is applied."""
     return dataclasses.replace(_without_rules(options), codegen="eager")

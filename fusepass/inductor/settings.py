@@ -36,7 +36,7 @@ _MOST_BYTES = 256 << 20  # of one convolution's operands
 
 
 @dataclass(frozen=True)
-class _Conv:
+class _CpuConv:
     """A convolution on the CPU, as it is timed."""
 
     images: tuple[int, ...]
@@ -48,7 +48,9 @@ class _Conv:
     groups: int
 
 
-def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any], list[Decision]]:
+def layout_settings(
+    gm: fx.GraphModule, options: Options
+) -> tuple[Mapping[str, Any], list[Decision]]:
     """Settings of Inductor for a graph, and the decisions behind them."""
     if options.codegen != "inductor":
         return {}, []
@@ -58,13 +60,13 @@ def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any]
         return {}, []
     if SETTING in options.inductor or not options.rule_on(LAYOUT) or torch.is_grad_enabled():
         return {}, []
-    found = [_described(node) for node in gm.graph.nodes if op_name(node) == "conv2d"]
+    found = [_timed_conv(node) for node in gm.graph.nodes if op_name(node) == "conv2d"]
     convolutions = [one for one in found if one is not None]
     if not convolutions:
         return {}, []
     try:
         with lowering.real_tensors():
-            as_they_lie, last = _both_ways(tuple(convolutions))
+            as_they_lie, last = _time_both_layouts(tuple(convolutions))
     except Exception as error:  # noqa: BLE001 - whatever fails here must not fail the program
         problem = f"{type(error).__name__}: {error}"
         warnings.warn(CandidateFailed(LAYOUT, problem), stacklevel=2)
@@ -74,8 +76,8 @@ def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any]
         left = Outcome.LEFT_TO_INDUCTOR
         return {}, [Decision(Station.HAND_OFF, LAYOUT, left, Reason.NO_RULE, text)]
     text = (
-        f"its convolutions take {_shown(as_they_lie)} as they lie, {_shown(last)} channels last, "
-        "copies of weights included"
+        f"its convolutions take {_display_time(as_they_lie)} as they lie, {_display_time(last)} "
+        "channels last, copies of weights included"
     )
     faster = as_they_lie * _SMALLEST_GAIN < last
     outcome = Outcome.APPLIED if faster else Outcome.SLOWER
@@ -85,12 +87,12 @@ def recipes_for(gm: fx.GraphModule, options: Options) -> tuple[Mapping[str, Any]
     return {SETTING: False} if faster else {}, [decision]
 
 
-def _shown(milliseconds: float) -> str:
+def _display_time(milliseconds: float) -> str:
     small = milliseconds < 0.1
     return f"{1e3 * milliseconds:.1f} µs" if small else f"{milliseconds:.1f} ms"
 
 
-def _described(node: fx.Node) -> _Conv | None:
+def _timed_conv(node: fx.Node) -> _CpuConv | None:
     """A convolution whose weight Inductor would copy; None for any other."""
     x, weight = (tensor_value(one) for one in node.args[:2]) if len(node.args) > 1 else (None, None)
     if x is None or weight is None or x.device.type != "cpu" or x.dim() != len(weight.shape):
@@ -108,7 +110,7 @@ def _described(node: fx.Node) -> _Conv | None:
     stride, dilation = (_pair(one) for one in rest)
     shape = tuple(int(size or 0) for size in sizes)
     padded = padding if isinstance(padding, str) else _pair(padding)
-    return _Conv(shape[:4], shape[4:], x.dtype, stride, padded, dilation, groups)
+    return _CpuConv(shape[:4], shape[4:], x.dtype, stride, padded, dilation, groups)
 
 
 def _lies_in_order(tensor: Tensor) -> bool:
@@ -131,7 +133,7 @@ def _pair(value: Any) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _both_ways(convolutions: tuple[_Conv, ...]) -> tuple[float, float]:
+def _time_both_layouts(convolutions: tuple[_CpuConv, ...]) -> tuple[float, float]:
     """Milliseconds of all convolutions as they lie, and with images and weights channels last.
 
     Each kind is timed once, the largest first; what does not fit into the time there is counts for
@@ -139,21 +141,21 @@ def _both_ways(convolutions: tuple[_Conv, ...]) -> tuple[float, float]:
     """
     until = time.perf_counter() + _SECONDS
     sums = [0.0, 0.0]
-    kinds = sorted(set(convolutions), key=_work, reverse=True)
+    kinds = sorted(set(convolutions), key=_macs, reverse=True)
     for one in kinds:
         if time.perf_counter() > until:
             break
         count = convolutions.count(one)
-        for side, took in enumerate(_timed(one, until)):
+        for side, took in enumerate(_time_conv(one, until)):
             sums[side] += count * took
     return sums[0], sums[1]
 
 
-def _work(one: _Conv) -> int:
+def _macs(one: _CpuConv) -> int:
     return one.images[2] * one.images[3] * torch.Size(one.weight).numel()
 
 
-def _timed(one: _Conv, until: float) -> tuple[float, float]:
+def _time_conv(one: _CpuConv, until: float) -> tuple[float, float]:
     """Milliseconds both ways: the best of some turns, of one if there is no time for more."""
     if 8 * (torch.Size(one.images).numel() + torch.Size(one.weight).numel()) > _MOST_BYTES:
         return 0.0, 0.0

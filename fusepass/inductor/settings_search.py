@@ -25,14 +25,14 @@ from torch import Tensor, fx
 from fusepass.errors import CandidateFailed
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.ops.op_names import op_name
-from fusepass.inductor.settings_trial import Compile, Settings, Trial, WritesInputs
+from fusepass.inductor.settings_trial import Compile, Settings, SettingsTrial, WritesInputs
 from fusepass.options import Options
 from fusepass.report import cached_decisions
 from fusepass.report.decision import Decision, Outcome, Reason, Station, in_short
 from fusepass.report.log import GraphRecord
 from fusepass.report.version import VERSION
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.rewrite.apply.snapshot import remembered
+from fusepass.rewrite.apply.snapshot import snapshot
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
 from fusepass.torch_private.fx.graphs import higher_order_name, operator_name, real_input
 from fusepass.torch_private.fx.tracing import size_hint
@@ -40,13 +40,13 @@ from fusepass.torch_private.inductor.compile import inductor_config_value, mode_
 from fusepass.torch_private.inductor.trial_compile import is_default, is_inductor_option
 from fusepass.tune.decide import several_ranks, table_for
 from fusepass.tune.problems.base import INDUCTOR
-from fusepass.tune.table import Entry, Table
+from fusepass.tune.table import ChoiceEntry, ChoiceTable
 
-RULE = "recipes"
+RULE = "inductor_configs"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class InductorConfig:
     """Settings of Inductor that may be worth trying.
 
     Attributes:
@@ -64,7 +64,7 @@ class Recipe:
 
 
 _CONVOLUTIONS = frozenset("conv1d conv2d conv3d conv_transpose2d convolution".split())
-_PRODUCTS = frozenset("linear mm addmm matmul bmm baddbmm einsum".split()) | _CONVOLUTIONS
+_MATMULS = frozenset("linear mm addmm matmul bmm baddbmm einsum".split()) | _CONVOLUTIONS
 _REDUCTIONS = frozenset(
     "sum mean prod amax amin aminmax max min all any std var std_mean var_mean norm vector_norm "
     "linalg_norm linalg_vector_norm normalize logsumexp softmax log_softmax softmin layer_norm "
@@ -72,27 +72,27 @@ _REDUCTIONS = frozenset(
     "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy "
     "binary_cross_entropy_with_logits".split()
 )
-RECIPES = (
-    Recipe(
+CONFIGS = (
+    InductorConfig(
         "library_products",
         {"max_autotune_gemm_backends": "ATEN", "max_autotune_conv_backends": "ATEN"},
-        _PRODUCTS,
+        _MATMULS,
     ),
-    Recipe("layout_as_it_is", {"layout_optimization": False}, _CONVOLUTIONS),
-    Recipe("channels_last", {"force_layout_optimization": True}, _CONVOLUTIONS),
-    Recipe("combo_kernels", {"combo_kernels": True}, devices=("cuda",)),
-    Recipe("whole_reductions", {"split_reductions": False}, _REDUCTIONS, ("cuda",)),
-    Recipe(
+    InductorConfig("layout_as_it_is", {"layout_optimization": False}, _CONVOLUTIONS),
+    InductorConfig("channels_last", {"force_layout_optimization": True}, _CONVOLUTIONS),
+    InductorConfig("combo_kernels", {"combo_kernels": True}, devices=("cuda",)),
+    InductorConfig("whole_reductions", {"split_reductions": False}, _REDUCTIONS, ("cuda",)),
+    InductorConfig(
         "cooperative_reductions",
         {"triton.cooperative_reductions": True},
         _REDUCTIONS,
         ("cuda",),
     ),
-    Recipe("tiles_in_two_dimensions", {"triton.prefer_nd_tiling": True}, devices=("cuda",)),
+    InductorConfig("tiles_in_two_dimensions", {"triton.prefer_nd_tiling": True}, devices=("cuda",)),
 )
 
 
-def compiled_with_recipes(
+def compiled_with_fastest_config(
     gm: fx.GraphModule,
     record: GraphRecord,
     options: Options,
@@ -111,12 +111,12 @@ def compiled_with_recipes(
     Raises:
         Exception: what ``compiled({})`` raises.
     """
-    if not _is_asked_for(options):
+    if not _is_enabled(options):
         return compiled({})
     before = list(record.decisions)
     try:
         with cached_decisions.forgotten():
-            found = _found(gm, options, settings, compiled)
+            found = _fastest_config(gm, options, settings, compiled)
     except Exception as error:
         if is_control_flow(error):
             raise
@@ -125,15 +125,15 @@ def compiled_with_recipes(
     record.decisions = before if found is None else [*before, found.decision]
     if found is None or not found.settings:
         return compiled({})
-    put_back = remembered(innermost_first(gm))
+    put_back = snapshot(innermost_first(gm))
     try:
         return compiled(found.settings)
     except Exception as error:
         if is_control_flow(error):
             raise
-        _warn(f"recipe {found.name}", error)
+        _warn(f"config {found.name}", error)
     put_back()
-    found.table.add(found.key, Entry(INDUCTOR, {}))
+    found.table.add(found.key, ChoiceEntry(INDUCTOR, {}))
     text = f"Inductor cannot compile it with {found.name}, only on trial"
     record.decisions = [*before, _decision(Outcome.REJECTED, Reason.INTERNAL, text)]
     return compiled({})
@@ -144,65 +144,65 @@ def _warn(name: str, error: Exception) -> None:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a search came to: the settings of a recipe, or none."""
+class _SearchResult:
+    """What a search came to: the settings of a config, or none."""
 
     decision: Decision
     settings: Settings
     name: str
-    table: Table
+    table: ChoiceTable
     key: str
 
 
-def _found(
+def _fastest_config(
     gm: fx.GraphModule, options: Options, settings: Settings, compiled: Compile
-) -> _Found | None:
-    """The fastest of the recipes, from the table or by trying; None where nothing is tried."""
+) -> _SearchResult | None:
+    """The fastest of the configs, from the table or by trying; None where nothing is tried."""
     inputs = _real_inputs(gm)
     devices = {one.device for one in inputs or () if isinstance(one, Tensor)}
     if inputs is None or len(devices) != 1:
         return None
     (device,) = devices
-    recipes = {one.name: one for one in _suitable(gm, options, settings, device)}
-    if not recipes:
+    configs = {one.name: one for one in _applicable_configs(gm, options, settings, device)}
+    if not configs:
         return None
     table, key = table_for(device), _key(gm, options, settings, device)
 
-    def left(code: Reason, text: str) -> _Found:
-        return _Found(_decision(Outcome.REJECTED, code, text), {}, INDUCTOR, table, key)
+    def skipped(code: Reason, text: str) -> _SearchResult:
+        return _SearchResult(_decision(Outcome.REJECTED, code, text), {}, INDUCTOR, table, key)
 
-    obstacle = next(traces_of_calling(innermost_first(gm)), None)
+    obstacle = next(side_effects_of_call(innermost_first(gm)), None)
     if obstacle is not None:
-        return left(Reason.SIDE_EFFECT, f"not tried: {obstacle}")
+        return skipped(Reason.SIDE_EFFECT, f"not tried: {obstacle}")
     known, spent = table.find(key), ""
-    if known is None or not _is_usable(known, recipes):
+    if known is None or not _is_usable(known, configs):
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
         began = time.perf_counter()
         asked = mode_config(options.mode).get("triton.cudagraphs")
-        trial = Trial(gm, inputs, device, bool(asked) and device.type == "cuda", compiled)
+        trial = SettingsTrial(gm, inputs, device, bool(asked) and device.type == "cuda", compiled)
         ways: dict[str, Settings] = {INDUCTOR: {}}
-        ways |= {name: one.settings for name, one in recipes.items()}
+        ways |= {name: one.settings for name, one in configs.items()}
         try:
-            known = Entry(*trial.fastest(ways))
+            known = ChoiceEntry(*trial.fastest(ways))
         except WritesInputs:
-            return left(Reason.SIDE_EFFECT, "not tried: it writes its inputs")
+            return skipped(Reason.SIDE_EFFECT, "not tried: it writes its inputs")
         table.add(key, known)
         spent = f"; finding out took {time.perf_counter() - began:.1f} s"
     times = ", ".join(f"{name} {took:.1f} µs" for name, took in known.microseconds.items()) + spent
     if known.candidate == INDUCTOR:
         none = "what was fastest on trial could not be compiled in the end"
-        return left(Reason.SLOWER, f"as asked is fastest: {times}" if times else none)
+        return skipped(Reason.SLOWER, f"as asked is fastest: {times}" if times else none)
     names = known.candidate.split("+")
-    chosen = {k: v for name in names for k, v in recipes[name].settings.items()}
+    chosen = {k: v for name in names for k, v in configs[name].settings.items()}
     gain = known.microseconds[INDUCTOR] / known.microseconds[known.candidate]
     text = f"{known.candidate} is {gain:.2f} times as fast: {times}"
     decision = _decision(Outcome.APPLIED, Reason.MEASURED, text)
-    return _Found(decision, chosen, known.candidate, table, key)
+    return _SearchResult(decision, chosen, known.candidate, table, key)
 
 
-def _is_asked_for(options: Options) -> bool:
-    """Whether recipes are tried at all; several ranks would each time for themselves."""
+def _is_enabled(options: Options) -> bool:
+    """Whether configs are tried at all; several ranks would each time for themselves."""
     return (
         options.mode.startswith("max-autotune")
         and options.codegen == "inductor"
@@ -215,12 +215,12 @@ def _is_asked_for(options: Options) -> bool:
     )
 
 
-def _is_usable(entry: Entry, recipes: dict[str, Recipe]) -> bool:
+def _is_usable(entry: ChoiceEntry, configs: dict[str, InductorConfig]) -> bool:
     names = set(entry.candidate.split("+"))
     if entry.candidate == INDUCTOR:
         return True
     times = [entry.microseconds.get(name, 0.0) for name in (INDUCTOR, entry.candidate)]
-    return names <= set(recipes) and min(times) > 0
+    return names <= set(configs) and min(times) > 0
 
 
 def _decision(outcome: Outcome, code: Reason, text: str) -> Decision:
@@ -243,13 +243,13 @@ def _real_inputs(gm: fx.GraphModule) -> list[Any] | None:
     return found
 
 
-def _suitable(
+def _applicable_configs(
     gm: fx.GraphModule, options: Options, settings: Settings, device: torch.device
-) -> Iterator[Recipe]:
-    """Recipes that would change something for a graph, and nothing that the user has set."""
+) -> Iterator[InductorConfig]:
+    """Configs that would change something for a graph, and nothing that the user has set."""
     names = {op_name(node) for part in innermost_first(gm) for node in part.graph.nodes}
     mode = mode_config(options.mode)
-    for one in RECIPES:
+    for one in CONFIGS:
         if device.type not in one.devices or (one.calls and not names & one.calls):
             continue
         known = {k: v for k, v in one.settings.items() if is_inductor_option(k)}
@@ -287,7 +287,7 @@ _HIGHER_ORDER = frozenset(
 _BUILTINS = frozenset("abs float getattr int len max min pow round slice sum tuple".split())
 
 
-def traces_of_calling(parts: Iterable[fx.GraphModule]) -> Iterator[str]:
+def side_effects_of_call(parts: Iterable[fx.GraphModule]) -> Iterator[str]:
     """What a call of a graph would leave behind besides its results and what it writes in place.
 
     Only what is known to leave nothing is passed over: operators of others may do anything, and

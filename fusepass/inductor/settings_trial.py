@@ -17,13 +17,13 @@ from fusepass.errors import CandidateFailed
 from fusepass.numerics import agree
 from fusepass.report.decision import in_short
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.rewrite.apply.snapshot import remembered
+from fusepass.rewrite.apply.snapshot import snapshot
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
 from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.trial_compile import compiled_on_trial
 from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.problems.base import INDUCTOR
-from fusepass.tune.progress import shown
+from fusepass.tune.progress import progress_bar
 from fusepass.tune.timing import Samples
 
 Settings = Mapping[str, Any]
@@ -33,7 +33,7 @@ Calls = dict[str, Callable[[], Any]]
 _SECONDS = 300.0  # after which no way is begun
 _TIMING_SECONDS = 20.0
 _FEWEST_ROUNDS, _MOST_ROUNDS, _ROUND_SECONDS = 5, 15, 0.02
-_HOPELESS = 1.5  # times as long as asked, in the first calls
+_TOO_SLOW = 1.5  # times as long as asked, in the first calls
 
 
 class WritesInputs(Exception):
@@ -41,7 +41,7 @@ class WritesInputs(Exception):
 
 
 @dataclass(frozen=True)
-class Trial:
+class SettingsTrial:
     """A graph to be compiled in several ways.
 
     Attributes:
@@ -72,27 +72,27 @@ class Trial:
             Exception: the first way failed.
         """
         until = time.perf_counter() + _SECONDS
-        put_back = remembered(innermost_first(self.gm))
+        put_back = snapshot(innermost_first(self.gm))
         calls: Calls = {}
         expected: Any = None
         try:
             with self._device_in_use():
-                for name in shown([*ways], "recipes: compiling", wanted=True):
+                for name in progress_bar([*ways], "configs: compiling", wanted=True):
                     if name != INDUCTOR and time.perf_counter() > until:
                         break
-                    expected = self._tried(name, ways[name], calls, expected)
+                    expected = self._try_settings(name, ways[name], calls, expected)
                     put_back()
-                samples = self._timed(calls)
+                samples = self._time_calls(calls)
                 times, better = samples.medians(), _better(samples)
                 best = min(better, key=times.__getitem__, default=INDUCTOR)
                 if len(better) > 1 and time.perf_counter() <= until:
                     all_of_them = "+".join(better)
                     settings = {k: v for name in better for k, v in ways[name].items()}
-                    self._tried(all_of_them, settings, calls, expected)
+                    self._try_settings(all_of_them, settings, calls, expected)
                     some = {
                         one: calls[one] for one in (INDUCTOR, best, all_of_them) if one in calls
                     }
-                    samples = self._timed(some)
+                    samples = self._time_calls(some)
                     times |= samples.medians()
                     best = min(_better(samples), key=times.__getitem__, default=INDUCTOR)
                 return best, times
@@ -103,7 +103,7 @@ class Trial:
         cuda = self.device.type == "cuda"
         return torch.cuda.device(self.device) if cuda else contextlib.nullcontext()
 
-    def _tried(self, name: str, settings: Settings, calls: Calls, expected: Any) -> Any:
+    def _try_settings(self, name: str, settings: Settings, calls: Calls, expected: Any) -> Any:
         """Add what calls the graph with these settings, if that works; gives expected results."""
         try:
             wanted = {"triton.cudagraphs": False, **settings}
@@ -118,19 +118,19 @@ class Trial:
         except Exception as error:
             if name == INDUCTOR or is_control_flow(error):
                 raise
-            warnings.warn(CandidateFailed(f"recipe {name}", in_short(error)), stacklevel=2)
+            warnings.warn(CandidateFailed(f"config {name}", in_short(error)), stacklevel=2)
             return expected
         calls[name] = call
         return made if expected is None else expected
 
-    def _timed(self, calls: Calls) -> Samples:
+    def _time_calls(self, calls: Calls) -> Samples:
         """Microseconds in interleaved rounds; what is far too slow takes no part in them."""
         with lowering.real_tensors():
-            runs = _replays(calls) if self.replayed else dict(calls)
+            runs = _as_cuda_graphs(calls) if self.replayed else dict(calls)
             once = {
                 name: min(self._seconds(call, 1) for _ in range(2)) for name, call in runs.items()
             }
-            runs = {n: call for n, call in runs.items() if once[n] <= _HOPELESS * once[INDUCTOR]}
+            runs = {n: call for n, call in runs.items() if once[n] <= _TOO_SLOW * once[INDUCTOR]}
             longest = max(1e-6, *(once[name] for name in runs))
             count = max(1, int(_ROUND_SECONDS / longest))
             most = int(_TIMING_SECONDS / (longest * count * len(runs)))
@@ -153,10 +153,10 @@ class Trial:
         return (time.perf_counter() - began) / count
 
 
-def _replays(calls: Calls) -> Calls:
+def _as_cuda_graphs(calls: Calls) -> Calls:
     """Those calls that can be CUDA graphs as such; all as they are where the first one cannot be.
 
-    Then Inductor runs the graph without one as well. A recipe that takes that away is left out.
+    Then Inductor runs the graph without one as well. A config that takes that away is left out.
     """
     made: Calls = {}
     for name, call in calls.items():

@@ -20,10 +20,10 @@ _aten = torch.ops.aten
 _MUL, _CONVERT = _aten.mul.Tensor, torch.ops.prims.convert_element_type.default
 _SUMS = (_aten.add.Tensor, _aten.sub.Tensor)
 _HALF = (torch.float16, torch.bfloat16)
-_OF_ANOTHER = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
+_VALUE_META = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
 
 
-def part_scaled_sums(graph: fx.Graph) -> None:
+def split_scaled_adds(graph: fx.Graph) -> None:
     """Part every such sum of a joint or forward graph of ATen calls, in place."""
     for target in _SUMS:
         for node in graph.find_nodes(op="call_function", target=target):
@@ -32,17 +32,17 @@ def part_scaled_sums(graph: fx.Graph) -> None:
             made, added = _value(node), _value(node.args[1])
             if plain or made is None or added is None or made.dtype is torch.bool:
                 continue
-            _part(node, alpha)
+            _split(node, alpha)
 
 
-def _part(node: fx.Node, alpha: Any) -> None:
+def _split(node: fx.Node, alpha: Any) -> None:
     graph, result = node.graph, node.meta["val"]
     wide = torch.float32 if result.dtype in _HALF else result.dtype
     left, right = node.args
 
     def call(target: Any, *args: Any) -> fx.Node:
         made = graph.call_function(target, args)
-        made.meta = {key: value for key, value in node.meta.items() if key not in _OF_ANOTHER}
+        made.meta = {key: value for key, value in node.meta.items() if key not in _VALUE_META}
         made.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]))
         return made
 

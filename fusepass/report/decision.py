@@ -6,6 +6,8 @@ import enum
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fusepass.errors import current_name
+
 
 class Station(enum.StrEnum):
     """Where on the road (docs/design/index.md) a decision was taken."""
@@ -26,7 +28,20 @@ class Outcome(enum.StrEnum):
     SLOWER = "slower"
 
 
-class Reason(enum.StrEnum):
+_RENAMED_REASONS = {"flavour": "variant"}  # as 0.1 spelled them
+
+
+class _ReasonType(enum.EnumMeta):
+    """Members of :class:`Reason` by their old names, too, with a warning."""
+
+    def __getattr__(cls, name: str) -> Any:
+        code = name.lower()
+        if name.isupper() and code in _RENAMED_REASONS:
+            return cls(current_name("the reason code", code, _RENAMED_REASONS))
+        raise AttributeError(f"{cls.__name__} has no member {name!r}")
+
+
+class Reason(enum.StrEnum, metaclass=_ReasonType):
     """The closed list of reason codes; docs/reasons.md says what to do about each."""
 
     # applied
@@ -60,7 +75,7 @@ class Reason(enum.StrEnum):
     OVERFLOW = "overflow"
     INEXACT = "inexact"
     # rules
-    FLAVOUR = "flavour"
+    VARIANT = "variant"
     NOT_CONSTANT = "not_constant"
     EXTRA_USER = "extra_user"
     OTHER_OP = "other_op"
@@ -77,6 +92,12 @@ class Reason(enum.StrEnum):
     RULE_OFF = "rule_off"
     UNSUPPORTED_VERSION = "unsupported_version"
     INTERNAL = "internal"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason | None:
+        if value not in _RENAMED_REASONS:
+            return None
+        return cls(current_name("the reason code", str(value), _RENAMED_REASONS, 5))
 
 
 def in_short(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from fusepass.rewrite.reject import Accept, Reject
 
 
 @dataclass(frozen=True)
-class Site:
+class RuleSite:
     """One place in a graph where a graph rule could act.
 
     Attributes:
@@ -44,7 +44,7 @@ class Site:
     notes: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
-def written_before(site: Site, node: fx.Node) -> bool:
+def written_before(site: RuleSite, node: fx.Node) -> bool:
     """Whether anything in front of a node writes: what is read there could not be read at it.
 
     The whole graph is looked through once for all sites: after functionalization writes are few,
@@ -80,8 +80,8 @@ class GraphRule:
 
     name: str
     anchor: Callable[[fx.Node], bool]
-    check: Callable[[Site], Reject | Accept | None]
-    replace: Callable[[Site], None]
+    check: Callable[[RuleSite], Reject | Accept | None]
+    replace: Callable[[RuleSite], None]
     summary: str = ""
     settled_by_capture: bool = False
     treatment: str = ""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusepass.errors import ArgumentType, OptionsChanged, UnknownOption
-from fusepass.options import SCOPES, Options, build, resolve
+from fusepass.options import SCOPES, Options, build, resolve, with_current_names
 from fusepass.report import warn_once
 
 
-def resolve_checked(mode: str | None = None, given: Mapping[str, Any] | None = None) -> Options:
+def resolve_checked(mode: str | None = None, options: Mapping[str, Any] | None = None) -> Options:
     """As :func:`fusepass.options.resolve`, and every rule named in the options exists.
 
     Raises:
@@ -23,7 +23,7 @@ def resolve_checked(mode: str | None = None, given: Mapping[str, Any] | None = N
         OptionValue: a value that is not one of those allowed.
         ArgumentType: what torch.compile was given is no mapping.
     """
-    return _with_known_rules(resolve(mode, given))
+    return _with_known_rules(resolve(mode, options))
 
 
 @contextlib.contextmanager
@@ -48,9 +48,10 @@ def options(*misplaced: object, **given: Any) -> Iterator[Options]:
     for value in misplaced:
         expected = "keywords, as in fusepass.options(verify=False) or fusepass.options(**given)"
         raise ArgumentType("the arguments of fusepass.options", value, expected)
-    _with_known_rules(build(given))
+    current = with_current_names(given, stacklevel=5)
+    _with_known_rules(build(current))
     outside = resolve()
-    token = SCOPES.set((*SCOPES.get(), given))
+    token = SCOPES.set((*SCOPES.get(), current))
     try:
         inside = resolve()
         if inside != outside and live_compiles.anything_differs():

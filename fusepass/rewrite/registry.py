@@ -24,8 +24,8 @@ from fusepass.rewrite.rule import Place, Rule
 ENTRY_POINT_GROUP = "fusepass_rules"
 
 # Settled while Dynamo traces; switched on and off like rules.
-_OF_CAPTURE = ("branch", "sink", "item", "print", "masked", "try")
-_OF_HAND_OFF = ("conv_layout", "recipes")  # recipes: settings of Inductor for one graph
+_CAPTURE_RULES = ("branch", "sink", "item", "print", "masked", "try")
+_HAND_OFF_RULES = ("conv_layout", "inductor_configs")
 _lock = threading.Lock()
 _registered: dict[str, Rule] = {}
 _scoped: contextvars.ContextVar[tuple[Rule, ...]] = contextvars.ContextVar(
@@ -100,19 +100,19 @@ def active_rules(place: Place | None = None) -> tuple[Rule, ...]:
     Args:
         place: only those for before or after autograd.
     """
-    found = (*default_rules(), *_from_packages(), *_registered.values(), *_scoped.get())
+    found = (*default_rules(), *_package_rules(), *_registered.values(), *_scoped.get())
     return tuple(r for r in found if place is None or r.place == place)
 
 
 def rule_names() -> list[str]:
     """Every name ``options["rules"]`` may hold."""
     names = [rule.name for rule in graph_edits()] + [rule.name for rule in active_rules()]
-    return [*_OF_CAPTURE, *_OF_HAND_OFF, *names]
+    return [*_CAPTURE_RULES, *_HAND_OFF_RULES, *names]
 
 
 def _check(rule: Rule, taken: Iterable[str]) -> None:
     validate.validate(rule)
-    ours = (*(r.name for r in graph_edits()), *_OF_CAPTURE, *_OF_HAND_OFF)
+    ours = (*(r.name for r in graph_edits()), *_CAPTURE_RULES, *_HAND_OFF_RULES)
     if rule.name in (*taken, *ours):
         hint = "give this one another"
         if rule.name in _registered:  # as where a module is loaded again
@@ -131,7 +131,7 @@ def _warn_if_late() -> None:
 
 
 @functools.cache
-def _from_packages() -> tuple[Rule, ...]:
+def _package_rules() -> tuple[Rule, ...]:
     """Rules of installed packages; a package that is broken costs a warning, not the compile."""
     found: list[Rule] = []
     taken = {rule.name for rule in default_rules()}
@@ -156,5 +156,5 @@ def _rules_of(entry: EntryPoint) -> list[Rule]:
 
 def forget_packages() -> None:
     """Look for rules of installed packages again (tests)."""
-    _from_packages.cache_clear()
+    _package_rules.cache_clear()
     from_rule.pattern_of.cache_clear()

@@ -52,7 +52,7 @@ _MADE_BY_PYTHON = frozenset(
         *("__type_params__", "_backward_cls", "_autograd_function_id"),
     )
 )
-_MOST = 20_000  # values looked at: what reaches this far is a library, not a rule
+_MAX_VALUES = 20_000  # values looked at: what reaches this far is a library, not a rule
 
 
 class Unhashable(TypeError):
@@ -66,7 +66,7 @@ def rule_hash(rule: Rule) -> str:
         Unhashable: a function of it cannot be hashed.
     """
     parts = [rule.name, rule.place, repr((rule.priority, rule.devices))]
-    reach = _Reach()
+    reach = _ReachableSource()
     try:
         parts += [reach.text(f) for f in (rule.pattern, rule.replacement, rule.check)]
         parts += reach.attributes_of_modules()
@@ -83,7 +83,7 @@ def rule_hash(rule: Rule) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-class _Reach:
+class _ReachableSource:
     """What some functions can get at, each value once."""
 
     def __init__(self) -> None:
@@ -120,8 +120,8 @@ class _Reach:
             return f"again {self.seen[id(value)]}"
         self.seen[id(value)] = len(self.seen)
         self.alive.append(value)
-        if len(self.seen) > _MOST:
-            raise Unhashable(f"more than {_MOST} values")
+        if len(self.seen) > _MAX_VALUES:
+            raise Unhashable(f"more than {_MAX_VALUES} values")
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if _is_versioned(value):
@@ -135,7 +135,7 @@ class _Reach:
             return f"{self.text(type(value))} {value.name} {self._all(vars(value))}"
         if operator_name(value) is not None:
             return str(value)
-        inner = _inner(value)
+        inner = _wrapped(value)
         if inner is not None:
             return self.text(inner)
         if isinstance(value, type):
@@ -214,7 +214,7 @@ class _Reach:
         names, scope = names_of(function.__code__), function.__globals__
         self.names |= names
         for name in sorted(names):
-            if name in DYNAMIC or (name not in scope and is_dynamic(_of_builtins(name))):
+            if name in DYNAMIC or (name not in scope and is_dynamic(_builtin(name))):
                 where = f"{function.__qualname__} (line {function.__code__.co_firstlineno})"
                 raise Unhashable(f"{where}, which uses {name!r} and so may read anything")
         helpers = [f"{n}={self.text(scope[n])}" for n in sorted(names) if n in scope]
@@ -249,7 +249,7 @@ def _is_bound_to_value(value: Any) -> bool:
     return value.__self__ is not None and not isinstance(value.__self__, types.ModuleType)
 
 
-def _of_builtins(name: str) -> Any:
+def _builtin(name: str) -> Any:
     return getattr(builtins, name, None)
 
 
@@ -267,7 +267,7 @@ def _is_versioned(value: Any) -> bool:
     except torch's operators, NumPy's functions and what Triton's language is made of.
     """
     home = getattr(value, "__module__", None) or ""
-    if not callable(value) or not isinstance(home, str) or _inner(value) is not None:
+    if not callable(value) or not isinstance(home, str) or _wrapped(value) is not None:
         return False
     root = home.split(".")[0]
     if root == "fusepass" or root not in _OWN_VERSIONED or isinstance(value, torch.nn.Module):
@@ -286,7 +286,7 @@ def _module_source(name: str) -> str:
     return hashlib.sha256(inspect.getsource(sys.modules[name]).encode()).hexdigest()
 
 
-def _inner(value: Any) -> Any:
+def _wrapped(value: Any) -> Any:
     """What a method, property, partial, custom operator or Triton kernel is made of, or None."""
     if isinstance(value, types.MethodType):
         return (value.__func__, _owner(value.__self__))

@@ -31,25 +31,29 @@ def validate(candidate: object) -> None:
         raise RuleError(repr(candidate)[:60], f"a {type(candidate).__name__}", problem)
     rule: Any = candidate  # whatever the annotations say, its fields hold what they were given
     if not isinstance(rule.name, str) or not rule.name.strip():
-        raise _wrong(rule, f"its name must be a text, not {rule.name!r}")
+        raise _rule_error(rule, f"its name must be a text, not {rule.name!r}")
     if rule.place not in ("before", "after"):
-        raise _wrong(rule, f"its place is {rule.place!r}; allowed: 'before', 'after'")
+        raise _rule_error(rule, f"its place is {rule.place!r}; allowed: 'before', 'after'")
     if isinstance(rule.priority, bool) or not isinstance(rule.priority, int):
-        raise _wrong(rule, f"its priority must be an int, not {rule.priority!r}")
+        raise _rule_error(rule, f"its priority must be an int, not {rule.priority!r}")
     if not isinstance(rule.devices, tuple) or not all(isinstance(d, str) for d in rule.devices):
-        raise _wrong(rule, f"its devices must be a tuple of device types, not {rule.devices!r}")
+        raise _rule_error(
+            rule, f"its devices must be a tuple of device types, not {rule.devices!r}"
+        )
     for device in rule.devices:
         if not _is_device_type(device):
-            raise _wrong(rule, f"its devices name {device!r}, which is no device type as 'cuda'")
+            raise _rule_error(
+                rule, f"its devices name {device!r}, which is no device type as 'cuda'"
+            )
     for part in ("pattern", "replacement", *(("check",) if rule.check is not None else ())):
         if not callable(getattr(rule, part)):
-            raise _wrong(rule, f"its {part} is no function but {getattr(rule, part)!r}")
+            raise _rule_error(rule, f"its {part} is no function but {getattr(rule, part)!r}")
     names = parameter_names(rule)
     _check_replacement_takes(rule, names)
     inputs = _example(rule)
     tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
     if not tensors:
-        raise _wrong(rule, "its example holds no tensor")
+        raise _rule_error(rule, "its example holds no tensor")
     floats = [v.dtype for v in tensors if v.dtype in FLOATS]
     pattern = pattern_of(rule, floats[0] if floats else torch.float32)
     _check_sides(rule, inputs, len(pattern.roots))
@@ -62,7 +66,7 @@ def _is_device_type(name: str) -> bool:
         return False
 
 
-def _wrong(rule: Rule, problem: str) -> RuleError:
+def _rule_error(rule: Rule, problem: str) -> RuleError:
     return RuleError(str(rule.name), rule.location, problem)
 
 
@@ -70,30 +74,30 @@ def _example(rule: Rule) -> tuple[Any, ...]:
     try:
         made: Any = rule.example() if callable(rule.example) else rule.example
         if made is None or isinstance(made, (torch.Tensor, Mapping, Set, str)):
-            raise _no_tuple(rule, made)
+            raise _example_error(rule, made)
         inputs = tuple(made)
     except RuleError:
         raise
     except Exception as error:
         problem = f"its example fails: {type(error).__name__}: {error}"
-        raise _wrong(rule, problem) from error
+        raise _rule_error(rule, problem) from error
     for value in inputs:
         if not isinstance(value, (torch.Tensor, bool, int, float, str)):
             kind = type(value).__name__
-            raise _wrong(
+            raise _rule_error(
                 rule, f"its example holds a {kind}; allowed: tensors, int, float, bool, str"
             )
     return inputs
 
 
-def _no_tuple(rule: Rule, made: object) -> RuleError:
+def _example_error(rule: Rule, made: object) -> RuleError:
     """The error for an example without order, for None, and for a tensor: it would be unpacked."""
     kind = f"a {type(made).__name__}" if made is not None else "None"
     if isinstance(made, torch.Tensor):
         kind = "a tensor"
     what = "what its example returns" if callable(rule.example) else "its example"
     must = "it must be a tuple with a value for each parameter of the pattern, in their order"
-    return _wrong(rule, f"{what} is {kind}; {must}; one value is written (x,)")
+    return _rule_error(rule, f"{what} is {kind}; {must}; one value is written (x,)")
 
 
 def _check_replacement_takes(rule: Rule, names: tuple[str, ...]) -> None:
@@ -107,7 +111,9 @@ def _check_replacement_takes(rule: Rule, names: tuple[str, ...]) -> None:
     required = [p for p in places if p.default is p.empty]
     if not len(required) <= len(names) <= len(places):
         taken = ", ".join(p.name for p in places)
-        raise _wrong(rule, f"its pattern takes ({', '.join(names)}), its replacement ({taken})")
+        raise _rule_error(
+            rule, f"its pattern takes ({', '.join(names)}), its replacement ({taken})"
+        )
 
 
 def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
@@ -121,29 +127,29 @@ def _check_sides(rule: Rule, inputs: tuple[Any, ...], outputs: int) -> None:
         try:
             graph = record(function, fakes, mode)
         except Exception as error:
-            raise _wrong(rule, trace_fault(what, error)) from error
+            raise _rule_error(rule, trace_fault(what, error)) from error
         if versions != [v._version for v in fakes if isinstance(v, torch.Tensor)]:
-            raise _wrong(rule, f"its {what} writes to its inputs")
+            raise _rule_error(rule, f"its {what} writes to its inputs")
         returned: Any = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
         sides.append([n.meta.get("example_value", n.meta.get("val")) for n in returned])
     if len(sides[1]) != outputs:
-        raise _wrong(
+        raise _rule_error(
             rule, f"its pattern returns {outputs} tensors, its replacement {len(sides[1])}"
         )
     for place, (old, new) in enumerate(zip(*sides, strict=True)):
         where = f"output {place}: " if outputs > 1 else ""
         if old.dtype != new.dtype:
-            raise _wrong(
+            raise _rule_error(
                 rule, f"{where}its pattern returns {old.dtype}, its replacement {new.dtype}"
             )
         if old.device != new.device:
-            raise _wrong(
+            raise _rule_error(
                 rule,
                 f"{where}its pattern returns a tensor on {old.device}, its replacement one on "
                 f"{new.device}",
             )
         if old.shape != new.shape:
-            raise _wrong(
+            raise _rule_error(
                 rule,
                 f"{where}its pattern returns shape {tuple(old.shape)}, its replacement "
                 f"{tuple(new.shape)}",

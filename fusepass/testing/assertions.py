@@ -218,7 +218,7 @@ def _observed(
     if not callable(fn):
         raise NotAProgram(fn)
     # Here: otherwise it is what the program raised.
-    resolve_checked(given={"codegen": codegen, **(options or {})})
+    resolve_checked(options={"codegen": codegen, **(options or {})})
     target = original_callable(fn)
     text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
     try:

@@ -74,7 +74,9 @@ def check_rule(
     with in_force(rule), log.trial():
         result = RuleCheck(rule.name, profile, seed)
         given = {"candidate": "reference", **(options or {})}
-        resolve_checked(given=given)  # here: a program that raises is taken for one that is no good
+        resolve_checked(
+            options=given
+        )  # here: a program that raises is taken for one that is no good
         return _Check(rule, space, chosen, result, given, training).run(fires_in)
 
 

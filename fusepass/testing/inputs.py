@@ -13,7 +13,7 @@ from fusepass.testing.space import Space
 
 Values = Literal["normal", "edges", "special"]
 
-# Zeros of both signs, ties, values at which flavours of one function part.
+# Zeros of both signs, ties, values at which variants of one function differ.
 EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -3.0, 6.0, 1e-3)
 # 100 overflows exp in float32.
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 8.0, -8.0, 100.0, -100.0)

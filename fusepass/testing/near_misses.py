@@ -1,7 +1,7 @@
 """Near misses: a pattern's own operations with one of them changed.
 
 Whether a rule fires on one does not matter, only that the result stays right: a rule that fires
-although a constant, a flavour or an operand differs computes something else.
+although a constant, a variant or an operand differs computes something else.
 """
 
 from __future__ import annotations

@@ -7,16 +7,19 @@ of it for users.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from fusepass.errors import current_name
 from fusepass.tune.cost_model import Rates
-from fusepass.tune.decide import choose, epoch, remembered, reset, table_for, tune
+from fusepass.tune.decide import choose, epoch, known_choice, reset, table_for, tune
 from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
 from fusepass.tune.problems.cat import CatProblem
 from fusepass.tune.problems.conv import ConvProblem, ConvRegionProblem, DepthwiseProblem
-from fusepass.tune.problems.gemm import RegionProblem
+from fusepass.tune.problems.gemm import GemmRegionProblem
 from fusepass.tune.problems.normed_gemms import NormedProblem
 from fusepass.tune.problems.pool import PoolProblem
 from fusepass.tune.problems.sibling_gemms import SiblingProblem
-from fusepass.tune.table import Entry
+from fusepass.tune.table import ChoiceEntry
 from fusepass.tune.table_edits import import_choices, prune
 
 __all__ = [
@@ -25,22 +28,38 @@ __all__ = [
     "Candidate",
     "CatProblem",
     "Choice",
+    "ChoiceEntry",
     "ConvProblem",
     "ConvRegionProblem",
     "DepthwiseProblem",
-    "Entry",
+    "GemmRegionProblem",
     "NormedProblem",
     "PoolProblem",
     "Problem",
     "Rates",
-    "RegionProblem",
     "SiblingProblem",
     "choose",
     "epoch",
     "import_choices",
+    "known_choice",
     "prune",
-    "remembered",
     "reset",
     "table_for",
     "tune",
 ]
+
+# Spellings of 0.1
+_RENAMED = {
+    "Entry": "ChoiceEntry",
+    "RegionProblem": "GemmRegionProblem",
+    "remembered": "known_choice",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any name to be there
+
+    def __getattr__(name: str) -> Any:
+        current = current_name("fusepass.tune's", name, _RENAMED)
+        if current == name:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[current]

@@ -143,7 +143,7 @@ def _check_folders(root: Path, folder: Path) -> None:
 def _check(path: Path, found: os.stat_result) -> None:
     problem = _problem(found)
     if problem is not None:
-        _tell(str(path), problem, stat.S_ISDIR(found.st_mode))
+        _warn_not_private(str(path), problem, stat.S_ISDIR(found.st_mode))
         raise NotPrivate(f"{path} {problem}")
 
 
@@ -168,5 +168,5 @@ def _name_of(user: int) -> str:
 
 
 @functools.cache
-def _tell(path: str, problem: str, is_folder: bool) -> None:
+def _warn_not_private(path: str, problem: str, is_folder: bool) -> None:
     warnings.warn(CacheNotPrivate(path, problem, is_folder=is_folder), stacklevel=2)

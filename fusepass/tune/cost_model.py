@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from fusepass.tune.problems.base import Problem
-from fusepass.tune.problems.gemm import RegionProblem
+from fusepass.tune.problems.gemm import GemmRegionProblem
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -52,7 +52,7 @@ _FEWEST_ELEMENTS = 6 << 20
 _SLOWER = 1.4  # what a kernel of ours may be below the roofline and still be believed to win
 
 
-def region_microseconds(problem: RegionProblem, rates: Rates, *, fused: bool) -> float | None:
+def region_microseconds(problem: GemmRegionProblem, rates: Rates, *, fused: bool) -> float | None:
     """One or two products and what follows them: in one kernel of ours, or as Inductor runs them.
 
     What counts is the ratio: either takes up to two and a half times as long as this says where

@@ -17,11 +17,11 @@ from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.compile import mode_config
 from fusepass.tune import cost_model, timing
 from fusepass.tune.device.names import device_name
-from fusepass.tune.parallel_compile import compiled_side_by_side
+from fusepass.tune.parallel_compile import compile_in_parallel
 from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
-from fusepass.tune.progress import shown
-from fusepass.tune.table import Entry, Table, open_table
-from fusepass.tune.tf32_accuracy import as_exact
+from fusepass.tune.progress import progress_bar
+from fusepass.tune.table import ChoiceEntry, ChoiceTable, open_table
+from fusepass.tune.tf32_accuracy import sufficiently_exact
 
 logger = logging.getLogger("fusepass")
 
@@ -37,7 +37,7 @@ _ATTEMPTS = 3
 class _State:
     """What this process has opened, spent and found out."""
 
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, ChoiceTable] = field(default_factory=dict)
     seconds: float = 0.0
     failed: dict[str, str] = field(default_factory=dict)  # key to why nothing was timed
     passing: dict[str, Choice] = field(default_factory=dict)  # not to be written down
@@ -52,7 +52,7 @@ def reset() -> None:
     vars(_state).update(vars(_State()))
 
 
-def table_for(device: torch.device) -> Table:
+def table_for(device: torch.device) -> ChoiceTable:
     """The table of choices for a device, read on first use."""
     name = device_name(device)
     if name not in _state.tables:
@@ -86,28 +86,30 @@ def choose(problem: Problem, options: Options, candidates: Sequence[Candidate]) 
     if options.candidate in (REFERENCE, INDUCTOR):
         return Choice(options.candidate, {}, "forced", f"options ask for {options.candidate}")
     if problem.device.type != "cuda":
-        return _left("no kernel of ours is faster there than what Inductor generates")
+        return _leave_to_inductor("no kernel of ours is faster there than what Inductor generates")
     if problem.pointwise_after:
-        return _left("Inductor computes it in the same kernel as the operations that follow")
+        return _leave_to_inductor(
+            "Inductor computes it in the same kernel as the operations that follow"
+        )
     able = [one for one in candidates if one.refuses(problem) is None]
     if len(able) == 1:
         reasons = {f"{c.name}: {c.refuses(problem)}" for c in candidates if c not in able}
-        return _left("; ".join(sorted(reasons)) or "there is no other candidate")
+        return _leave_to_inductor("; ".join(sorted(reasons)) or "there is no other candidate")
     alone = not several_ranks()
     key, table = problem.key(options.mode), table_for(problem.device)
-    entry = remembered(problem, options)
+    entry = known_choice(problem, options)
     names = {one.name for one in able}
     if entry is not None and entry.candidate in names:
-        return _compared(entry.candidate, dict(entry.microseconds), "table")
+        return _choice_of(entry.candidate, dict(entry.microseconds), "table")
     if alone and key in _state.passing and _state.passing[key].candidate in names:
         return _state.passing[key]
     obstacle = _obstacle_to_timing(key, options.mode) if alone else "a job of several ranks"
     if obstacle is not None:
-        return _estimated(problem, able, obstacle)
-    return _timed(problem, options.mode, able, key, table)
+        return _choose_by_model(problem, able, obstacle)
+    return _time_candidates(problem, options.mode, able, key, table)
 
 
-def remembered(problem: Problem, options: Options) -> Entry | None:
+def known_choice(problem: Problem, options: Options) -> ChoiceEntry | None:
     """What the table holds for a problem on a CUDA device, if that counts here; else None."""
     key, table = problem.key(options.mode), table_for(problem.device)
     return table.find(key, same_everywhere=several_ranks())
@@ -124,12 +126,14 @@ def tune(
     Raises:
         Exception: whatever stopped the timing.
     """
-    able = as_exact(problem, [one for one in candidates if one.refuses(problem) is None], mode)
+    able = sufficiently_exact(
+        problem, [one for one in candidates if one.refuses(problem) is None], mode
+    )
     samples = measure(problem, able, seconds, mode)
     best = winner(samples)
-    entry = Entry(best, samples.medians(), "tuned")
+    entry = ChoiceEntry(best, samples.medians(), "tuned")
     table_for(problem.device).add(problem.key(mode), entry)
-    return _compared(best, samples.medians(), "measured")
+    return _choice_of(best, samples.medians(), "measured")
 
 
 def measure(
@@ -148,10 +152,10 @@ def measure(
     with lowering.real_tensors(), plain, torch.cuda.device(problem.device):
         inputs = timing.make_inputs(problem)
         if not mode.startswith("max-autotune"):
-            compiled_side_by_side(candidates, inputs, problem.device)
+            compile_in_parallel(candidates, inputs, problem.device)
         calls = {}
         what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: compiling"
-        for one in shown(candidates, what, wanted=mode.startswith("max-autotune")):
+        for one in progress_bar(candidates, what, wanted=mode.startswith("max-autotune")):
             try:
                 call = _call(one, inputs, mode)
                 call()
@@ -162,12 +166,12 @@ def measure(
                 _warn_once(one.name, error)
             else:
                 calls[one.name] = call
-        besides = {one.name: one.besides for one in candidates}
+        besides = {one.name: one.overhead_us for one in candidates}
         attempts: list[timing.Samples] = []
         while len(attempts) < _ATTEMPTS:
             how = {"after_reads": problem.after_reads}
             timed = timing.time_on_device(calls, problem.device, seconds, **how)
-            attempts.append(timed.longer_by(besides))
+            attempts.append(timed.with_overhead(besides))
             if attempts[-1].disturbance() <= _QUIET:
                 break
         return min(attempts, key=timing.Samples.disturbance)
@@ -182,7 +186,7 @@ def _call(
         present = [one for one in inputs if one is not None]
         rest = [None] * (len(inputs) - len(present))
         patches = mode_config("max-autotune-no-cudagraphs") if autotuned else {}
-        run = candidate.traced or candidate.run
+        run = candidate.graphable or candidate.run
         return lowering.compile_region(lambda *a: run(*a, *rest), present, patches)
     return lambda: candidate.run(*inputs)
 
@@ -197,20 +201,20 @@ def _obstacle_to_timing(key: str, mode: str) -> str | None:
     return None
 
 
-def _timed(
-    problem: Problem, mode: str, able: Sequence[Candidate], key: str, table: Table
+def _time_candidates(
+    problem: Problem, mode: str, able: Sequence[Candidate], key: str, table: ChoiceTable
 ) -> Choice:
     autotuned = mode.startswith("max-autotune")
     seconds = SECONDS_PER_PROBLEM_AUTOTUNED if autotuned else SECONDS_PER_PROBLEM
     began = time.perf_counter()
     try:
-        every, able = able, as_exact(problem, able, mode)
+        every, able = able, sufficiently_exact(problem, able, mode)
         samples = measure(problem, able, seconds, mode)
     except Exception as error:  # noqa: BLE001 - anything may fail on a device in use
         _state.failed[key] = f"timing failed: {type(error).__name__}: {error}"
         if not isinstance(error, (timing.NotEnoughMemory, timing.HostTooSlow)):
             _warn_once(INDUCTOR, error)
-        return _estimated(problem, able, _state.failed[key])
+        return _choose_by_model(problem, able, _state.failed[key])
     finally:
         spent = time.perf_counter() - began
         _state.seconds += spent
@@ -220,15 +224,15 @@ def _timed(
     note = f"; finding out took {spent:.1f} s"
     if len(able) < len(every):
         note += "; a library computes it in single precision, others would in TF32"
-    choice = _compared(best, medians, "measured", note)
+    choice = _choice_of(best, medians, "measured", note)
     noise = samples.disturbance()
     if noise <= _QUIET and len(medians) == len(able):
-        table.add(key, Entry(best, medians))
+        table.add(key, ChoiceEntry(best, medians))
         return choice
     if noise > _QUIET and best == INDUCTOR:
-        obstacle = f"timings were disturbed by {noise:.0%}: {_listed(medians, 'took')}"
+        obstacle = f"timings were disturbed by {noise:.0%}: {_list_times(medians, 'took')}"
         hopeful = [one for one in able if medians.get(one.name, math.inf) <= medians[INDUCTOR]]
-        choice = _estimated(problem, hopeful, obstacle)
+        choice = _choose_by_model(problem, hopeful, obstacle)
     _state.passing[key] = choice  # not written down: it may come out otherwise another day
     return choice
 
@@ -240,30 +244,30 @@ def winner(samples: timing.Samples) -> str:
     return min(better, key=medians.__getitem__, default=INDUCTOR)
 
 
-def _estimated(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:
+def _choose_by_model(problem: Problem, able: Sequence[Candidate], why_not_timed: str) -> Choice:
     rates = cost_model.RATES.get(torch.cuda.get_device_name(problem.device))
     if rates is None or not cost_model.applies_to(problem):
-        return _left(f"nothing is known about this device beforehand; {why_not_timed}")
+        return _leave_to_inductor(f"nothing is known about this device beforehand; {why_not_timed}")
     asked = {one.name: one.estimate(problem, rates) for one in able if one.estimate is not None}
     times = {name: time for name, time in asked.items() if time is not None}
     if not times:
-        return _left(f"no model knows the candidates; {why_not_timed}")
+        return _leave_to_inductor(f"no model knows the candidates; {why_not_timed}")
     best = min(times, key=times.__getitem__)
     if times.get(INDUCTOR, 0.0) < _SMALLEST_ESTIMATED_GAIN * times.get(best, 0.0):
         best = INDUCTOR
-    return _compared(best, times, "model", f" ({why_not_timed})")
+    return _choice_of(best, times, "model", f" ({why_not_timed})")
 
 
-def _left(why: str) -> Choice:
+def _leave_to_inductor(why: str) -> Choice:
     return Choice(INDUCTOR, {}, "model", why)
 
 
-def _compared(winner: str, times: dict[str, float], source: str, note: str = "") -> Choice:
+def _choice_of(winner: str, times: dict[str, float], source: str, note: str = "") -> Choice:
     verb = "should take" if source == "model" else "took"
-    return Choice(winner, times, source, _listed(times, verb) + note)
+    return Choice(winner, times, source, _list_times(times, verb) + note)
 
 
-def _listed(times: dict[str, float], verb: str) -> str:
+def _list_times(times: dict[str, float], verb: str) -> str:
     return ", ".join(f"{name} {verb} {time:.1f} µs" for name, time in times.items())
 
 

@@ -16,7 +16,7 @@ logger = logging.getLogger("fusepass")
 _COMPILED_AT_ONCE = 4
 
 
-def compiled_side_by_side(
+def compile_in_parallel(
     candidates: Sequence[Candidate],
     inputs: tuple[torch.Tensor | None, ...],
     device: torch.device,

@@ -10,7 +10,7 @@ _WIDTH = 20
 _T = TypeVar("_T")
 
 
-def shown(
+def progress_bar(
     items: Sequence[_T], name: str, *, wanted: bool, stream: TextIO | None = None
 ) -> Iterator[_T]:
     """The items, with a bar that says how many of them are done; it is gone when all are.

@@ -18,7 +18,7 @@ from fusepass.tune import cache_files
 T = TypeVar("T")
 
 
-class KeptFile:
+class CacheFile:
     """One such file.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fusepass.errors import ChoicesUnusable
-from fusepass.tune.shared_file import KeptFile
+from fusepass.tune.shared_file import CacheFile
 
 SCHEMA = 1
 _SHIPPED = Path(__file__).parent / "shipped"
@@ -30,7 +30,7 @@ _HOW = ("learnt", "tuned", "imported", "shipped")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChoiceEntry:
     """One choice.
 
     Attributes:
@@ -44,13 +44,13 @@ class Entry:
     how: str = "learnt"
 
     @property
-    def asked_for(self) -> bool:
+    def is_explicit(self) -> bool:
         """Whether somebody put it there on purpose."""
         return self.how in ("tuned", "imported")
 
 
 @dataclass
-class Table:
+class ChoiceTable:
     """Choices for one device and one version of torch; see the module.
 
     Attributes:
@@ -62,13 +62,13 @@ class Table:
     device: str
     path: Path
     epoch: int = 0
-    entries: dict[str, Entry] = field(default_factory=dict)
-    _file: KeptFile = field(init=False, repr=False)
+    entries: dict[str, ChoiceEntry] = field(default_factory=dict)
+    _file: CacheFile = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._file = KeptFile(self.path, ChoicesUnusable)
+        self._file = CacheFile(self.path, ChoicesUnusable)
 
-    def find(self, key: str, *, same_everywhere: bool = False) -> Entry | None:
+    def find(self, key: str, *, same_everywhere: bool = False) -> ChoiceEntry | None:
         """The entry of a class of problems, or None.
 
         Args:
@@ -76,18 +76,18 @@ class Table:
             same_everywhere: leave out what only this machine has learnt.
         """
         entry = self.entries.get(key)
-        if entry is not None and entry.asked_for:
+        if entry is not None and entry.is_explicit:
             return entry
         return shipped_entries(self.device).get(key) or (None if same_everywhere else entry)
 
-    def add(self, key: str, entry: Entry) -> None:
+    def add(self, key: str, entry: ChoiceEntry) -> None:
         """Keep a choice and write it down; one asked for starts a new epoch."""
-        self.change({key: entry}, new_epoch=entry.asked_for)
+        self.change({key: entry}, new_epoch=entry.is_explicit)
 
     def change(
         self,
-        added: Mapping[str, Entry],
-        removed: Callable[[str, Entry], bool] | None = None,
+        added: Mapping[str, ChoiceEntry],
+        removed: Callable[[str, ChoiceEntry], bool] | None = None,
         *,
         new_epoch: bool,
     ) -> None:
@@ -102,12 +102,12 @@ class Table:
             self.entries = {k: e for k, e in self.entries.items() if not removed(k, e)}
         for key, entry in added.items():
             held = self.entries.get(key)
-            if entry.asked_for or held is None or not held.asked_for:
+            if entry.is_explicit or held is None or not held.is_explicit:
                 self.entries[key] = entry
         self.epoch += new_epoch
         self.write()
 
-    def _read(self) -> tuple[int, dict[str, Entry]] | None:
+    def _read(self) -> tuple[int, dict[str, ChoiceEntry]] | None:
         """Epoch and entries of the file; None where there is no usable file."""
         return self._file.read(lambda text: parse(text, self.device))
 
@@ -123,7 +123,7 @@ class Table:
         )
 
 
-def open_table(device: str, folder: Path | None = None) -> Table:
+def open_table(device: str, folder: Path | None = None) -> ChoiceTable:
     """The table for a device, with what its file holds.
 
     Args:
@@ -131,7 +131,7 @@ def open_table(device: str, folder: Path | None = None) -> Table:
         folder: where the file is; None for the usual place.
     """
     name = f"choices-{slug(device)}-torch-{slug(torch.__version__)}.json"
-    table = Table(device, (folder or default_folder()) / name)
+    table = ChoiceTable(device, (folder or default_folder()) / name)
     found = table._read()
     if found is not None:
         table.epoch, table.entries = found
@@ -144,11 +144,11 @@ def default_folder() -> Path:
     return Path(given) if given else Path("~/.cache/fusepass").expanduser()
 
 
-def parse(text: str, device: str) -> tuple[int, dict[str, Entry]]:
+def parse(text: str, device: str) -> tuple[int, dict[str, ChoiceEntry]]:
     """Epoch and entries of a file's text.
 
     Raises:
-        ValueError: it is not what :class:`Table` writes for that device.
+        ValueError: it is not what :class:`ChoiceTable` writes for that device.
     """
     try:
         record: Any = json.loads(text)
@@ -167,7 +167,7 @@ def parse(text: str, device: str) -> tuple[int, dict[str, Entry]]:
     return epoch, {key: _entry(key, value) for key, value in choices.items()}
 
 
-def _entry(key: str, value: Any) -> Entry:
+def _entry(key: str, value: Any) -> ChoiceEntry:
     fields: dict[str, Any] = value if isinstance(value, dict) else {}
     times: Any = fields.get("microseconds")
     good = (
@@ -182,10 +182,10 @@ def _entry(key: str, value: Any) -> Entry:
         taken = {k: float(v) for k, v in times.items()}
     except OverflowError as error:  # JSON's integers have no largest
         raise ValueError(f"a malformed choice for {key!r}") from error
-    return Entry(fields["candidate"], taken, fields["how"])
+    return ChoiceEntry(fields["candidate"], taken, fields["how"])
 
 
-def shipped_entries(device: str) -> Mapping[str, Entry]:
+def shipped_entries(device: str) -> Mapping[str, ChoiceEntry]:
     """Choices that come with the package for that device and this version of torch."""
     version = ".".join(torch.__version__.split(".")[:2])
     path = _SHIPPED / f"{slug(device)}-torch-{version}.json"
@@ -194,7 +194,7 @@ def shipped_entries(device: str) -> Mapping[str, Entry]:
     return _shipped[path]
 
 
-_shipped: dict[Path, Mapping[str, Entry]] = {}  # the files do not change while a process runs
+_shipped: dict[Path, Mapping[str, ChoiceEntry]] = {}  # the files do not change while a process runs
 
 
 def slug(text: str) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from fusepass.errors import ArgumentType, ChoicesNotImported, TuneDevice
 from fusepass.tune.decide import table_for
-from fusepass.tune.table import Entry, Table, parse
+from fusepass.tune.table import ChoiceEntry, ChoiceTable, parse
 
 Device = torch.device | str | int | None
 
@@ -41,7 +41,7 @@ def import_choices(path: str | Path, device: Device = None) -> int:
 
 
 def prune(
-    unwanted: Callable[[str, Entry], bool] = lambda key, entry: True,
+    unwanted: Callable[[str, ChoiceEntry], bool] = lambda key, entry: True,
     device: Device = None,
 ) -> int:
     """Remove choices, so that they are measured again; by default all of them.
@@ -65,7 +65,7 @@ def prune(
     return before - len(table.entries)
 
 
-def _read(path: Path, device: str) -> dict[str, Entry]:
+def _read(path: Path, device: str) -> dict[str, ChoiceEntry]:
     advice = "give the file of choices that fusepass wrote where a device of this name was tuned"
     try:
         text = path.read_bytes().decode("utf-8")
@@ -79,7 +79,7 @@ def _read(path: Path, device: str) -> dict[str, Entry]:
         raise ChoicesNotImported(path, f"{error} (this device is {device!r})", advice) from error
 
 
-def _table(given: Device) -> Table:
+def _table(given: Device) -> ChoiceTable:
     """The table of a device a caller named."""
     try:
         device = _current() if given is None else torch.device(given)

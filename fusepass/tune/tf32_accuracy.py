@@ -10,16 +10,18 @@ import torch
 
 from fusepass.torch_private.inductor import lowering
 from fusepass.tune import timing
-from fusepass.tune.parallel_compile import compiled_side_by_side
+from fusepass.tune.parallel_compile import compile_in_parallel
 from fusepass.tune.problems.base import Candidate, Problem
-from fusepass.tune.progress import shown
+from fusepass.tune.progress import progress_bar
 
 logger = logging.getLogger("fusepass")
 
 _ROUNDING = 5e-5  # a sixth of the error of TF32, ten times that of sums in single precision
 
 
-def as_exact(problem: Problem, candidates: Sequence[Candidate], mode: str) -> list[Candidate]:
+def sufficiently_exact(
+    problem: Problem, candidates: Sequence[Candidate], mode: str
+) -> list[Candidate]:
     """Those whose products are TF32 only if eager's are, tried on random inputs.
 
     Libraries compute some small products in single precision where TF32 is allowed. Operands are
@@ -37,10 +39,10 @@ def as_exact(problem: Problem, candidates: Sequence[Candidate], mode: str) -> li
         inputs = timing.make_inputs(problem)
         many = mode.startswith("max-autotune")
         if not many:
-            compiled_side_by_side(candidates, inputs, problem.device)
+            compile_in_parallel(candidates, inputs, problem.device)
         eager, found = first.run(*inputs), [first]
         what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: comparing"
-        for one in shown(others, what, wanted=many):
+        for one in progress_bar(others, what, wanted=many):
             try:
                 made = one.run(*inputs)
             except Exception as error:  # noqa: BLE001 - it fails again, and is reported, when timed

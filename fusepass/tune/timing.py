@@ -50,7 +50,7 @@ class Samples:
         """Median time of each candidate."""
         return {name: statistics.median(times) for name, times in self.rounds.items()}
 
-    def longer_by(self, besides: Mapping[str, float]) -> Samples:
+    def with_overhead(self, besides: Mapping[str, float]) -> Samples:
         """The same with what each candidate costs elsewhere, in microseconds."""
         return Samples({n: [t + besides[n] for t in times] for n, times in self.rounds.items()})
 

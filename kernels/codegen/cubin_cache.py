@@ -20,7 +20,7 @@ from fusepass.tune import cache_files
 from fusepass.tune.table import default_folder
 
 
-def compiled(source: str, name: str, architecture: str | None = None) -> Any:
+def load_or_compile(source: str, name: str, architecture: str | None = None) -> Any:
     """A kernel of the current device's context, compiled for that device, now or before.
 
     Args:

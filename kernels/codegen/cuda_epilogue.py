@@ -10,9 +10,9 @@ import re
 import struct
 from collections.abc import Sequence
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand
 from fusepass.kernels.codegen.epilogue_source import expression, value_text
-from fusepass.kernels.codegen.special_functions import finest, special_functions_in_cuda
+from fusepass.kernels.codegen.special_functions import finest_dtype, special_functions_in_cuda
 
 
 def element_parameters(epilogue: Epilogue) -> str:
@@ -35,7 +35,7 @@ def element_steps(epilogue: Epilogue) -> list[str]:
     return lines
 
 
-def number_type(operand: Operand) -> str:
+def number_type(operand: EpilogueOperand) -> str:
     """What an operand's number is in a kernel."""
     return "bool" if operand.dtype == "bool" else "float"
 
@@ -81,7 +81,7 @@ def _single(found: re.Match[str]) -> str:
 
 def element_helpers(epilogues: Sequence[Epilogue]) -> str:
     """The functions that the text of elements of some epilogues calls."""
-    return _HELPERS.replace("$special\n", special_functions_in_cuda(finest(epilogues)))
+    return _HELPERS.replace("$special\n", special_functions_in_cuda(finest_dtype(epilogues)))
 
 
 _HELPERS = """

@@ -9,8 +9,15 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from fusepass.fusion.kernel_ir.epilogue import Argument, Epilogue, Operand, Output, Step, in_single
-from fusepass.kernels.codegen.special_functions import finest, special_functions
+from fusepass.fusion.kernel_ir.epilogue import (
+    Argument,
+    Epilogue,
+    EpilogueOperand,
+    EpilogueStep,
+    Output,
+    to_float32,
+)
+from fusepass.kernels.codegen.special_functions import finest_dtype, special_functions
 
 _HELPERS = '''\
 @triton.jit
@@ -92,11 +99,11 @@ def helpers(*epilogues: Epilogue, in_single: bool = False) -> str:
         epilogues: all that a kernel computes.
         in_single: whether their products may be in single precision, see ``special_functions.py``.
     """
-    text = _HELPERS.replace("$reciprocal", "1.0 / x" if interpreted() else _RECIPROCAL)
-    return f"{text}\n\n{special_functions(finest(epilogues), in_single)}"
+    text = _HELPERS.replace("$reciprocal", "1.0 / x" if uses_interpreter() else _RECIPROCAL)
+    return f"{text}\n\n{special_functions(finest_dtype(epilogues), in_single)}"
 
 
-def interpreted() -> bool:
+def uses_interpreter() -> bool:
     """Whether Triton's kernels run in its interpreter, which knows no inline assembly."""
     import triton
 
@@ -157,7 +164,7 @@ def reduction(i: int, output: Output, value: str, piece: str = "n") -> list[str]
     ]
 
 
-def expression(epilogue: Epilogue, step: Step) -> str:
+def expression(epilogue: Epilogue, step: EpilogueStep) -> str:
     """One operation; what is left without a use the compiler takes out."""
     half = _half_of(epilogue, step)
     if half is not None:
@@ -169,9 +176,9 @@ def expression(epilogue: Epilogue, step: Step) -> str:
         rest = _gelu(epilogue, step.args)
         if rest is not None:
             return rest
-    below = _behind(epilogue, step.args[1]) if step.op == "div" else None
+    below = _operation_of(epilogue, step.args[1]) if step.op == "div" else None
     if below is not None and below.op == "add" and 1.0 in below.args:
-        added = [_behind(epilogue, arg) for arg in below.args]
+        added = [_operation_of(epilogue, arg) for arg in below.args]
         if [inner.op for inner in added if inner is not None] == ["exp"]:  # x / (1 + exp(-x))
             return f"{value_text(step.args[0])} * _reciprocal({value_text(step.args[1])})"
     return EXPRESSIONS[step.op].format(*map(value_text, step.args))
@@ -180,23 +187,25 @@ def expression(epilogue: Epilogue, step: Step) -> str:
 def _gelu(epilogue: Epilogue, factors: tuple[Argument, ...]) -> str | None:
     """``x * half`` where the factors are x, 0.5 and ``1 + erf(z)``, two of them a product."""
     for one, other in (factors, factors[::-1]):
-        inner = _behind(epilogue, other)
+        inner = _operation_of(epilogue, other)
         if inner is None or inner.op != "mul":
             continue
         three = (one, *inner.args)
-        halves = [half for arg in three if (half := _half_of(epilogue, _behind(epilogue, arg)))]
-        named = [arg for arg in three if _half_of(epilogue, _behind(epilogue, arg)) is None]
+        halves = [
+            half for arg in three if (half := _half_of(epilogue, _operation_of(epilogue, arg)))
+        ]
+        named = [arg for arg in three if _half_of(epilogue, _operation_of(epilogue, arg)) is None]
         if len(halves) == 1 and 0.5 in named:
             named.remove(0.5)
             return f"{value_text(named[0])} * {halves[0]}"
     return None
 
 
-def _half_of(epilogue: Epilogue, step: Step | None) -> str | None:
+def _half_of(epilogue: Epilogue, step: EpilogueStep | None) -> str | None:
     """Half of ``1 + erf(z)`` or ``1 + tanh(z)``, which needs no care near 0; else None."""
     if step is None or step.op != "add" or 1.0 not in step.args:
         return None
-    for inner in (_behind(epilogue, arg) for arg in step.args):
+    for inner in (_operation_of(epilogue, arg) for arg in step.args):
         if inner is not None and inner.op in ("erf", "tanh"):
             scale = math.sqrt(2) if inner.op == "erf" else 2 * math.log2(math.e)
             scaled = _scaled(epilogue, inner.args[0], scale)
@@ -204,23 +213,25 @@ def _half_of(epilogue: Epilogue, step: Step | None) -> str | None:
     return None
 
 
-def _slope_of_tanh(epilogue: Epilogue, step: Step) -> str | None:
+def _slope_of_tanh(epilogue: Epilogue, step: EpilogueStep) -> str | None:
     """``1 - tanh(z)²`` by the logistic that ``1 + tanh(z)`` is, too: the compiler computes it once.
 
     Both stand in the derivative of GELU (tanh).
     """
     if step.op != "sub" or step.args[0] != 1.0:
         return None
-    square = _behind(epilogue, step.args[1])
+    square = _operation_of(epilogue, step.args[1])
     if square is None or square.op != "mul" or square.args[0] != square.args[1]:
         return None
-    inner = _behind(epilogue, square.args[0])
+    inner = _operation_of(epilogue, square.args[0])
     if inner is None or inner.op != "tanh":
         return None
     scaled = _scaled(epilogue, inner.args[0], 2 * math.log2(math.e))
     half = f"_logistic({scaled})"
     # In single precision 1 - half is 0 once half rounds to 1; the exact rest is not.
-    rest = f"_logistic(-({scaled}))" if finest((epilogue,)) == "float32" else f"(1.0 - {half})"
+    rest = (
+        f"_logistic(-({scaled}))" if finest_dtype((epilogue,)) == "float32" else f"(1.0 - {half})"
+    )
     return f"4.0 * {half} * {rest}"
 
 
@@ -245,7 +256,7 @@ def _polynomial(epilogue: Epilogue, arg: Argument, depth: int = 6) -> tuple[str,
     if not isinstance(arg, str):
         return "", {0: float(arg)}
     itself = value_text(arg), {1: 1.0}
-    step = _behind(epilogue, arg)
+    step = _operation_of(epilogue, arg)
     if step is None or step.op not in ("add", "mul") or not depth:
         return itself
     parts = [_polynomial(epilogue, part, depth - 1) for part in step.args]
@@ -272,14 +283,14 @@ def _normal_in_single(number: float) -> bool:
     return number == 0 or 2.0**-126 <= abs(number) < 2.0**128
 
 
-def _behind(epilogue: Epilogue, arg: Argument) -> Step | None:
+def _operation_of(epilogue: Epilogue, arg: Argument) -> EpilogueStep | None:
     """The operation that gives an argument."""
     first = epilogue.products + len(epilogue.operands)
     index = int(arg[1:]) - first if isinstance(arg, str) else -1
     return epilogue.steps[index] if index >= 0 else None
 
 
-def _load(i: int, operand: Operand) -> str:
+def _load(i: int, operand: EpilogueOperand) -> str:
     place, mask, shape = {
         "row": (f"p{i} + columns", "columns < N", "[None, :]"),
         "column": (f"p{i} + rows", "rows < M", "[:, None]"),
@@ -297,7 +308,7 @@ def value_text(arg: Argument) -> str:
         return f"v{arg[1:]}"
     if isinstance(arg, bool):
         return repr(arg)
-    arg = in_single(arg)
+    arg = to_float32(arg)
     if arg != arg or abs(arg) == float("inf"):
         return f'float("{arg!r}")'
     return repr(float(arg))

@@ -14,7 +14,7 @@ from fusepass.torch_private.inductor import kernel_call
 LAUNCHERS = "fusepass.torch_private.inductor.kernel_launcher"
 
 
-def with_text_behind(function: FunctionType, text: str) -> Any:
+def with_source_suffix(function: FunctionType, text: str) -> Any:
     """A ``triton.jit`` function that brings a text along.
 
     Args:
@@ -23,15 +23,15 @@ def with_text_behind(function: FunctionType, text: str) -> Any:
     """
     from triton.runtime.jit import JITFunction
 
-    class Longer(JITFunction):
+    class WithSuffix(JITFunction):
         """A function whose text has more behind it."""
 
         src = property(lambda self: self._src + "\n\n" + text)
 
-    return Longer(function)
+    return WithSuffix(function)
 
 
-def configured(made: Any, config: Any, *, direct: bool) -> Any:
+def with_single_config(made: Any, config: Any, *, direct: bool) -> Any:
     """A ``triton.jit`` function with its one configuration.
 
     Args:
@@ -41,10 +41,10 @@ def configured(made: Any, config: Any, *, direct: bool) -> Any:
     """
     import triton
 
-    return triton.autotune([config], key=[])(launched_directly(made.fn) if direct else made)
+    return triton.autotune([config], key=[])(with_direct_launch(made.fn) if direct else made)
 
 
-def launched_directly(function: FunctionType) -> Any:
+def with_direct_launch(function: FunctionType) -> Any:
     """A ``triton.jit`` function that Inductor launches as it launches its own kernels.
 
     With a torch whose launchers were not tested on a device, as it launches those of the user.
@@ -53,4 +53,4 @@ def launched_directly(function: FunctionType) -> Any:
         import triton
 
         return triton.jit(function)
-    return with_text_behind(function, f"from {LAUNCHERS} import direct\ndirect(globals())\n")
+    return with_source_suffix(function, f"from {LAUNCHERS} import direct\ndirect(globals())\n")

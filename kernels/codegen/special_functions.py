@@ -235,7 +235,7 @@ __device__ __forceinline__ float _log1p(float x) { return log1pf(x); }
 """
 
 
-def finest(epilogues: Iterable[Epilogue]) -> str:
+def finest_dtype(epilogues: Iterable[Epilogue]) -> str:
     """The finest dtype of what epilogues store; float32 where they store nothing but sums.
 
     Sums beside a half type do not count: they are of that type's gradients, whose signs differ.
@@ -252,20 +252,20 @@ def special_functions(dtype: str, in_single: bool) -> str:
     They call ``_logistic`` and ``_reciprocal``.
 
     Args:
-        dtype: for whose results they are exact enough, as :func:`finest` gives it.
+        dtype: for whose results they are exact enough, as :func:`finest_dtype` gives it.
         in_single: whether products are computed in single precision, not by tensor cores.
     """
     if dtype != "float32":
-        return _BY_EXP2 + _completed(_QUICK, dtype, "")
+        return _BY_EXP2 + _fill_coefficients(_QUICK, dtype, "")
     return _EXACT + (_IN_SINGLE if in_single else _BY_EXP2 + _BEHIND_TENSOR_CORES)
 
 
 def special_functions_in_cuda(dtype: str) -> str:
     """The same in CUDA C++, which call ``_exp2``, too; of float32 those of its library."""
-    return _EXACT_IN_CUDA if dtype == "float32" else _completed(_QUICK_IN_CUDA, dtype, "f")
+    return _EXACT_IN_CUDA if dtype == "float32" else _fill_coefficients(_QUICK_IN_CUDA, dtype, "f")
 
 
-def _completed(text: str, dtype: str, suffix: str) -> str:
+def _fill_coefficients(text: str, dtype: str, suffix: str) -> str:
     *rest, last = (f"{number!r}{suffix}" for number in _NORMAL[dtype])
     for number in reversed(rest):
         last = f"{number} + y * ({last})" if " " in last else f"{number} + y * {last}"

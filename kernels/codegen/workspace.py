@@ -28,7 +28,7 @@ Kind = tuple[str, Sequence[int], Sequence[int]]
 
 
 @dataclass(eq=False)
-class Kept:
+class CachedResults:
     """Results, and what their owner knows of its last call."""
 
     results: list[Tensor]
@@ -37,11 +37,11 @@ class Kept:
     last: Any = None
 
 
-_all: OrderedDict[int, Kept] = OrderedDict()  # the only ones that hold on to them
+_all: OrderedDict[int, CachedResults] = OrderedDict()  # the only ones that hold on to them
 _lock = threading.RLock()
 
 
-class KeptMemory(threading.local):
+class ResultCache(threading.local):
     """Memory kept for one place in compiled code: by stream, in each thread anew.
 
     Args:
@@ -51,33 +51,33 @@ class KeptMemory(threading.local):
 
     def __init__(self, kinds: Sequence[Kind], device: torch.device) -> None:
         self._kinds, self._device = kinds, device
-        self._by_stream: dict[int, weakref.ref[Kept]] = {}
+        self._by_stream: dict[int, weakref.ref[CachedResults]] = {}
         self._starts, self._total = [], 0
         for dtype, shape, _ in kinds:
             self._starts.append(self._total)
             self._total += -(-_bytes(dtype, shape) // _ALIGNED) * _ALIGNED
         self._refused = False
 
-    def on(self, stream: int) -> Kept | None:
+    def for_stream(self, stream: int) -> CachedResults | None:
         """What is kept for a stream, allocated by the first call; None if there is no room."""
         if self._refused:
             return None
         reference = self._by_stream.get(stream)
         kept = None if reference is None else reference()
         if kept is None:
-            kept = self._allocated()
+            kept = self._allocate()
             if kept is None:
                 self._refused = True
             else:
                 self._by_stream[stream] = weakref.ref(kept)
         return kept
 
-    def _allocated(self) -> Kept | None:
-        bound = _bound(self._device)
+    def _allocate(self) -> CachedResults | None:
+        bound = _max_bytes(self._device)
         if self._total > bound:
             return None
         with _lock:
-            _make_room(bound - self._total, self._device)
+            _evict(bound - self._total, self._device)
             try:
                 with torch.inference_mode(False), torch.no_grad():
                     whole = torch.empty(self._total, dtype=torch.uint8, device=self._device)
@@ -91,12 +91,12 @@ class KeptMemory(threading.local):
                     ]
             except torch.OutOfMemoryError:
                 return None
-            kept = Kept(results, self._total, self._device)
+            kept = CachedResults(results, self._total, self._device)
             _all[id(kept)] = kept
         return kept
 
 
-def _make_room(bound: int, device: torch.device) -> None:
+def _evict(bound: int, device: torch.device) -> None:
     """Let go of what was allocated first, until no more than ``bound`` bytes are kept."""
     there = [(key, one) for key, one in _all.items() if one.device == device]
     held = sum(one.total for _, one in there)
@@ -112,5 +112,5 @@ def _bytes(dtype: str, shape: Sequence[int]) -> int:
     return int(torch.Size(shape).numel()) * kind.itemsize
 
 
-def _bound(device: torch.device) -> int:
+def _max_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory) // SHARE

@@ -58,7 +58,7 @@ def reference(
 # --- kernel ---------------------------------------------------------------------------------------
 
 
-def able(x: Tensor, weight: Tensor) -> bool:
+def is_supported(x: Tensor, weight: Tensor) -> bool:
     """Whether cuDNN has the fused call; takes fake tensors, too."""
     known = x.dtype in (torch.float16, torch.bfloat16, torch.float32)
     sized = not any(isinstance(s, int) and s == 0 for s in (*x.shape, *weight.shape))
@@ -66,7 +66,7 @@ def able(x: Tensor, weight: Tensor) -> bool:
     return known and sized and on_cuda and weight.dtype == x.dtype
 
 
-def library(
+def fused_conv_relu(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -74,11 +74,11 @@ def library(
     sizes: Sequence[Sequence[int]],
     groups: int,
 ) -> Tensor:
-    """The fused call itself, for what :func:`able` knows. Arguments as :func:`reference`."""
+    """The fused call itself, for what :func:`is_supported` knows; see :func:`reference`."""
     return convolution.cudnn_convolution_relu(x, weight, bias, residual, sizes, groups)
 
 
-def lost(
+def nonfinite_difference(
     x: Tensor,
     weight: Tensor,
     residual: Tensor | None,
@@ -100,7 +100,7 @@ def lost(
     """
     for value in (math.nan, math.inf, -math.inf):
         bias = torch.full((weight.shape[0],), value, dtype=x.dtype, device=x.device)
-        made = library(x, weight, bias, residual, sizes, groups)
+        made = fused_conv_relu(x, weight, bias, residual, sizes, groups)
         if not torch.allclose(made, bias.relu()[0].expand_as(made), equal_nan=True):
             return f"of {value} it makes {float(made.flatten()[0])}"
     return None
@@ -150,4 +150,4 @@ OPERATOR = torch.ops.fusepass.conv_relu.default
 
 def install_lowering() -> None:
     """Tell Inductor how to compile ``fusepass::conv_relu``, if Inductor is loaded."""
-    convolution.lower_to_cudnn(OPERATOR, able)
+    convolution.lower_to_cudnn(OPERATOR, is_supported)

@@ -10,8 +10,8 @@ Shapes: ``x`` (B, C, H, W), channels last; ``weight`` (C, 1, h, w); operands bro
 ``weight`` are bf16, fp16 or fp32; sums are in fp32.
 
 The operator computes its reference on any device but CUDA's, where it launches the kernel of
-``depthwise_source.py``. Under Inductor it becomes a call of what :func:`filler` gives, with outputs
-in memory that Inductor plans. For graphs after autograd: no backward formula.
+``depthwise_source.py``. Under Inductor it becomes a call of what :func:`make_launcher` gives, with
+outputs in memory that Inductor plans. For graphs after autograd: no backward formula.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, evaluate, parse
-from fusepass.kernels.conv.depthwise_launch import filler, named, plan_of
-from fusepass.kernels.conv.depthwise_source import Pair, Patch, Shape, shape_of
+from fusepass.kernels.conv.depthwise_launch import make_launcher, patch_named, plan_of
+from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape, Pair, shape_of
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.inductor.host_call import HostCall, lower_to_host_call
 from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
@@ -70,7 +70,7 @@ _PATCHES = ((4, 1, 0), (2, 1, 0), (4, 1, 2), (4, 1, 1), (2, 2, 1), (2, 2, 0), (4
 _PATCHES_OF_STRIDES = ((4, 2, 2), (4, 1, 2), (4, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2))
 
 
-def choices(shape: Shape) -> tuple[Patch, ...]:
+def choices(shape: DepthwiseShape) -> tuple[DepthwisePatch, ...]:
     """The patches worth timing: few pixels beyond the edge, and channels as there are."""
     if shape.kernel[0] * shape.kernel[1] > _MOST_TAPS:
         return ()
@@ -83,11 +83,11 @@ def choices(shape: Shape) -> tuple[Patch, ...]:
     half = min((w for w in _WIDTHS if w < long or w == 4), key=waste)
     across = (long, half, 4)
     made = [
-        Patch(vector, across[kind], down)
+        DepthwisePatch(vector, across[kind], down)
         for vector, down, kind in (_PATCHES if shape.stride[1] == 1 else _PATCHES_OF_STRIDES)
         if shape.channels % vector == 0 and down <= shape.result[0]
     ]
-    plain = [Patch(1, across[0], 1)] * (shape.channels % 2)
+    plain = [DepthwisePatch(1, across[0], 1)] * (shape.channels % 2)
     return tuple(dict.fromkeys([*made, *plain]))
 
 
@@ -113,10 +113,10 @@ def launch(
             return launch(x, weight, operands, epilogue, stride, padding, dilation, patch)
     steps: Any = (tuple(stride), tuple(padding), tuple(dilation))
     sizes, dtype = tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")
-    plan = plan_of(x.shape, dtype, weight.shape, steps, epilogue, named(patch), device)
+    plan = plan_of(x.shape, dtype, weight.shape, steps, epilogue, patch_named(patch), device)
     size, strides = (plan.pixels, plan.channels), (plan.channels, 1)
     results = [nvrtc.empty(size, strides, out) for out in plan.dtypes]
-    fill = filler(sizes, dtype, tuple(weight.shape), steps, epilogue, patch, device)
+    fill = make_launcher(sizes, dtype, tuple(weight.shape), steps, epilogue, patch, device)
     fill(x.shape[0], x, weight, *operands, *results)
     return results
 
@@ -156,21 +156,23 @@ def _result(x: Tensor, weight: Tensor, *steps: Pair) -> tuple[int, int]:
     return x.shape[0] * height * width, x.shape[1]
 
 
-def _product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def _conv_only(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """The result alone, in x's dtype; stands in a graph while a site is looked at, never longer."""
     (made,) = reference(x, weight, [], ALONE, stride, padding, dilation)
     return made.to(x.dtype)
 
 
-def _fake_product(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def _fake_conv_only(
+    x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair
+) -> Tensor:
     return x.new_empty(_result(x, weight, stride, padding, dilation))
 
 
 _library.impl("depthwise", on_any_device, "CompositeExplicitAutograd")
 _library.impl("depthwise", launch, "CUDA")
 torch.library.register_fake("fusepass::depthwise", _fake, lib=_library)
-_library.impl("depthwise_product", _product, "CompositeExplicitAutograd")
-torch.library.register_fake("fusepass::depthwise_product", _fake_product, lib=_library)
+_library.impl("depthwise_product", _conv_only, "CompositeExplicitAutograd")
+torch.library.register_fake("fusepass::depthwise_product", _fake_conv_only, lib=_library)
 OPERATOR = torch.ops.fusepass.depthwise.default
 PRODUCT = torch.ops.fusepass.depthwise_product.default
 
@@ -190,10 +192,9 @@ def _call(
         for out in parse(epilogue).outputs
     ]
     dtype = str(x.dtype).removeprefix("torch.")
-    given = sizes, dtype, tuple(weight.shape), tuple(map(tuple, steps)), epilogue, patch
-    return HostCall(
-        filler.__module__, "filler", (*given, x.device.index or 0), outputs, x.shape[:1]
-    )
+    device = x.device.index or 0
+    given = sizes, dtype, tuple(weight.shape), tuple(map(tuple, steps)), epilogue, patch, device
+    return HostCall(make_launcher.__module__, "make_launcher", given, outputs, x.shape[:1])
 
 
 def install_lowering() -> None:

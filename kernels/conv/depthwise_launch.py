@@ -15,8 +15,8 @@ from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
 from fusepass.kernels.codegen import cubin_cache
 from fusepass.kernels.conv.depthwise_source import (
     NAME,
-    Patch,
-    Shape,
+    DepthwisePatch,
+    DepthwiseShape,
     depthwise_source,
     lanes,
     patches,
@@ -27,7 +27,7 @@ from fusepass.torch_private.cuda import nvrtc
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """What is launched for one kind of call; calls are to be quick for the host.
 
     Attributes:
@@ -55,7 +55,7 @@ _WAVES = 4  # of blocks for each multiprocessor; each reads its weights anew
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(shape: Shape, text: str, patch: Patch, device: int) -> Any:
+def _compiled(shape: DepthwiseShape, text: str, patch: DepthwisePatch, device: int) -> Any:
     """The kernel and the type of its parameter; the batch is none of its constants."""
     epilogue = parse(text)
     numbers = max(len(epilogue.operands) + len(epilogue.outputs), 1)
@@ -63,7 +63,7 @@ def _compiled(shape: Shape, text: str, patch: Patch, device: int) -> Any:
     fields += [("p", ctypes.c_uint64 * numbers), ("batch", ctypes.c_uint32)]  # type: ignore[list-item]
     table = type("Table", (ctypes.Structure,), {"_fields_": fields})
     with torch.cuda.device(device):
-        return cubin_cache.compiled(depthwise_source(shape, epilogue, patch), NAME), table
+        return cubin_cache.load_or_compile(depthwise_source(shape, epilogue, patch), NAME), table
 
 
 @functools.lru_cache(maxsize=1024)
@@ -73,9 +73,9 @@ def plan_of(
     kernel: tuple[int, ...],
     steps: tuple[tuple[int, int], ...],
     text: str,
-    patch: Patch,
+    patch: DepthwisePatch,
     device: int,
-) -> Plan:
+) -> LaunchPlan:
     """How to compute a call with an x and a weight of these sizes, on a device of this number."""
     known: torch.dtype = getattr(torch, dtype)
     shape, epilogue = shape_of(sizes, kernel, dtype, *steps), parse(text)
@@ -91,7 +91,7 @@ def plan_of(
     for place, one in enumerate(epilogue.operands, start=2):
         if one.kind == "full":
             vectors.append((place, getattr(torch, one.dtype).itemsize))
-    return Plan(
+    return LaunchPlan(
         made,
         table,
         blocks,
@@ -103,17 +103,17 @@ def plan_of(
     )
 
 
-def prepare(shape: Shape, epilogue: Epilogue, patch: str, device: torch.device) -> None:
+def prepare(shape: DepthwiseShape, epilogue: Epilogue, patch: str, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _compiled(shape, epilogue.text(), named(patch), device.index or 0)
+    _compiled(shape, epilogue.text(), patch_named(patch), device.index or 0)
 
 
 @functools.lru_cache(maxsize=512)
-def filler(
+def make_launcher(
     sizes: tuple[int, ...],
     dtype: str,
     kernel: tuple[int, ...],
@@ -136,11 +136,11 @@ def filler(
         patch: its name.
         device: its number.
     """
-    wanted = named(patch)
-    narrow = Patch(1, wanted.across, wanted.down)
-    plans: dict[tuple[int, bool], Plan] = {}
+    wanted = patch_named(patch)
+    narrow = DepthwisePatch(1, wanted.across, wanted.down)
+    plans: dict[tuple[int, bool], LaunchPlan] = {}
 
-    def planned(batch: int, aligned: bool) -> Plan:
+    def planned(batch: int, aligned: bool) -> LaunchPlan:
         if len(plans) > _MOST_PLANS:
             plans.clear()
         used = wanted if aligned else narrow
@@ -164,6 +164,6 @@ def filler(
 
 
 @functools.lru_cache(maxsize=64)
-def named(name: str) -> Patch:
+def patch_named(name: str) -> DepthwisePatch:
     """The patch that a candidate's name says."""
-    return Patch(*map(int, name.removeprefix("cuda ").split("x")))
+    return DepthwisePatch(*map(int, name.removeprefix("cuda ").split("x")))

@@ -25,7 +25,7 @@ _UNROLLED = 9  # taps; of more, the rows of a kernel are a loop
 
 
 @dataclass(frozen=True)
-class Shape:
+class DepthwiseShape:
     """All about a depthwise convolution but its batch.
 
     Attributes:
@@ -56,7 +56,7 @@ def shape_of(
     stride: Pair,
     padding: Pair,
     dilation: Pair,
-) -> Shape:
+) -> DepthwiseShape:
     """What a call with an x of the sizes ``image``, of torch's dtype, computes for any batch."""
     sides = zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
     result = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
@@ -65,7 +65,7 @@ def shape_of(
         height, width = map(int, sizes)
         return height, width
 
-    return Shape(
+    return DepthwiseShape(
         channels=int(image[1]),
         image=pair(image[2:]),
         result=pair(result),
@@ -78,7 +78,7 @@ def shape_of(
 
 
 @dataclass(frozen=True)
-class Patch:
+class DepthwisePatch:
     """What one thread computes at once.
 
     Attributes:
@@ -96,19 +96,19 @@ class Patch:
         return f"cuda {self.vector}x{self.across}x{self.down}"
 
 
-def lanes(shape: Shape, patch: Patch) -> int:
+def lanes(shape: DepthwiseShape, patch: DepthwisePatch) -> int:
     """Threads that share a pixel: they divide the channels, and there is room for weights."""
     each, taps = shape.channels // patch.vector, shape.kernel[0] * shape.kernel[1]
     most = min(each, _MOST_LANES, max(_MOST_BYTES // (4 * taps * patch.vector) - 1, 1))
     return max(n for n in range(1, most + 1) if each % n == 0)
 
 
-def rows(shape: Shape, patch: Patch) -> int:
+def rows(shape: DepthwiseShape, patch: DepthwisePatch) -> int:
     """Patches that a block computes at once."""
     return max(_MOST_THREADS // lanes(shape, patch), 1)
 
 
-def patches(shape: Shape, patch: Patch) -> tuple[int, int]:
+def patches(shape: DepthwiseShape, patch: DepthwisePatch) -> tuple[int, int]:
     """How many patches a result has from top to bottom, and from left to right."""
     height, width = shape.result
     return -(-height // patch.down), -(-width // patch.across)
@@ -186,7 +186,7 @@ fusepass_depthwise(const __grid_constant__ Table t) {
 """
 
 
-def depthwise_source(shape: Shape, epilogue: Epilogue, patch: Patch) -> str:
+def depthwise_source(shape: DepthwiseShape, epilogue: Epilogue, patch: DepthwisePatch) -> str:
     """The kernel's text.
 
     Args:

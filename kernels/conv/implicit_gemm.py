@@ -6,7 +6,7 @@
 a matrix, one row for each pixel. Shapes: ``x`` (B, C, H, W) and ``weights``, of which there is one,
 (O, C, h, w), both channels last, bf16 or fp16; operands broadcastable to (M, O), where M are the
 pixels of the result's images; outputs (M, O), contiguous. Sums are in fp32. ``tile`` says stride,
-padding and dilation, too: see :func:`named`.
+padding and dilation, too: see :func:`parse_tile_name`.
 
 The operator computes its reference. Under Inductor it becomes a launch of the Triton kernel of
 ``implicit_gemm_source.py``, with outputs in memory that Inductor plans. For graphs after autograd:
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, evaluate, parse
-from fusepass.kernels.codegen.inductor_source import configured
-from fusepass.kernels.conv.implicit_gemm_source import NAME, Shape, Tile, conv_source
+from fusepass.kernels.codegen.inductor_source import with_single_config
+from fusepass.kernels.conv.implicit_gemm_source import NAME, ConvShape, ConvTile, conv_source
 from fusepass.kernels.gemm.op import function_of
 from fusepass.torch_private.inductor.kernel_call import KernelCall, lower_to_kernel
 
@@ -82,45 +82,45 @@ def refuses(x: Tensor, weight: Tensor, dilation: _Pair) -> str | None:
     return None
 
 
-def choices(shape: Shape) -> tuple[Tile, ...]:
+def choices(shape: ConvShape) -> tuple[ConvTile, ...]:
     """The tiles worth timing: none much wider than the result."""
     channels, width = shape.channels
     k = 64 if channels % 64 == 0 else _NARROWEST
     return tuple(
-        Tile(m, n, k, warps, stages)
+        ConvTile(m, n, k, warps, stages)
         for m, n, warps, stages in _TILES
         if n <= width or n == _NARROWEST_TILE
     )
 
 
-def shape_of(x: Tensor, weight: Tensor, *steps: _Pair) -> Shape:
+def shape_of(x: Tensor, weight: Tensor, *steps: _Pair) -> ConvShape:
     """What a call with tensors of these sizes computes, for any batch."""
     sides = zip(x.shape[2:], weight.shape[2:], *steps, strict=True)
     height, width = ((int(n) + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
     pairs = [(int(a), int(b)) for a, b in (x.shape[2:], (height, width), weight.shape[2:], *steps)]
-    return Shape((int(x.shape[1]), int(weight.shape[0])), *pairs)
+    return ConvShape((int(x.shape[1]), int(weight.shape[0])), *pairs)
 
 
-def name_of(tile: str, *steps: _Pair) -> str:
+def tile_name(tile: str, *steps: _Pair) -> str:
     """What the operator is given as its tile: a candidate's, and stride, padding, dilation."""
     return " ".join([tile, *(f"{a}x{b}" for a, b in steps)])
 
 
-def named(name: str) -> tuple[Tile | None, tuple[tuple[int, int], ...]]:
+def parse_tile_name(name: str) -> tuple[ConvTile | None, tuple[tuple[int, int], ...]]:
     """The tile (None for the reference) and the stride, padding and dilation that a name says."""
     tile, *steps = name.rsplit(" ", 3)
     pairs = tuple((int(a), int(b)) for a, b in (pair.split("x") for pair in steps))
     if tile == "reference":
         return None, pairs
     m, n, k, warps, stages = map(int, re.findall(r"\d+", tile))
-    return Tile(m, n, k, warps, stages), pairs
+    return ConvTile(m, n, k, warps, stages), pairs
 
 
 # --- kernel ---------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel(epilogue: str, shape: Shape, tile: Tile, direct: bool = False) -> Any:
+def kernel(epilogue: str, shape: ConvShape, tile: ConvTile, direct: bool = False) -> Any:
     """The Triton kernel of an epilogue for one kind of convolution.
 
     Args:
@@ -134,7 +134,7 @@ def kernel(epilogue: str, shape: Shape, tile: Tile, direct: bool = False) -> Any
     constants = shape.constants | {"BM": tile.m, "BN": tile.n, "BK": tile.k, "GROUP": _GROUP}
     made = function_of(conv_source(parse(epilogue)), NAME)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
-    return configured(made, config, direct=direct)
+    return with_single_config(made, config, direct=direct)
 
 
 def _arguments(
@@ -156,7 +156,7 @@ def _arguments(
     return given | {"M": sizes[0], "N": sizes[1]}
 
 
-def _counts(x: Tensor, shape: Shape, tile: Tile) -> tuple[Any, Any]:
+def _counts(x: Tensor, shape: ConvShape, tile: ConvTile) -> tuple[Any, Any]:
     """Pixels of the result, and programs."""
     pixels = x.shape[0] * shape.result[0] * shape.result[1]
     return pixels, -(-pixels // tile.m) * -(-shape.channels[1] // tile.n)
@@ -166,7 +166,7 @@ def launch(
     x: Tensor, weight: Tensor, operands: Sequence[Tensor], epilogue: str, name: str
 ) -> list[Tensor]:
     """Run the kernel now; for timing, and for tests."""
-    tile, steps = named(name)
+    tile, steps = parse_tile_name(name)
     parsed = parse(epilogue)
     if tile is None:
         return reference(x, weight, operands, parsed, *steps)
@@ -196,14 +196,14 @@ def conv_region(
     Raises:
         ValueError: a malformed epilogue.
     """
-    return reference(x, weights[0], operands, parse(epilogue), *named(tile)[1])
+    return reference(x, weights[0], operands, parse(epilogue), *parse_tile_name(tile)[1])
 
 
 @conv_region.register_fake
 def _(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str, tile: str
 ) -> list[Tensor]:
-    sizes = _result(x, weights[0], *named(tile)[1])
+    sizes = _result(x, weights[0], *parse_tile_name(tile)[1])
     outputs = parse(epilogue).outputs
     return [x.new_empty(sizes, dtype=getattr(torch, out.dtype)) for out in outputs]
 
@@ -246,7 +246,7 @@ def plan(values: Sequence[Tensor], products: int, epilogue: str, name: str) -> K
         name: likewise, its tile.
     """
     x, weight, *operands = values
-    tile, steps = named(name)
+    tile, steps = parse_tile_name(name)
     if tile is None or x.device.type != "cuda" or refuses(x, weight, steps[2]):
         return None
     parsed, shape = parse(epilogue), shape_of(x, weight, *steps)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.kernels.gemm.triton_source import completed
+from fusepass.kernels.gemm.triton_source import complete_source
 
 NAME = "fusepass_conv"
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Shape:
+class ConvShape:
     """All about a convolution but its batch.
 
     Attributes:
@@ -57,7 +57,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Tile:
+class ConvTile:
     """What one program computes, and how.
 
     Attributes:
@@ -114,10 +114,10 @@ def conv_source(epilogue: Epilogue) -> str:
     """The text of a module whose ``fusepass_conv`` computes ``epilogue`` of a convolution.
 
     Parameters as of :func:`fusepass.kernels.gemm.triton_source.source`; then pixels, channels of
-    the result, the constants of a :class:`Shape`, a :class:`Tile`, and how many rows of tiles share
-    their weights in L2.
+    the result, the constants of a :class:`ConvShape`, a :class:`ConvTile`, and how many rows of
+    tiles share their weights in L2.
 
     Args:
         epilogue: of one product; what is reduced has no place there.
     """
-    return completed(epilogue, _BODY)
+    return complete_source(epilogue, _BODY)

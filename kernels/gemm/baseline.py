@@ -37,14 +37,16 @@ def unfused(
     sums = [step.op for step in parsed.steps] == ["add"] and len(weights) == len(operands) == 1
     sums &= all(out.value == "%2" for out in parsed.outputs) and x.dim() == 2
     if sums and parsed.operands[0].kind in ("row", "full") and operands[0].dtype == x.dtype:
-        return _reduced(parsed, {"%2": torch.addmm(operands[0], x, weights[0])})
+        return _reduce_values(parsed, {"%2": torch.addmm(operands[0], x, weights[0])})
     products = [(x @ weight).flatten(0, -2) for weight in weights]
     if not parsed.steps:
-        return _reduced(parsed, {f"%{i}": product for i, product in enumerate(products)})
-    return complete(parsed, behind(products, operands, epilogue))
+        return _reduce_values(parsed, {f"%{i}": product for i, product in enumerate(products)})
+    return reduce_partial_results(parsed, run_epilogue(products, operands, epilogue))
 
 
-def behind(products: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str) -> list[Tensor]:
+def run_epilogue(
+    products: Sequence[Tensor], operands: Sequence[Tensor], epilogue: str
+) -> list[Tensor]:
     """What follows the products, by one kernel; what is reduced comes in partial results."""
     parsed, first = parse(epilogue), products[0]
     m, n = first.shape
@@ -76,7 +78,7 @@ def _pointwise(epilogue: str) -> Any:
     return function_of(pointwise_source(parse(epilogue)), "fusepass_pointwise")
 
 
-def _reduced(epilogue: Epilogue, values: Mapping[str, Tensor]) -> list[Tensor]:
+def _reduce_values(epilogue: Epilogue, values: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs that are some values as they are, or these reduced by kernels of their own."""
     return [
         REDUCTIONS[out.by](values[out.value], 0 if out.over == "rows" else 1)
@@ -86,7 +88,7 @@ def _reduced(epilogue: Epilogue, values: Mapping[str, Tensor]) -> list[Tensor]:
     ]
 
 
-def complete(epilogue: Epilogue, outputs: Sequence[Tensor]) -> list[Tensor]:
+def reduce_partial_results(epilogue: Epilogue, outputs: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a kernel, of which those with partial results are reduced to the end."""
     return [
         REDUCTIONS[out.by](made, 0) if out.over else made

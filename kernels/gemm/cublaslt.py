@@ -12,8 +12,8 @@ results (M, N) and contiguous, as those of ``torch.addmm``.
 
 The operators compute their reference, on any device. Under Inductor the first becomes one call of
 cuBLASLt with the activation in the GEMM's epilogue, wherever cuBLASLt has that activation in
-exactly the flavour asked for: ReLU, and GELU in its tanh form. The same function of torch computes
-GELU with erf on the CPU, which is why flavours are listed by device.
+exactly the variant asked for: ReLU, and GELU in its tanh form. The same function of torch computes
+GELU with erf on the CPU, which is why variants are listed by device.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _LIBRARY: Mapping[tuple[str, str], tuple[bool, frozenset[torch.dtype]]] = Mappin
 )
 
 
-def library_flavour(device: str, dtype: torch.dtype, activation: str) -> bool | None:
+def cublaslt_use_gelu(device: str, dtype: torch.dtype, activation: str) -> bool | None:
     """``use_gelu`` for the library's fused call, or None where it has no such call.
 
     Args:
@@ -136,14 +136,14 @@ def library_flavour(device: str, dtype: torch.dtype, activation: str) -> bool | 
     return use_gelu if known else None
 
 
-def library(x: Tensor, weight_t: Tensor, bias: Tensor, activation: str) -> Tensor:
+def fused_linear(x: Tensor, weight_t: Tensor, bias: Tensor, activation: str) -> Tensor:
     """The fused call itself: on CUDA one cuBLASLt kernel where the layout allows it.
 
     Shapes as :func:`reference`; ``bias`` has to be given, since without one torch has no path to
-    cuBLASLt's epilogue. Only for what :func:`library_flavour` knows, and for K > 0 (for K = 0 torch
-    forgets the activation).
+    cuBLASLt's epilogue. Only for what :func:`cublaslt_use_gelu` knows, and for K > 0 (for K = 0
+    torch forgets the activation).
     """
-    use_gelu = library_flavour(x.device.type, x.dtype, activation)
+    use_gelu = cublaslt_use_gelu(x.device.type, x.dtype, activation)
     assert use_gelu is not None, f"no library call for {activation} on {x.device.type}"
     return addmm_activation(bias, x, weight_t, use_gelu)
 
@@ -204,7 +204,7 @@ def library_call(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: s
     # A symbolic size stands for more than one: 0 and 1 are compiled by themselves.
     if any(size == 0 for size in weight_t.shape if type(size) is int):
         return None
-    return library_flavour("cuda", x.dtype, activation)
+    return cublaslt_use_gelu("cuda", x.dtype, activation)
 
 
 def install_lowering(plan: Callable[..., bool | None] = library_call) -> None:

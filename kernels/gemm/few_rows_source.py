@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.fusion.kernel_ir.norm import Norm
-from fusepass.kernels.gemm.triton_source import completed
+from fusepass.kernels.gemm.triton_source import complete_source
 
 _SKINNY = """
 
@@ -157,4 +157,4 @@ def skinny_source(
     body = _SKINNY
     for key, value in (parts | norm_parts(norm)).items():
         body = body.replace(key, value)
-    return completed(epilogue, body, in_single=form == "row")
+    return complete_source(epilogue, body, in_single=form == "row")

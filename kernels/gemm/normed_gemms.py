@@ -32,12 +32,15 @@ from fusepass.fusion.kernel_ir import norm as norms
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.fusion.kernel_ir.norm import Norm
 from fusepass.kernels.codegen.cuda_source import TYPES
-from fusepass.kernels.codegen.inductor_source import configured
+from fusepass.kernels.codegen.inductor_source import with_single_config
 from fusepass.kernels.gemm import op, sibling_gemms
 from fusepass.kernels.gemm.few_rows_source import skinny_source
 from fusepass.kernels.gemm.hopper import launch as hopper_launch
-from fusepass.kernels.gemm.hopper.programmatic_launch import leads, overlapping
-from fusepass.kernels.gemm.hopper.row_source import Row
+from fusepass.kernels.gemm.hopper.programmatic_launch import (
+    lets_next_begin_early,
+    with_early_launch,
+)
+from fusepass.kernels.gemm.hopper.row_source import RowKernel
 from fusepass.kernels.gemm.op import HALF, function_of
 from fusepass.kernels.gemm.sibling_source import NAME, sibling_source
 from fusepass.kernels.gemm.tiles import Tile, ring_of
@@ -56,7 +59,7 @@ def reference(
 ) -> list[Tensor]:
     """The outputs in plain PyTorch: in fp32 (fp64 stays), rounded once, at the end."""
     vectors, rest = operands[: norm.vectors], operands[norm.vectors :]
-    rows = norms.normalised(x, vectors, norm)
+    rows = norms.normalize(x, vectors, norm)
     if len(epilogues) == len(weights):
         return sibling_gemms.reference(rows, weights, rest, epilogues)
     return op.reference(rows, weights, rest, epilogues[0])
@@ -67,14 +70,14 @@ def text_of(norm: Norm, epilogues: Sequence[Epilogue]) -> str:
     return f"{norm.text()} {sibling_gemms.text_of(epilogues)}"
 
 
-def parsed(text: str) -> tuple[Norm, list[Epilogue]]:
+def parse_text(text: str) -> tuple[Norm, list[Epilogue]]:
     """The norm and the epilogues of such a text.
 
     Raises:
         ValueError: one is malformed.
     """
     first, _, rest = text.partition(" ")
-    return norms.parse(first), sibling_gemms.parsed(rest)
+    return norms.parse(first), sibling_gemms.parse_texts(rest)
 
 
 # --- what it can compute --------------------------------------------------------------------------
@@ -136,7 +139,7 @@ def in_cuda(
     weights: Sequence[Tensor],
     vectors: Sequence[Tensor],
     tile: Tile,
-) -> Row | None:
+) -> RowKernel | None:
     """How the kernel in CUDA C++ is told of products; None where it computes none of them.
 
     Args:
@@ -148,7 +151,7 @@ def in_cuda(
     """
     cut, dtypes = tile.cuda, [str(one.dtype).removeprefix("torch.") for one in vectors]
     sizes = [weights[0].stride(1), *(size for weight in weights for size in weight.shape)]
-    if not isinstance(cut, Row) or not all(isinstance(size, int) for size in sizes):
+    if not isinstance(cut, RowKernel) or not all(isinstance(size, int) for size in sizes):
         return None
     if not all(tile.takes(1, weights, one) for one in epilogues):
         return None
@@ -182,7 +185,7 @@ def kernel(text: str, tile: Tile, whole: int, direct: bool = False, leads: bool 
     """
     import triton
 
-    norm, epilogues = parsed(text)
+    norm, epilogues = parse_text(text)
     constants = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "STAGES": tile.stages}
     if norm.centred:
         constants["WHOLE"] = whole
@@ -193,7 +196,7 @@ def kernel(text: str, tile: Tile, whole: int, direct: bool = False, leads: bool 
         constants["GROUP"] = tile.group
         made = function_of(sibling_source(epilogues, tile.form, norm), NAME)
     config = triton.Config(constants, num_warps=tile.warps, num_stages=tile.stages)
-    return configured(made, config, direct=direct)
+    return with_single_config(made, config, direct=direct)
 
 
 def whole_row(x: Tensor, norm: Norm) -> int:
@@ -229,7 +232,7 @@ def _programs(weights: Sequence[Tensor], epilogues: Sequence[Epilogue], tile: Ti
     return sum(-(-int(weight.shape[1]) // tile.n) for weight in read)
 
 
-def _made(
+def _output_specs(
     weights: Sequence[Tensor], epilogues: Sequence[Epilogue]
 ) -> list[tuple[torch.dtype, tuple[Any, Any]]]:
     """Dtype and shape of each output."""
@@ -244,11 +247,13 @@ def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, tile: Tile
 ) -> list[Tensor]:
     """Run the kernel now; for timing, and for tests."""
-    norm, epilogues = parsed(text)
+    norm, epilogues = parse_text(text)
     cut = in_cuda(norm, epilogues, weights, operands[: norm.vectors], tile)
     if cut is not None:
         return hopper_launch.launch(x, weights, operands, text.partition(" ")[2], cut)
-    outputs = [x.new_empty(shape, dtype=dtype) for dtype, shape in _made(weights, epilogues)]
+    outputs = [
+        x.new_empty(shape, dtype=dtype) for dtype, shape in _output_specs(weights, epilogues)
+    ]
     values = x, *weights, *operands
     given = _arguments(x, weights, operands, outputs, norm, epilogues, values, tile)
     kernel(text, tile, whole_row(x, norm))[(_programs(weights, epilogues, tile),)](**given)
@@ -271,14 +276,14 @@ def normed_gemms(
     Raises:
         ValueError: a malformed norm or epilogue.
     """
-    return reference(x, weights, operands, *parsed(text))
+    return reference(x, weights, operands, *parse_text(text))
 
 
 @normed_gemms.register_fake
 def _(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], text: str, tile: str
 ) -> list[Tensor]:
-    made = _made(weights, parsed(text)[1])
+    made = _output_specs(weights, parse_text(text)[1])
     return [x.new_empty((x.shape[0], shape[1]), dtype=dtype) for dtype, shape in made]
 
 
@@ -297,7 +302,7 @@ def plan(
         name: likewise, its tile.
     """
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
-    norm, epilogues = parsed(text)
+    norm, epilogues = parse_text(text)
     tile = _tile_of(epilogues, name)
     if tile is None or x.device.type != "cuda" or refuses(x, weights, operands, norm, epilogues):
         return None
@@ -306,15 +311,15 @@ def plan(
         if cut is None:
             return None
         behind = text.partition(" ")[2]
-        return hopper_launch.host_call(values, products, behind, overlapping(cut))
+        return hopper_launch.host_call(values, products, behind, with_early_launch(cut))
 
     def given(tensors: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         rest = tensors[1 + products :]
         read = tensors[1 : 1 + products]
         return _arguments(tensors[0], read, rest, outputs, norm, epilogues, values, tile)
 
-    programs, made = _programs(weights, epilogues, tile), _made(weights, epilogues)
-    function = kernel(text, tile, whole_row(x, norm), direct=True, leads=leads())
+    programs, made = _programs(weights, epilogues, tile), _output_specs(weights, epilogues)
+    function = kernel(text, tile, whole_row(x, norm), direct=True, leads=lets_next_begin_early())
     return KernelCall(function, programs, made, given)
 
 

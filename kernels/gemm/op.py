@@ -32,15 +32,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
-from fusepass.kernels.codegen.inductor_source import launched_directly
+from fusepass.kernels.codegen.inductor_source import with_direct_launch
 from fusepass.kernels.gemm.batches import per_batch, programs_each
 from fusepass.kernels.gemm.few_rows_source import skinny_source
 from fusepass.kernels.gemm.hopper import launch as hopper_launch
 from fusepass.kernels.gemm.hopper.gluon_source import NAME as HOPPER_KERNEL
 from fusepass.kernels.gemm.hopper.gluon_source import hopper_source
 from fusepass.kernels.gemm.hopper.gluon_stub import gluon_stub
-from fusepass.kernels.gemm.hopper.programmatic_launch import leads, overlapping
-from fusepass.kernels.gemm.hopper.tma_plan import ahead, by_host, described, places
+from fusepass.kernels.gemm.hopper.programmatic_launch import (
+    lets_next_begin_early,
+    with_early_launch,
+)
+from fusepass.kernels.gemm.hopper.tma_plan import by_host, places, prefetched, tma_operands
 from fusepass.kernels.gemm.tiles import Tile, multiprocessors, programs, tiles
 from fusepass.kernels.gemm.triton_source import source
 from fusepass.torch_private.cuda.tma_descriptors import Matrix, descriptor, round_to_tf32
@@ -122,8 +125,8 @@ def kernel(
 ) -> Any:
     """The Triton kernel of an epilogue with one tile, for one product (of a pair) or batches.
 
-    Where ``hosted`` it is given descriptors; see ``gluon_source.py``. Where it ``leads`` it lets
-    a launch behind it begin; see ``programmatic_launch.py``.
+    Where ``hosted`` it is given descriptors; see ``gluon_source.py``. Where it
+    ``lets_next_begin_early`` it lets a launch behind it begin; see ``programmatic_launch.py``.
     """
     import triton
 
@@ -133,7 +136,7 @@ def kernel(
         text, name = _hopper(parsed, tile, hosted), HOPPER_KERNEL
         constants |= {"GROUP": tile.group, "STAGES": tile.stages}
         constants |= {"STAGED": places(parsed, tile.form, tile.itemsize)}
-        constants |= {"AHEAD": ahead(parsed, tile.form), "TAIL": tile.tail(parsed)}
+        constants |= {"AHEAD": prefetched(parsed, tile.form), "TAIL": tile.tail(parsed)}
     elif tile.plain:
         text, name = skinny_source(parsed, tile.form, leads=leads), "fusepass_gemm"
         constants["STAGES"] = tile.stages
@@ -163,14 +166,14 @@ def inductor_kernel(
 
     tuned = kernel(epilogue, tile, batches, hosted, leads)
     if not tile.groups:
-        return triton.autotune(tuned.configs, key=[])(launched_directly(tuned.fn.fn))
+        return triton.autotune(tuned.configs, key=[])(with_direct_launch(tuned.fn.fn))
     names = list(tuned.fn.arg_names)
     outputs = [name for name in names if name.startswith("o")]
     fixed = {"TRANSPOSED", *tuned.configs[0].kwargs}
     parsed = parse(epilogue)
     text = _hopper(parsed, tile, hosted)
     text = per_batch(text, parsed, "gl") if batches else text
-    of = described(parsed, tile.m, tile.n, tile.k, transposed) if hosted else {}
+    of = tma_operands(parsed, tile.m, tile.n, tile.k, transposed) if hosted else {}
     stub = gluon_stub(text, HOPPER_KERNEL, names, fixed, outputs, of)
     return triton.autotune(tuned.configs, key=[])(stub)
 
@@ -258,7 +261,7 @@ def launch(
         raise ValueError(f"{tile.name}: only descriptors of the host's round to TF32")
     matrices: dict[str, Matrix] = {}
     if hosted:
-        of = described(parsed, tile.m, tile.n, tile.k, given["TRANSPOSED"])
+        of = tma_operands(parsed, tile.m, tile.n, tile.k, given["TRANSPOSED"])
         matrices = {name: Matrix(*facts) for name, facts in of.items()}
         given |= {name: descriptor(given, name, one) for name, one in matrices.items()}
     launcher = kernel(epilogue, tile, x.dim() == 3, hosted)[(each * batches,)]
@@ -357,7 +360,7 @@ def plan(
     if x.device.type != "cuda" or refuses(x, weights, operands, parsed):
         return None
     if chosen.cuda is not None:
-        return hopper_launch.host_call(values, products, epilogue, overlapping(chosen.cuda))
+        return hopper_launch.host_call(values, products, epilogue, with_early_launch(chosen.cuda))
     each, batches = _programs(x, weights[0], parsed, chosen)
     made = [
         (getattr(torch, output.dtype), shape)
@@ -374,7 +377,7 @@ def plan(
     if chosen.rounds_by_host and not hosted:
         return None
     transposed = weights[0].stride(-2) == 1 or not hosted  # only descriptors made here depend on it
-    first = chosen.plain and leads()
+    first = chosen.plain and lets_next_begin_early()
     made_for = inductor_kernel(epilogue, chosen, x.dim() == 3, hosted, transposed, first)
     return KernelCall(made_for, each * batches, made, given)
 

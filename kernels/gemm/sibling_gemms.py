@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
-from fusepass.kernels.codegen.inductor_source import configured
+from fusepass.kernels.codegen.inductor_source import with_single_config
 from fusepass.kernels.gemm import op
 from fusepass.kernels.gemm.op import function_of
 from fusepass.kernels.gemm.sibling_source import NAME, sibling_source
@@ -47,12 +47,12 @@ def reference(
     """The outputs in plain PyTorch: accumulated in fp32 (fp64 stays), rounded once, at the end."""
     return [
         output
-        for weight, given, epilogue in parted(weights, operands, epilogues)
+        for weight, given, epilogue in split_operands(weights, operands, epilogues)
         for output in op.reference(x, [weight], given, epilogue)
     ]
 
 
-def parted(
+def split_operands(
     weights: Sequence[Any], operands: Sequence[Any], epilogues: Sequence[Epilogue]
 ) -> Iterator[tuple[Any, Sequence[Any], Epilogue]]:
     """Each weight with the operands of its product's epilogue, and that."""
@@ -68,7 +68,7 @@ def text_of(epilogues: Sequence[Epilogue]) -> str:
     return " ".join(one.text() for one in epilogues)
 
 
-def parsed(epilogues: str) -> list[Epilogue]:
+def parse_texts(epilogues: str) -> list[Epilogue]:
     """The epilogues of such a text.
 
     Raises:
@@ -132,7 +132,7 @@ def refuses(
     apart = [weight.stride(1) for weight in weights]
     if not all(known_equal(one, apart[0]) for one in apart):
         return "the rows of the weights lie at different distances"
-    each = parted(weights, operands, epilogues)
+    each = split_operands(weights, operands, epilogues)
     reasons = (op.refuses(x, [weight], given, one) for weight, given, one in each)
     return next((why for why in reasons if why is not None), None)
 
@@ -163,11 +163,11 @@ def kernel(epilogues: str, tile: Tile, direct: bool = False) -> Any:
     import triton
 
     constants = {"BM": tile.m, "BN": tile.n, "BK": tile.k, "STAGES": tile.stages}
-    made = function_of(sibling_source(parsed(epilogues), tile.form), NAME)
+    made = function_of(sibling_source(parse_texts(epilogues), tile.form), NAME)
     config = triton.Config(
         constants | {"GROUP": tile.group}, num_warps=tile.warps, num_stages=tile.stages
     )
-    return configured(made, config, direct=direct)
+    return with_single_config(made, config, direct=direct)
 
 
 def arguments(
@@ -180,10 +180,10 @@ def arguments(
 ) -> dict[str, Any]:
     """The kernel's arguments, by name; ``values`` are tensors of all inputs' sizes and strides."""
     fake_x, fake_weights = values[0], values[1 : 1 + len(weights)]
-    fakes = parted(fake_weights, values[1 + len(weights) :], epilogues)
+    fakes = split_operands(fake_weights, values[1 + len(weights) :], epilogues)
     given: dict[str, Any] = {"x_ptr": x}
     made = iter(outputs)
-    for i, (weight, read, epilogue) in enumerate(parted(weights, operands, epilogues)):
+    for i, (weight, read, epilogue) in enumerate(split_operands(weights, operands, epilogues)):
         fake_weight, fake_read, _ = next(fakes)
         given |= {f"w{i}_ptr": weight, f"N{i}": fake_weight.shape[1]}
         for j, (operand, fake) in enumerate(zip(read, fake_read, strict=True)):
@@ -200,7 +200,7 @@ def _programs(x: Tensor, weights: Sequence[Tensor], tile: Tile) -> Any:
     return (x.shape[0] + tile.m - 1) // tile.m * across
 
 
-def _made(
+def _output_specs(
     x: Tensor, weights: Sequence[Tensor], epilogues: Sequence[Epilogue]
 ) -> list[tuple[torch.dtype, tuple[Any, Any]]]:
     """Dtype and shape of each output."""
@@ -215,8 +215,8 @@ def launch(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogues: str, tile: Tile
 ) -> list[Tensor]:
     """Run the kernel now; for timing, and for tests."""
-    each = parsed(epilogues)
-    outputs = [x.new_empty(shape, dtype=dtype) for dtype, shape in _made(x, weights, each)]
+    each = parse_texts(epilogues)
+    outputs = [x.new_empty(shape, dtype=dtype) for dtype, shape in _output_specs(x, weights, each)]
     programs = _programs(x, weights, tile)
     if programs:
         values = x, *weights, *operands
@@ -241,14 +241,14 @@ def sibling_gemms(
     Raises:
         ValueError: a malformed epilogue.
     """
-    return reference(x, weights, operands, parsed(epilogues))
+    return reference(x, weights, operands, parse_texts(epilogues))
 
 
 @sibling_gemms.register_fake
 def _(
     x: Tensor, weights: Sequence[Tensor], operands: Sequence[Tensor], epilogues: str, tile: str
 ) -> list[Tensor]:
-    made = _made(x, weights, parsed(epilogues))
+    made = _output_specs(x, weights, parse_texts(epilogues))
     return [x.new_empty(shape, dtype=dtype) for dtype, shape in made]
 
 
@@ -265,7 +265,7 @@ def plan(values: Sequence[Tensor], products: int, epilogues: str, name: str) -> 
         name: likewise, its tile.
     """
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
-    each, tile = parsed(epilogues), _NAMED.get(name)
+    each, tile = parse_texts(epilogues), _NAMED.get(name)
     if tile is None or x.device.type != "cuda" or refuses(x, weights, operands, each):
         return None
 
@@ -273,7 +273,7 @@ def plan(values: Sequence[Tensor], products: int, epilogues: str, name: str) -> 
         rest = tensors[1 + products :]
         return arguments(tensors[0], tensors[1 : 1 + products], rest, outputs, each, values)
 
-    programs, made = _programs(x, weights, tile), _made(x, weights, each)
+    programs, made = _programs(x, weights, tile), _output_specs(x, weights, each)
     function = kernel(epilogues, tile, direct=True)
     return KernelCall(function, programs, made, given)
 

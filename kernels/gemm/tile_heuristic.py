@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusepass.kernels.gemm.hopper.stream_source import Stream
+from fusepass.kernels.gemm.hopper.stream_source import StreamKernel
 from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, programs
 
 
-def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
+def search_space(named: Mapping[str, Tile], m: int) -> list[str]:
     """The tiles worth timing where a search may take its time: of few rows, those for few rows.
 
     Others took one and a half to three times as long up to 64 rows, and each has to be compiled;
@@ -21,10 +21,10 @@ def every_likely(named: Mapping[str, Tile], m: int) -> list[str]:
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
     least = min((tile.m for tile in few.values() if tile.form == "stream"), default=0)
     found = [n for n, t in few.items() if t.form != "stream" or t.m == least]
-    return found if m <= FEW_ROWS and found else found + _of_many_rows(named)
+    return found if m <= FEW_ROWS and found else found + _many_rows_tiles(named)
 
 
-def likely(
+def heuristic_tiles(
     named: Mapping[str, Tile],
     products: int,
     m: int,
@@ -54,10 +54,10 @@ def likely(
         matrices: whether the epilogue reads any.
     """
     few = {name: tile for name, tile in named.items() if tile.few_rows and m <= tile.m}
-    found = _likely_of_few(few, products, n, k, processors)
+    found = _few_rows_tiles(few, products, n, k, processors)
     if len(found) > 1 or (found and m <= FEW_ROWS):
         return found
-    many = {name: named[name] for name in _of_many_rows(named)}
+    many = {name: named[name] for name in _many_rows_tiles(named)}
     if matrices:  # with a residual they took 1.2 to 1.6 times as long as Gluon's ping-pong
         many = {name: tile for name, tile in many.items() if tile.form != "turns" or tile.n <= 128}
     ragged = k % _LINE > 0
@@ -66,15 +66,15 @@ def likely(
         if kind == "cuda":
             found += _fewest_loads(some, products, m, n, processors, hidden=not ragged)
         else:
-            suited = [name for name, t in some.items() if _suits(t, products, m, n)]
+            suited = [name for name, t in some.items() if _fills_device(t, products, m, n)]
             found += (suited or list(some)[-1:])[:1]
-        hidden = not ragged and any(_hides(named[name], products, m, n) for name in found)
+        hidden = not ragged and any(_hides_epilogue(named[name], products, m, n) for name in found)
         if len(found) > 1 or (hidden and kind != "gluon"):
             break
     return found
 
 
-def _likely_of_few(
+def _few_rows_tiles(
     few: Mapping[str, Tile], products: int, n: int, k: int, processors: int
 ) -> list[str]:
     """The smallest tiles that hold all of few rows; on Hopper one that streams and one other.
@@ -94,7 +94,7 @@ def _likely_of_few(
     return found + fitting[: 3 - products if rings else 2 - len(found)]
 
 
-def _of_many_rows(named: Mapping[str, Tile]) -> list[str]:
+def _many_rows_tiles(named: Mapping[str, Tile]) -> list[str]:
     return [name for name, tile in named.items() if not tile.few_rows]
 
 
@@ -106,7 +106,7 @@ def _stream(few: Mapping[str, Tile], products: int, n: int, k: int, processors: 
 
     def loads(name: str) -> tuple[int, int, int]:
         tile, shape = few[name], few[name].cuda
-        assert isinstance(shape, Stream)
+        assert isinstance(shape, StreamKernel)
         turns = -(-(-(-n // tile.n) * tile.blocks) // shape.most(processors))
         each = turns * (products * tile.n + tile.m) * 2 * k // tile.blocks
         return tile.m, each + _EXCHANGED * (tile.blocks > 1), tile.blocks
@@ -129,7 +129,7 @@ def _fewest_loads(
     run behind other products.
     """
     turns = (name for name, t in some.items() if t.form == "turns" and hidden)
-    behind = [name for name in turns if _suits(some[name], products, m, n)]
+    behind = [name for name in turns if _fills_device(some[name], products, m, n)]
 
     def rounds(name: str) -> int:
         count, most = programs(some[name], products, m, n, processors)
@@ -145,7 +145,7 @@ def _fewest_loads(
     return sorted(behind, key=multiplies)[:1] or sorted(joint, key=loads)[:1]
 
 
-def _hides(tile: Tile, products: int, m: int, n: int) -> bool:
+def _hides_epilogue(tile: Tile, products: int, m: int, n: int) -> bool:
     """Whether nearly all of a tile's epilogues run behind other products."""
     return tile.groups == 2 and _count(tile, products, m, n) >= 6 * _ENOUGH
 
@@ -155,7 +155,7 @@ def _count(tile: Tile, products: int, m: int, n: int) -> int:
     return -(-m // tile.m) * -(-n * products // tile.n)
 
 
-def _suits(tile: Tile, products: int, m: int, n: int) -> bool:
+def _fills_device(tile: Tile, products: int, m: int, n: int) -> bool:
     """Whether a tile has neither too few of its kind to go round, nor better ones beside it.
 
     An epilogue needs further tiles to hide behind; and where there are hardly as many tiles as

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
 from fusepass.kernels.codegen.cuda_source import TYPES
-from fusepass.kernels.gemm.hopper.row_source import WIDEST, Row
-from fusepass.kernels.gemm.hopper.stream_source import Stream
-from fusepass.kernels.gemm.hopper.tile_source import MEMORY, Shape
-from fusepass.kernels.gemm.hopper.tma_plan import GROUPS, fetched, places
+from fusepass.kernels.gemm.hopper.row_source import WIDEST, RowKernel
+from fusepass.kernels.gemm.hopper.stream_source import StreamKernel
+from fusepass.kernels.gemm.hopper.tile_source import MEMORY, TileKernel
+from fusepass.kernels.gemm.hopper.tma_plan import GROUPS, fetched_by_tma, places
 
 FEW_ROWS = 64  # up to these the time is that of reading the weights
 STREAMED_ROWS = 128  # on Hopper up to these nearly so
@@ -77,15 +77,15 @@ class Tile:
         return "cuda" if self.cuda is not None else "gluon" if self.groups else "triton"
 
     @property
-    def cuda(self) -> Shape | Stream | Row | None:
+    def cuda(self) -> TileKernel | StreamKernel | RowKernel | None:
         """What a kernel in CUDA C++ for Hopper is told of it; None of the others."""
         if self.form == "ring":
-            return Row(self.k, self.stages, self.warps)
+            return RowKernel(self.k, self.stages, self.warps)
         if self.form == "stream":
-            return Stream(self.m, self.n, self.k // 64, self.stages, self.blocks)
+            return StreamKernel(self.m, self.n, self.k // 64, self.stages, self.blocks)
         if self.form not in ("joint", "turns"):
             return None
-        return Shape(self.m, self.n, self.stages, self.form == "turns")
+        return TileKernel(self.m, self.n, self.stages, self.form == "turns")
 
     def bytes_in_flight(self, products: int) -> int:
         """Shared memory for the operands, in bytes."""
@@ -125,7 +125,7 @@ class Tile:
         Measured for tiles of 128 columns (4 % of 2048 x 1024 -> 1024); larger ones lose 2 %, since
         their instructions are halved, and what is read beside a product has no place early enough.
         """
-        alone = epilogue.products == 1 and not fetched(epilogue)
+        alone = epilogue.products == 1 and not fetched_by_tma(epilogue)
         return 4 if self.form == "cooperative" and self.n == 128 and alone else 0
 
     def pieces(self, products: int, n: Any) -> Any:
@@ -311,7 +311,7 @@ def _streams(products: int) -> tuple[Tile, ...]:
         fitting = [
             stages
             for stages in range(1, 9)
-            if Stream(rows, columns, 2, stages, blocks).shared(alone) <= MEMORY
+            if StreamKernel(rows, columns, 2, stages, blocks).shared(alone) <= MEMORY
         ]
         made.append(Tile(rows, columns, 128, 5, fitting[-1], form="stream", blocks=blocks))
     return tuple(made)
@@ -356,7 +356,7 @@ def on_hopper(device: torch.device) -> bool:
         return False
 
 
-def most_few_rows(x: Tensor) -> int:
+def max_few_rows(x: Tensor) -> int:
     """Rows of a matrix up to which there are kernels for few rows; weights may have any layout."""
     half = x.dtype in (torch.float16, torch.bfloat16)
     return STREAMED_ROWS if half and is_hopper(x.device) else FEW_ROWS

@@ -129,10 +129,10 @@ def source(epilogue: Epilogue) -> str:
     one that is reduced is of partial results, see
     :func:`fusepass.kernels.codegen.epilogue_source.reduction`.
     """
-    return completed(epilogue, _ONE if epilogue.products == 1 else _PAIR)
+    return complete_source(epilogue, _ONE if epilogue.products == 1 else _PAIR)
 
 
-def completed(epilogue: Epilogue, body: str, in_single: bool = False) -> str:
+def complete_source(epilogue: Epilogue, body: str, in_single: bool = False) -> str:
     """The module of a kernel's text: helpers and the epilogue before it, its parameters put in.
 
     Args:
@@ -189,4 +189,4 @@ def pointwise_source(epilogue: Epilogue) -> str:
     loads = [f"tl.load(q{i} + at, mask=inside).to(tl.float32), " for i in range(epilogue.products)]
     body = _POINTWISE.replace("$loaded ", "".join(loads))
     body = body.replace("$products ", "".join(f"q{i}, " for i in range(epilogue.products)))
-    return completed(epilogue, body)
+    return complete_source(epilogue, body)

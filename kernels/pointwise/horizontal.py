@@ -3,7 +3,7 @@
     ``fusepass::horizontal(operands, program) -> results``
     ``fusepass::horizontal_into(results, operands, program)``
 
-``program`` is the text of a :class:`fusepass.fusion.kernel_ir.pointwise_program.Program`;
+``program`` is the text of a :class:`fusepass.fusion.kernel_ir.pointwise_program.PointwiseProgram`;
 ``operands`` are those of its first member, then those of the second, and so on, and so are results.
 Those of a member have the shape and strides of its first ``full`` operand; all its ``full``
 operands have one shape and order in memory, without gaps. Numbers are fp32, bf16, fp16 or bool,
@@ -12,8 +12,8 @@ of no other.
 
 The operators compute their reference on any device but CUDA's, where they launch the kernel of
 ``horizontal_source.py``: one launch for up to 512 members. Under Inductor they become a call of
-what :func:`filler` gives. Results that only library calls read are in memory that is kept from call
-to call (``workspace.py``), others in memory that Inductor plans.
+what :func:`make_launcher` gives. Results that only library calls read are in memory that is kept
+from call to call (``workspace.py``), others in memory that Inductor plans.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torch import Tensor
 
 from fusepass.fusion.extern_calls import stays_inside
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate
-from fusepass.fusion.kernel_ir.pointwise_program import Program, parse
+from fusepass.fusion.kernel_ir.pointwise_program import PointwiseProgram, parse
 from fusepass.kernels.pointwise.horizontal_launch import (
-    Plan,
-    filler,
-    filler_of_given,
+    ProgramPlan,
     launch,
+    make_launcher,
+    make_launcher_into,
     plan_of,
     sizes_of,
 )
@@ -41,7 +41,7 @@ from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
 # --- reference ------------------------------------------------------------------------------------
 
 
-def reference(operands: Sequence[Tensor], program: Program) -> list[Tensor]:
+def reference(operands: Sequence[Tensor], program: PointwiseProgram) -> list[Tensor]:
     """The results in plain PyTorch, member by member."""
     results = []
     for body, given in _members(operands, program):
@@ -55,7 +55,7 @@ def reference(operands: Sequence[Tensor], program: Program) -> list[Tensor]:
 
 
 def _members(
-    operands: Sequence[Tensor], program: Program
+    operands: Sequence[Tensor], program: PointwiseProgram
 ) -> list[tuple[Epilogue, Sequence[Tensor]]]:
     starts = program.starts
     if len(operands) != starts[-1]:
@@ -94,7 +94,7 @@ def _into_on_cuda(results: Sequence[Tensor], operands: Sequence[Tensor], program
     shapes, columns = sizes_of(operands, plan_of(program))
     device = operands[0].device.index
     with torch.cuda.device(device):
-        filler_of_given(program, shapes, columns, device)(*operands, *results)
+        make_launcher_into(program, shapes, columns, device)(*operands, *results)
 
 
 def _fake(operands: Sequence[Tensor], program: str) -> list[Tensor]:
@@ -105,7 +105,7 @@ def _fake(operands: Sequence[Tensor], program: str) -> list[Tensor]:
 
 
 def _kinds(
-    operands: Sequence[Tensor], plan: Plan
+    operands: Sequence[Tensor], plan: ProgramPlan
 ) -> list[tuple[torch.dtype, torch.Size, tuple[int, ...]]]:
     """Dtype, shape and strides of each result."""
     likes = [operands[plan.likes[member]] for member in plan.of]
@@ -142,7 +142,7 @@ def _call(operands: Sequence[Tensor], program: str, own: Collection[int] = ()) -
     its = [i for i in range(len(outputs)) if i in own]
     kinds = tuple((i, str(outputs[i][0]).removeprefix("torch."), outputs[i][2]) for i in its)
     given = program, shapes, columns, device.index or 0, kinds
-    return HostCall(filler.__module__, "filler", given, outputs, returned=its)
+    return HostCall(make_launcher.__module__, "make_launcher", given, outputs, returned=its)
 
 
 def _call_into(

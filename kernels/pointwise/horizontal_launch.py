@@ -21,7 +21,7 @@ from torch import Tensor
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.fusion.kernel_ir.pointwise_program import parse
 from fusepass.kernels.codegen import cubin_cache
-from fusepass.kernels.codegen.workspace import KeptMemory, Kind
+from fusepass.kernels.codegen.workspace import Kind, ResultCache
 from fusepass.kernels.pointwise.horizontal_source import NAME, STEP, THREADS, rounds_for, source
 from fusepass.torch_private.cuda import nvrtc
 
@@ -43,7 +43,7 @@ def _kernel(
     bodies: tuple[Epilogue, ...], members: int, addresses: int, rounds: int, device: int
 ) -> Any:
     with torch.cuda.device(device):
-        return cubin_cache.compiled(source(bodies, members, addresses, rounds), NAME)
+        return cubin_cache.load_or_compile(source(bodies, members, addresses, rounds), NAME)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Launch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProgramPlan:
     """What a program says about its calls, read off once: calls are to be quick for the host.
 
     Attributes:
@@ -91,7 +91,7 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=256)
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> ProgramPlan:
     """What a program says, read off its text."""
     program = parse(text)
     starts, bodies = program.starts, program.bodies
@@ -100,7 +100,7 @@ def plan_of(text: str) -> Plan:
     column = [kind.index("column") if "column" in kind else None for kind in kinds]
     dtypes = [[getattr(torch, output.dtype) for output in body.outputs] for body in bodies]
     pairs = list(zip(starts, program.members, strict=False))
-    return Plan(
+    return ProgramPlan(
         tuple(start + full[body] for start, body in pairs),
         tuple(-1 if (at := column[body]) is None else start + at for start, body in pairs),
         tuple(dtype for body in program.members for dtype in dtypes[body]),
@@ -168,14 +168,14 @@ def prepare(operands: Sequence[Tensor], text: str) -> None:
 
 
 def sizes_of(
-    operands: Sequence[Tensor], plan: Plan
+    operands: Sequence[Tensor], plan: ProgramPlan
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """Shapes of the members' results, and how many columns these have."""
     shapes = tuple([tuple(operands[i].shape) for i in plan.likes])
     return shapes, tuple([1 if i < 0 else operands[i].numel() for i in plan.columns])
 
 
-def filler(
+def make_launcher(
     text: str,
     shapes: tuple[tuple[int, ...], ...],
     columns: tuple[int, ...],
@@ -202,22 +202,22 @@ def filler(
     place = {result: operands + at for at, result in enumerate(order)}
     canonical = operator.itemgetter(*range(operands), *map(place.__getitem__, range(len(of))))
     kinds: list[Kind] = [(dtype, shapes[of[i]], strides) for i, dtype, strides in own]
-    memory = KeptMemory(kinds, torch.device("cuda", device))
+    memory = ResultCache(kinds, torch.device("cuda", device))
     known: list[_Launch] = []  # compiled by the first call
-    latest: list[_Filled] = [((), [])]  # of a call without kept results
+    latest: list[_Launches] = [((), [])]  # of a call without kept results
 
     def fill(*tensors: Tensor) -> list[Tensor]:
         if not known:
             known[:] = _launches(text, shapes, columns, device)
         kept = None
         if kinds and not nvrtc.is_capturing():
-            kept = memory.on(nvrtc.stream(device))
-        results = _allocated(kinds) if kept is None else kept.results
+            kept = memory.for_stream(nvrtc.stream(device))
+        results = _allocate(kinds) if kept is None else kept.results
         addresses = (*map(Tensor.data_ptr, tensors), *map(Tensor.data_ptr, results))
         before = latest[0] if kept is None else kept.last
         if before is None or before[0] != addresses:
             ordered = canonical(addresses)
-            before = addresses, [(one, _filled(one, ordered)) for one in known]
+            before = addresses, [(one, _fill_parameters(one, ordered)) for one in known]
             if kept is None:
                 latest[0] = before  # in one step: threads may call at once
             else:
@@ -229,15 +229,15 @@ def filler(
     return fill
 
 
-_Filled = tuple[tuple[int, ...], list[tuple[_Launch, ctypes.Structure]]]
+_Launches = tuple[tuple[int, ...], list[tuple[_Launch, ctypes.Structure]]]
 """Addresses of a call, and its launches with their parameters."""
 
 
-def _allocated(kinds: Sequence[Kind]) -> list[Tensor]:
+def _allocate(kinds: Sequence[Kind]) -> list[Tensor]:
     return [nvrtc.empty(shape, strides, getattr(torch, dtype)) for dtype, shape, strides in kinds]
 
 
-def _filled(one: _Launch, addresses: Sequence[int]) -> ctypes.Structure:
+def _fill_parameters(one: _Launch, addresses: Sequence[int]) -> ctypes.Structure:
     """A launch's parameter of its own: threads may call at once."""
     table: Any = type(one.table).from_buffer_copy(one.table)
     table.address[: one.count] = one.picked(addresses)
@@ -257,13 +257,13 @@ def launch(operands: Sequence[Tensor], text: str) -> list[Tensor]:
             nvrtc.empty(like.shape, like.stride(), dtype)
             for like, dtype in zip(likes, plan.dtypes, strict=True)
         ]
-        filler_of_given(text, shapes, columns, device)(*operands, *results)
+        make_launcher_into(text, shapes, columns, device)(*operands, *results)
     return results
 
 
 @functools.lru_cache(maxsize=256)
-def filler_of_given(
+def make_launcher_into(
     text: str, shapes: tuple[tuple[int, ...], ...], columns: tuple[int, ...], device: int
 ) -> Callable[..., list[Tensor]]:
-    """A :func:`filler` without results of its own, of which one will do for equal calls."""
-    return filler(text, shapes, columns, device)
+    """A :func:`make_launcher` without results of its own, of which one will do for equal calls."""
+    return make_launcher(text, shapes, columns, device)

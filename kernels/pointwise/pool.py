@@ -11,8 +11,8 @@ Arithmetic is in fp32.
 
 The operator computes its reference on any device but CUDA's, where it launches the kernel of
 ``pool_source.py``. Under Inductor it becomes a call of what
-:func:`fusepass.kernels.pointwise.pool_launch.filler` gives, with the result in memory that Inductor
-plans.
+:func:`fusepass.kernels.pointwise.pool_launch.make_launcher` gives, with the result in memory that
+Inductor plans.
 For graphs after autograd: no backward formula.
 """
 
@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate, parse
-from fusepass.kernels.pointwise.pool_launch import filler
-from fusepass.kernels.pointwise.pool_source import Patch, Shape
+from fusepass.kernels.pointwise.pool_launch import make_launcher
+from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.inductor.host_call import HostCall, lower_to_host_call
 from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
@@ -39,7 +39,7 @@ _Pair = Sequence[int]
 # --- reference ------------------------------------------------------------------------------------
 
 
-def reference(x: Tensor, before: Epilogue, behind: Epilogue, shape: Shape) -> Tensor:
+def reference(x: Tensor, before: Epilogue, behind: Epilogue, shape: PoolShape) -> Tensor:
     """The result in plain PyTorch, in fp32 and rounded once, at the end."""
     (image,) = evaluate(before, [x.float()], [])
     planes = image.reshape(-1, 1, *shape.image)
@@ -64,7 +64,7 @@ _VECTOR = 16  # bytes
 _PATCHES = ((4, 1), (4, 2), (2, 1), (2, 4), (8, 1), (2, 2), (8, 2), (4, 4), (1, 4), (1, 1))
 
 
-def choices(shape: Shape) -> tuple[Patch, ...]:
+def choices(shape: PoolShape) -> tuple[PoolPatch, ...]:
     """The patches worth timing, with the longest vectors that fit; none for large windows."""
     if shape.kernel[0] * shape.kernel[1] > _MOST_TAPS:
         return ()
@@ -74,14 +74,14 @@ def choices(shape: Shape) -> tuple[Patch, ...]:
         while shape.image[1] % vector or across * shape.stride[1] % vector:
             vector //= 2
         if across <= shape.result[1] and down <= shape.result[0]:
-            made.append(Patch(vector, across, down))
+            made.append(PoolPatch(vector, across, down))
     return tuple(made)
 
 
 # --- kernel ---------------------------------------------------------------------------------------
 
 
-def launch(x: Tensor, before: str, behind: str, shape: Shape, patch: str) -> Tensor:
+def launch(x: Tensor, before: str, behind: str, shape: PoolShape, patch: str) -> Tensor:
     """The result, by one launch; by the reference if that is what ``patch`` names."""
     if patch == "reference":
         return reference(x, parse(before), parse(behind), shape)
@@ -89,7 +89,7 @@ def launch(x: Tensor, before: str, behind: str, shape: Shape, patch: str) -> Ten
     with torch.cuda.device(device):
         size = (*x.shape[:-2], *shape.result)
         result = nvrtc.empty(size, _contiguous(size), getattr(torch, shape.made))
-        filler(astuple(shape), before, behind, patch, device)(*x.shape[:-2], x, result)
+        make_launcher(astuple(shape), before, behind, patch, device)(*x.shape[:-2], x, result)
     return result
 
 
@@ -100,7 +100,9 @@ def _contiguous(size: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(strides)
 
 
-def shape_of(x: Tensor, largest: bool, steps: Sequence[_Pair], divisor: int, dtype: str) -> Shape:
+def shape_of(
+    x: Tensor, largest: bool, steps: Sequence[_Pair], divisor: int, dtype: str
+) -> PoolShape:
     """What a call computes, for any number of planes.
 
     Args:
@@ -115,7 +117,9 @@ def shape_of(x: Tensor, largest: bool, steps: Sequence[_Pair], divisor: int, dty
     kernel, stride, padding = ((int(a), int(b)) for a, b in steps)
     image = int(x.shape[-2]), int(x.shape[-1])
     given = str(x.dtype).removeprefix("torch.")
-    return Shape(largest, image, (height, width), kernel, stride, padding, divisor, given, dtype)
+    return PoolShape(
+        largest, image, (height, width), kernel, stride, padding, divisor, given, dtype
+    )
 
 
 # --- operator -------------------------------------------------------------------------------------
@@ -128,7 +132,7 @@ _library.define(
 )
 
 
-def _shape(x: Tensor, largest: bool, *rest: Any) -> Shape:
+def _shape(x: Tensor, largest: bool, *rest: Any) -> PoolShape:
     *steps, divisor, dtype, _ = rest
     return shape_of(x, largest, steps, divisor, dtype)
 
@@ -164,7 +168,7 @@ def _call(x: Tensor, before: str, behind: str, *rest: Any) -> HostCall | None:
     size = (*x.shape[:-2], *shape.result)
     outputs = [(getattr(torch, shape.made), size, _contiguous(size))]
     given = astuple(shape), before, behind, patch, x.device.index or 0
-    return HostCall(filler.__module__, "filler", given, outputs, x.shape[:-2])
+    return HostCall(make_launcher.__module__, "make_launcher", given, outputs, x.shape[:-2])
 
 
 def install_lowering() -> None:

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.kernels.codegen import cubin_cache
-from fusepass.kernels.pointwise.pool_source import NAME, THREADS, Patch, Shape, patches, pool_source
+from fusepass.kernels.pointwise.pool_source import (
+    NAME,
+    THREADS,
+    PoolPatch,
+    PoolShape,
+    patches,
+    pool_source,
+)
 from fusepass.torch_private.cuda import nvrtc
 
-_NARROW = Patch(1, 1, 1)  # reads and writes one number at a time
+_NARROW = PoolPatch(1, 1, 1)  # reads and writes one number at a time
 
 
 class _Table(ctypes.Structure):
@@ -25,22 +32,24 @@ class _Table(ctypes.Structure):
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(shape: Shape, before: str, behind: str, patch: Patch, device: int) -> Any:
+def _compiled(shape: PoolShape, before: str, behind: str, patch: PoolPatch, device: int) -> Any:
     with torch.cuda.device(device):
-        return cubin_cache.compiled(pool_source(shape, parse(before), parse(behind), patch), NAME)
+        return cubin_cache.load_or_compile(
+            pool_source(shape, parse(before), parse(behind), patch), NAME
+        )
 
 
-def prepare(shape: Shape, before: str, behind: str, patch: str, device: torch.device) -> None:
+def prepare(shape: PoolShape, before: str, behind: str, patch: str, device: torch.device) -> None:
     """Compile what calls of this kind will launch.
 
     Raises:
         Exception: there is no NVRTC, or it refuses.
     """
-    _compiled(shape, before, behind, named(patch), device.index or 0)
+    _compiled(shape, before, behind, patch_named(patch), device.index or 0)
 
 
 @functools.lru_cache(maxsize=512)
-def filler(
+def make_launcher(
     shape: tuple[Any, ...], before: str, behind: str, patch: str, device: int
 ) -> Callable[..., None]:
     """What computes a call, with ``device`` the current one.
@@ -49,15 +58,16 @@ def filler(
     the addresses of both are asked for.
 
     Args:
-        shape: the attributes of a :class:`fusepass.kernels.pointwise.pool_source.Shape`, in order.
+        shape: the attributes of a :class:`fusepass.kernels.pointwise.pool_source.PoolShape`, in
+            order.
         before: text of what is done to each number of the image.
         behind: likewise, of the result.
         patch: its name.
         device: its number.
     """
-    known, wanted = Shape(*shape), named(patch)
+    known, wanted = PoolShape(*shape), patch_named(patch)
     unaligned = replace(wanted, vector=1)
-    kernels: dict[Patch, Any] = {}  # compiled by the first call
+    kernels: dict[PoolPatch, Any] = {}  # compiled by the first call
     sizes = [getattr(torch, dtype).itemsize for dtype in (known.given, known.made)]
     reads, writes = sizes[0] * wanted.vector - 1, sizes[1] * wanted.across - 1
 
@@ -82,6 +92,6 @@ def filler(
 
 
 @functools.lru_cache(maxsize=64)
-def named(name: str) -> Patch:
+def patch_named(name: str) -> PoolPatch:
     """The patch that a candidate's name says."""
-    return Patch(*map(int, name.removeprefix("cuda ").split("x")))
+    return PoolPatch(*map(int, name.removeprefix("cuda ").split("x")))

@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Shape:
+class PoolShape:
     """All about a pooling but how many planes there are.
 
     Attributes:
@@ -46,7 +46,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Patch:
+class PoolPatch:
     """What one thread computes at once.
 
     Attributes:
@@ -64,7 +64,7 @@ class Patch:
         return f"cuda {self.vector}x{self.across}x{self.down}"
 
 
-def patches(shape: Shape, patch: Patch) -> Pair:
+def patches(shape: PoolShape, patch: PoolPatch) -> Pair:
     """How many patches a plane of the result has from top to bottom, and from left to right."""
     height, width = shape.result
     return -(-height // patch.down), -(-width // patch.across)
@@ -148,7 +148,7 @@ fusepass_pool(const __grid_constant__ Table t) {
 """
 
 
-def pool_source(shape: Shape, before: Epilogue, behind: Epilogue, patch: Patch) -> str:
+def pool_source(shape: PoolShape, before: Epilogue, behind: Epilogue, patch: PoolPatch) -> str:
     """The kernel's text.
 
     Args:
@@ -181,7 +181,7 @@ def pool_source(shape: Shape, before: Epilogue, behind: Epilogue, patch: Patch) 
         "BEHIND": "\n".join(f"  {line}" for line in _function(behind)),
         "JOINED": "y > x || y != y ? y : x" if shape.largest else "x + y",
         "NOTHING": "__uint_as_float(0xff800000u)" if shape.largest else "0.0f",
-        "FINISHED": _finished(shape),
+        "FINISHED": _result_expression(shape),
     }
     text = _KERNEL
     for mark, written in marks.items():
@@ -197,7 +197,7 @@ def _function(body: Epilogue) -> Iterator[str]:
     yield f"return {value(body.outputs[0].value)};"
 
 
-def _finished(shape: Shape) -> str:
+def _result_expression(shape: PoolShape) -> str:
     if shape.largest:
         return "x"
     if shape.divisor:

@@ -63,7 +63,7 @@ X, Y = ("cuda", (4,)), ("cpu", (4,))
         (lambda x, y: (x * 2, y), [X, Y], False),
     ],
 )
-def test_what_would_move(
+def test_graph_partition_is_off_where_outputs_would_move(
     program: Callable[..., Any], given: list[Any], moved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)  # fake tensors need no GPU

@@ -61,7 +61,7 @@ def test_shown_raised_and_returned(copy: str, shared: bool) -> None:
     assert not fusepass.last_report(compiled).graph_breaks
 
 
-def test_what_is_returned_shares_no_memory_with_an_input() -> None:
+def test_outputs_do_not_alias_inputs() -> None:
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
         x[0].add_(1)
         y = x.clone()
@@ -77,7 +77,7 @@ def test_what_is_returned_shares_no_memory_with_an_input() -> None:
     assert_same(x, given, "input")
 
 
-def test_what_a_backward_needs() -> None:
+def test_a_clone_saved_for_backward_survives_later_writes() -> None:
     def program(state: Tensor, w: Tensor) -> Tensor:
         state[0].add_(1)
         held = state.clone()

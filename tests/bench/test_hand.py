@@ -12,7 +12,7 @@ from fusepass.bench import table
 from fusepass.bench.variants import baseline, hand_of, takes_part, variants_for
 
 
-def test_each_mode_has_its_twin() -> None:
+def test_each_mode_is_compared_with_the_handwritten_twin() -> None:
     variants = variants_for("fusepass", ("default", "reduce-overhead"), twin=True)
     by_label = {one.label: one for one in variants}
     hand = by_label["hand/reduce-overhead"]

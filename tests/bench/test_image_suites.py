@@ -55,7 +55,7 @@ def test_floors_move_the_bytes_that_pooling_moves() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["elementwise relu-max-pool", "conv resnet-1-channels"])
-def test_the_command_runs_them(program: str, tmp_path: Path) -> None:
+def test_the_command_runs_image_suites(program: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     suite, only = program.split()
     arguments = f"bench --suite {suite} --only {only} --device cpu --modes default --rounds 5"
@@ -66,7 +66,7 @@ def test_the_command_runs_them(program: str, tmp_path: Path) -> None:
     assert variants["fusepass/default"]["error"]["passed"]
 
 
-def test_what_begins_with_zeros_gives_numbers() -> None:
+def test_zero_initialised_models_give_finite_outputs() -> None:
     zeros = nn.Linear(8, 4)
     nn.init.zeros_(zeros.weight)
     nn.init.zeros_(zeros.bias)

@@ -16,7 +16,7 @@ def test_there_are_fifty() -> None:
     assert len(set(names)) == len(names) >= 50
 
 
-def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_missing_packages_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert suite_programs("models", "cpu") == ()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "timm" or None)
@@ -27,7 +27,7 @@ PROGRAMS = {one.name: one for one in suite_programs("models", "cpu")}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_they_give_numbers(name: str) -> None:
+def test_models_give_finite_outputs(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = PROGRAMS[name].build()
     with torch.no_grad():

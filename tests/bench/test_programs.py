@@ -22,7 +22,7 @@ def target_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_loaded_with_what_lies_beside_it(target_file: Path):
+def test_a_file_can_import_its_neighbours(target_file: Path):
     assert load_function(f"{target_file}:make")() == (len, (1,))
 
 

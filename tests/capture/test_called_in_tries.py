@@ -98,7 +98,7 @@ def _sines(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("program", [harmless, total], ids=lambda p: p.__name__)
-def test_what_is_not_handled_is_compiled_once(program: Callable[..., Any]) -> None:
+def test_calls_outside_of_try_blocks_are_compiled_once(program: Callable[..., Any]) -> None:
     with torch.no_grad():
         outcome = side_by_side(program, (X, IN, IN), (X * 2, IN, IN), (X, IN, IN))
     assert [d for d in outcome.decisions if d["rule"] == "try"] == []

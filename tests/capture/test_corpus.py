@@ -16,7 +16,7 @@ def test_size_and_names() -> None:
 
 
 @pytest.mark.parametrize("program", CORPUS, ids=lambda program: program.name)
-def test_both_outcomes(program: Program) -> None:
+def test_corpus_program_equals_eager_for_both_outcomes(program: Program) -> None:
     sites = tensor_tests(program)
     lines = {(file, line) for file, line, _ in sites}
     assert len(lines) == len(program.expect), f"tensor tests at {sorted(lines)}"

@@ -54,7 +54,7 @@ def test_the_reason_is_a_note_where_the_graph_may_not_break(
     assert f"kept ({code})" in note
 
 
-def test_without_that_there_is_no_error() -> None:
+def test_kept_branches_without_fullgraph_raise_no_error() -> None:
     compiled = torch.compile(in_a_helper, backend="fusepass", options={"codegen": "eager"})
     for x in (torch.ones(4), -torch.ones(4)):
         assert torch.equal(compiled(x), in_a_helper(x))

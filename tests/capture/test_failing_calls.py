@@ -126,7 +126,9 @@ def outcome(program: Callable[..., Any], *args: Any) -> tuple[str, Any]:
         *(caught_index_in_a_loop, caught_index_in_a_helper, caught_index_behind_a_branch),
     ],
 )
-def test_as_in_eager(program: Callable[..., Tensor], capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_calls_raise_as_in_eager(
+    program: Callable[..., Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
     compiled = torch.compile(program, backend="fusepass", options=OPTIONS)
     x, y = torch.rand(3, 2) + 1, torch.full((5,), 1e39, dtype=torch.float64)
     expected = outcome(program, x, y)
@@ -151,7 +153,7 @@ def test_the_next_call_may_succeed() -> None:
     assert fusepass.last_report(compiled).operations == (2,)
 
 
-def test_what_the_report_says() -> None:
+def test_report_of_failing_calls() -> None:
     compiled = torch.compile(sizes, backend="fusepass", options=OPTIONS)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         compiled(torch.rand(3, 2), torch.rand(3, 3))

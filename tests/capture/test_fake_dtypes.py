@@ -39,7 +39,7 @@ def same(program: Any, *given: Tensor, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("program", [drawn, in_an_arm])
-def test_as_eager(program: Any) -> None:
+def test_draws_have_eagers_dtypes(program: Any) -> None:
     same(program, LOC, SCALE, options={"codegen": "eager"})
 
 
@@ -54,7 +54,7 @@ def test_the_graph_ends_there() -> None:
 
 
 @pytest.mark.parametrize("given", [(SCALE, LOC), (SCALE, SCALE), (LOC, LOC)])
-def test_other_dtypes_stay(given: tuple[Tensor, Tensor]) -> None:
+def test_draws_with_correct_fake_dtypes_are_unchanged(given: tuple[Tensor, Tensor]) -> None:
     compiled = same(lambda a, b: (torch.normal(a, b),), *given, options={"codegen": "eager"})
     rules = {d.rule for d in fusepass.last_report(compiled).decisions}
     assert "dtype_of_normal" not in rules
@@ -71,7 +71,7 @@ def test_warns_where_the_graph_may_not_break() -> None:
 
 
 @pytest.mark.xfail(torch_version() < (2, 15), strict=True, reason="pytorch #194547")
-def test_without_breaks() -> None:
+def test_draws_have_eagers_dtypes_with_fullgraph() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DtypeOfTrace)
         same(drawn, LOC, SCALE, fullgraph=True)

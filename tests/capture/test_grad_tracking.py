@@ -32,7 +32,7 @@ def test_only_what_could_require_grad_and_does_not() -> None:
     assert [requires_grad(node) for node in nodes] == [False, True, False, False, False]
 
 
-def test_it_looks_again_and_at_what_is_new() -> None:
+def test_new_and_known_tensors_are_checked_again() -> None:
     first, second = torch.ones(2), torch.ones(2)
     graph, nodes = graph_of(first, second)
     ungraded = Ungraded()

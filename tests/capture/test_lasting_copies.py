@@ -124,7 +124,7 @@ def negated(x: Tensor, v: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
-def test_what_is_put_back_is_the_same_to_the_bit(dtype: torch.dtype) -> None:
+def test_restored_tensors_are_bit_equal(dtype: torch.dtype) -> None:
     def inputs() -> tuple[Tensor, Tensor]:
         x = torch.tensor([0.0, -0.0, float("nan"), -float("inf"), 1.5]).to(dtype)
         return x, x[1:]

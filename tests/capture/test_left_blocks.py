@@ -132,7 +132,7 @@ def test_a_block_whose_state_cannot_be_put_back_keeps_the_branch(
 
 
 @pytest.mark.parametrize("program", [both_arms, helper])
-def test_what_the_block_writes_when_it_is_left_is_written_once(
+def test_effects_of_leaving_a_with_block_happen_once(
     program: Callable[..., Any],
 ) -> None:
     _treatments(program, Counting)

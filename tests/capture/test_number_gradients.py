@@ -51,7 +51,7 @@ def test_clamp(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_calls(name: str) -> None:
+def test_gradients_of_other_calls_on_numbers(name: str) -> None:
     side_by_side(read(OTHERS[name]), *calls(0.3, math.nan, 2.0, 1.3), grad=True)
 
 

@@ -76,7 +76,7 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_what_is_left(program: Callable[[Tensor], Any]) -> None:
+def test_value_of_or_and_after_the_branch(program: Callable[[Tensor], Any]) -> None:
     side_by_side(program, *TURNS)
 
 
@@ -86,7 +86,7 @@ class Holds:
     found: Any = None
 
 
-def test_in_an_attribute() -> None:
+def test_value_of_or_in_an_attribute() -> None:
     def program(x: Tensor, holds: Holds) -> Tensor:
         holds.found = x.sum().item() < 0 or x.isnan().any()
         return x * 2

@@ -217,7 +217,7 @@ def test_what_is_not_about_a_number_keeps_none() -> None:
     assert reasons(program, torch.ones(2), {}, Options(), rule="item") == []
 
 
-def test_what_is_raised_while_tracing() -> None:
+def test_messages_of_exceptions_raised_while_tracing() -> None:
     def program(x: Tensor, table: dict[str, float]) -> Tensor:
         return x * table["missing"]
 
@@ -237,7 +237,7 @@ def test_functions_of_numpy_have_their_name() -> None:
     assert all("wrapped_" not in one for one in said)
 
 
-def test_where_an_arm_cannot_be_traced() -> None:
+def test_message_names_the_line_of_an_untraceable_arm() -> None:
     def program(x: Tensor, m: Tensor) -> Tensor:
         if x.sum() > 0:
             x = F.pad(x, (0, m.max()))  # type: ignore[arg-type]

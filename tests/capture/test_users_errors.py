@@ -207,7 +207,7 @@ def test_settings_that_forbid_to_compile_again() -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("front", ["nothing", "branch", "check"])
-def test_what_ends_the_process_passes(
+def test_system_exit_is_not_caught(
     kind: type[BaseException], front: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stops(*_: Any, **__: Any) -> Any:

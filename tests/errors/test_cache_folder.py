@@ -191,12 +191,12 @@ def test_damaged_code_is_named_and_compiled_elsewhere(cache_dir: Path, tmp_path:
 
 
 def test_what_names_no_file_of_the_folder_is_not_blamed_on_it(cache_dir: Path) -> None:
-    assert cache_folder.blamed(ValueError("no such loop")) is None
-    assert cache_folder.blamed(ValueError(f"{cache_dir}")) is None
+    assert cache_folder.damaged_file_advice(ValueError("no such loop")) is None
+    assert cache_folder.damaged_file_advice(ValueError(f"{cache_dir}")) is None
     inner = OSError(f"{cache_dir}/ab/cdef.so: file too short")
     outer = RuntimeError("InductorError")
     outer.__cause__ = inner
-    said = cache_folder.blamed(outer)
+    said = cache_folder.damaged_file_advice(outer)
     assert isinstance(said, errors.CacheDamaged)
     assert said.path == f"{cache_dir}/ab/cdef.so"
 
@@ -206,20 +206,20 @@ def test_empty_module_is_named(cache_dir: Path) -> None:
     module.__file__ = f"{cache_dir}/ab/cdef.py"
     with pytest.raises(AttributeError) as caught:
         module.call  # noqa: B018 - what Inductor asks a generated module for
-    said = cache_folder.blamed(caught.value)
+    said = cache_folder.damaged_file_advice(caught.value)
     assert isinstance(said, errors.CacheDamaged)
     assert said.path == f"{cache_dir}/ab/cdef.py"
 
 
 def test_full_disk_is_no_damage(cache_dir: Path) -> None:
     full = OSError(28, "No space left on device", f"{cache_dir}/ab/cdef.cpp")
-    said = cache_folder.blamed(full)
+    said = cache_folder.damaged_file_advice(full)
     assert isinstance(said, errors.CacheUnusable)
     assert "No space left on device" in str(said)
 
 
 def test_folder_is_left_and_gone_back_to(cache_dir: Path) -> None:
-    go_back = cache_folder.leave_folder()
+    go_back = cache_folder.use_temporary_folder()
     assert os.environ[VARIABLE] != str(cache_dir)
     go_back()
     assert os.environ[VARIABLE] == str(cache_dir)

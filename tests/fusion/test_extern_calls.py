@@ -34,12 +34,12 @@ def _made(function: Callable[[Tensor], Any]) -> fx.Node:
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_it_stays(name: str) -> None:
+def test_results_read_only_by_library_calls(name: str) -> None:
     assert stays_inside(_made(STAYS[name]))
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_it_does_not(name: str) -> None:
+def test_results_read_by_generated_code(name: str) -> None:
     assert not stays_inside(_made(LEAVES[name]))
 
 
@@ -54,6 +54,6 @@ def test_a_call_of_ours() -> None:
     assert not stays_inside(weight)
 
 
-def test_what_nothing_reads() -> None:
+def test_results_without_readers() -> None:
     graph = fx.Graph()
     assert not stays_inside(graph.call_function(torch.ops.aten.relu.default, ()))

@@ -47,4 +47,4 @@ def test_stored_for_the_reader(name: str) -> None:
 
 def test_what_the_kernel_takes_in_does_not_count() -> None:
     node = result_of_relu(lambda x, w: x.relu() * 2)
-    assert not feeds_generated_code(node, besides=list(node.users))
+    assert not feeds_generated_code(node, ignored=list(node.users))

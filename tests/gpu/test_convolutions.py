@@ -17,7 +17,7 @@ from fusepass.options import Options
 from fusepass.patterns import conv_relu, depthwise, gemm_region, horizontal
 from fusepass.tune import INDUCTOR, Candidate, Choice, ConvProblem, Problem
 from tests.patterns.conv_programs import AROUND, CHANNELS, Layer, agrees, applied
-from tests.patterns.test_conv_product import TAKEN
+from tests.patterns.test_conv_1x1 import TAKEN
 from tests.patterns.test_depthwise import TAKEN as DEPTHWISE
 
 pytestmark = pytest.mark.gpu
@@ -43,13 +43,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What cudnn's kernels are found to lose, one after the other."""
     found: list[str | None] = []
-    ask = conv_relu._lost
+    ask = conv_relu._nonfinite_difference
 
     def asked(problem: ConvProblem) -> str | None:
         found.append(ask(problem))
         return found[-1]
 
-    monkeypatch.setattr(conv_relu, "_lost", asked)
+    monkeypatch.setattr(conv_relu, "_nonfinite_difference", asked)
     return found
 
 
@@ -59,7 +59,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 @pytest.mark.parametrize("last", [False, True])
 def test_cudnn(name: str, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(conv_relu, "_lost", lambda problem: None)  # these inputs are finite
+    monkeypatch.setattr(
+        conv_relu, "_nonfinite_difference", lambda problem: None
+    )  # these inputs are finite
     module = Layer(AROUND[name]).eval().to("cuda", dtype)
     x = torch.randn(2, CHANNELS, 9, 7).to("cuda", dtype)
     if last:
@@ -119,7 +121,7 @@ def test_products(name: str, dtype: torch.dtype) -> None:
     agrees(module, x, options={})
     with torch.no_grad():
         compiled(x)
-    assert applied(compiled, "conv_product") >= 1
+    assert applied(compiled, "conv_1x1") >= 1
 
 
 @pytest.mark.usefixtures("taken")
@@ -136,10 +138,10 @@ def test_depthwise(name: str, dtype: torch.dtype) -> None:
     assert applied(compiled, "depthwise") == 1
 
 
-@pytest.mark.parametrize("rule", ["conv_relu", "depthwise", "conv_product"])
+@pytest.mark.parametrize("rule", ["conv_relu", "depthwise", "conv_1x1"])
 def test_the_reference_on_a_device(rule: str) -> None:
     around = {"conv_relu": AROUND["plain"], "depthwise": DEPTHWISE["silu"]}.get(rule, TAKEN["silu"])
-    how = {"depthwise": {"groups": CHANNELS}, "conv_product": {"width": 1}}.get(rule, {})
+    how = {"depthwise": {"groups": CHANNELS}, "conv_1x1": {"width": 1}}.get(rule, {})
     module = Layer(around, **how).eval().to("cuda", torch.float16).to(memory_format=LAST)  # type: ignore[call-overload]
     x = torch.randn(3, CHANNELS, 12, 13, device="cuda").half().to(memory_format=LAST)
     agrees(module, x, options={"candidate": "reference"})

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 import fusepass
 from fusepass import tune
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm import tiles as gemm_tiles
 from fusepass.kernels.gemm import triton_source
-from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.baseline import reduce_partial_results
 from fusepass.kernels.gemm.tiles import Tile, tiles
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.patterns import gemm_region as rule
@@ -103,7 +103,9 @@ def results(
         weights = held[::-1] if how == "swapped" else held
         weights = [w.contiguous() for w in weights] if how == "rows" else weights
     assert kernel.refuses(x, weights, operands, epilogue) is None
-    got = complete(epilogue, kernel.launch(x, weights, operands, epilogue.text(), tile))
+    got = reduce_partial_results(
+        epilogue, kernel.launch(x, weights, operands, epilogue.text(), tile)
+    )
     ways = got, *exact_and_eager(epilogue, x, weights, operands)
     return [[one.flatten() for one in way] for way in ways]
 
@@ -385,10 +387,13 @@ def test_training_and_sizes_that_vary(choices: None) -> None:
     assert "gated_gemm" in applied(compiled), fusepass.last_report(compiled)
 
 
-def test_a_sum_apart() -> None:
+def test_candidate_with_a_separate_sum() -> None:
     """What the candidate that has the sum apart from the product computes, however weights lie."""
     epilogue = Epilogue(
-        1, (Operand("full", "bfloat16"),), (Step("add", ("%1", "%0")),), (Output("%2", "bfloat16"),)
+        1,
+        (EpilogueOperand("full", "bfloat16"),),
+        (EpilogueStep("add", ("%1", "%0")),),
+        (Output("%2", "bfloat16"),),
     )
     assert sum_apart.is_sum(epilogue)
     for how in ("in order", "rows"):

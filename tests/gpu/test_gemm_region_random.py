@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.baseline import reduce_partial_results
 from fusepass.kernels.gemm.tiles import Tile, tiles
 from tests.kernels.gemm.test_op import EPILOGUES, exact_and_eager, within
 
@@ -107,7 +107,7 @@ def test_random_cases(group: int, tf32: None) -> None:
             launched += 1
         else:
             got = torch.ops.fusepass.gemm_region(x, weights, operands, text, case.tile.name)
-        got = complete(case.epilogue, got)
+        got = reduce_partial_results(case.epilogue, got)
         exact, eager = exact_and_eager(case.epilogue, x, weights, operands)
         facts = case.tile.name, case.dtype, (case.m, case.n, case.k), group * CASES + number
         assert within(got, exact, eager), facts

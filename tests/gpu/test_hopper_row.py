@@ -17,7 +17,7 @@ from torch._inductor.utils import run_and_get_code
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.hopper import launch
 from fusepass.kernels.gemm.hopper.row_source import WIDEST
-from fusepass.kernels.gemm.hopper.tile_source import Shape
+from fusepass.kernels.gemm.hopper.tile_source import TileKernel
 from fusepass.kernels.gemm.tiles import Tile, is_hopper, tiles
 from fusepass.numerics import rms_error
 from fusepass.patterns import gemm_region as rule
@@ -76,7 +76,7 @@ def test_operands_and_outputs_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite(value: float) -> None:
+def test_row_kernel_with_nonfinite_values(value: float) -> None:
     """A value in x reaches every column, one in a weight a single column."""
     tile, text = tile_of("ring", 1), EPILOGUES["plain"].text()
     dtype = getattr(torch, EPILOGUES["plain"].outputs[0].dtype)
@@ -102,7 +102,7 @@ def test_one_that_begins_early_computes_the_same(tile: Tile) -> None:
     """Behind nothing: of fewer steps of K than blocks share, of more tiles than there are blocks."""
     cut = tile.cuda
     assert cut is not None
-    assert not isinstance(cut, Shape)
+    assert not isinstance(cut, TileKernel)
     text = EPILOGUES["plain"].text()
     for n, k in ((72, 64), (8, 256), (520, 384), (9000, 512), (20000, 136), (4096, 4104)):
         x = torch.randn(tile.m, k, device="cuda", dtype=torch.bfloat16)
@@ -146,16 +146,16 @@ def test_it_waits_for_what_is_in_front(
             made = kernel.kernel(swiglu.text(), tile, leads=True)
             given = kernel.arguments(x, weights, [], h, swiglu, (x, *weights), tile, 0)
             return lambda: made[(-(-hidden // tile.n),)](**given)
-        assert not isinstance(tile.cuda, Shape)
+        assert not isinstance(tile.cuda, TileKernel)
         cut = launch.numbers_of(replace(tile.cuda, leads=True))
         of = swiglu.text(), cut, "bfloat16", (hidden, k), (k, k), 0
-        fill = launch.filler(*of)
+        fill = launch.make_launcher(*of)
         return lambda: fill(rows, x, gate, up, *h)
 
     assert behind.cuda is not None
-    assert not isinstance(behind.cuda, Shape)
+    assert not isinstance(behind.cuda, TileKernel)
     cut = launch.numbers_of(replace(behind.cuda, early=True))
-    fill = launch.filler(plain.text(), cut, "bfloat16", (n, hidden), (hidden,) * 2, 0)
+    fill = launch.make_launcher(plain.text(), cut, "bfloat16", (n, hidden), (hidden,) * 2, 0)
     one = runs(pair)
 
     def both() -> None:

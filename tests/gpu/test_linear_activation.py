@@ -64,7 +64,7 @@ def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_library_call_is_within_the_error_rule(name: str, dtype: torch.dtype) -> None:
     for size in SIZES:
         args = operands(*size, dtype)
-        got = kernel.library(*args, name)
+        got = kernel.fused_linear(*args, name)
         assert (got.dtype, got.stride()) == (dtype, eager(*args, name).stride())
         assert within_the_error_rule(got, args, name), size
 
@@ -88,7 +88,7 @@ def test_strides(how: str, name: str) -> None:
         (x, STRIDES[how](weight_t), bias),
         (x, weight_t, apart),
     ]:
-        assert within_the_error_rule(kernel.library(*args, name), args, name)
+        assert within_the_error_rule(kernel.fused_linear(*args, name), args, name)
 
 
 @pytest.mark.parametrize("size", [(64, 64, 64), (1, 8, 8)])
@@ -99,7 +99,7 @@ def test_special_values_are_eagers(dtype: torch.dtype, name: str, size: Any) -> 
     weight_t = weight_t.to(dtype).t().contiguous().t()
     for value in (math.nan, math.inf, -math.inf, -0.0, 1e4, -1e4):
         bias = torch.full((n,), value, device="cuda", dtype=dtype)
-        got, want = kernel.library(x, weight_t, bias, name), eager(x, weight_t, bias, name)
+        got, want = kernel.fused_linear(x, weight_t, bias, name), eager(x, weight_t, bias, name)
         torch.testing.assert_close(got, want, equal_nan=True, msg=f"{value}: {got[0, 0]}")
 
 

@@ -52,7 +52,7 @@ def test_numbers_and_gradients(name: str, shape: tuple[int, int], dtype: torch.d
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite(special: float) -> None:
+def test_reductions_of_nonfinite_values(special: float) -> None:
     x = torch.randn(300, 200, device="cuda")
     x[7, 3] = x[100, 5] = special
     for program in (lambda x: x.sum(0), lambda x: x.amax(0), lambda x: x.softmax(0)):

@@ -34,7 +34,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int
     """Each new call is tried, on the CPU, too; how many tensors each trial was given."""
     monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(device_proof, "_DEVICES", ("cpu",))
-    monkeypatch.setattr(device_proof, "is_due", lambda options: True)
+    monkeypatch.setattr(device_proof, "needs_proof", lambda options: True)
     tune.reset()
     made: list[int] = []
     compiled = lowering.compile_region
@@ -119,7 +119,7 @@ def used(program: Callable[..., Any], given: list[Tensor]) -> list[tuple[str, Ou
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_holds_stays_and_is_tried_once(name: str, trials: list[int]) -> None:
+def test_a_correct_kernel_is_tried_once(name: str, trials: list[int]) -> None:
     program, given = PROGRAMS[name]
     rule = "gemm_epilogue" if name.startswith("gemm") else name.partition(" ")[0]
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_what_holds_stays_and_is_tried_once(name: str, trials: list[int]) -> Non
     assert len(trials) == 1
 
 
-def test_what_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     program, given = PROGRAMS["normed_gemms"]
     compiled = lowering.compile_region
 
@@ -152,7 +152,7 @@ def test_what_computes_something_else_is_left_out(monkeypatch: pytest.MonkeyPatc
     assert "failed when it was tried before" in why
 
 
-def test_what_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*given: Any) -> Any:
         raise RuntimeError("no such launcher")
 
@@ -164,14 +164,14 @@ def test_what_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_other_rules_still_act(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rule whose call failed is undone."""
-    failing = device_proof.failing
+    failing = device_proof.first_failure
 
     def fails(calls: list[fx.Node], sources: bytes) -> Reject | None:
         if "pool" in str(calls):
             return Reject(Reason.UNSUPPORTED_VERSION, "a test says so", calls[0])
         return failing(calls, sources)
 
-    monkeypatch.setattr(device_proof, "failing", fails)
+    monkeypatch.setattr(device_proof, "first_failure", fails)
     (convolved, given), (pooled, images) = PROGRAMS["conv_region"], PROGRAMS["pool"]
 
     def program(x: Tensor, w: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,14 +202,14 @@ def test_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for tested in (True, False):
         monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda tested=tested: tested)
-        assert device_proof.is_due(Options()) is not tested
-        assert not device_proof.is_due(dataclasses.replace(Options(), candidate="reference"))
+        assert device_proof.needs_proof(Options()) is not tested
+        assert not device_proof.needs_proof(dataclasses.replace(Options(), candidate="reference"))
 
 
 def test_each_operator_that_is_compiled_to_a_kernel_is_known() -> None:
     """Whatever a rule writes that is not an operator of torch's."""
     writers = {"gemm_region", "sibling_gemms", "normed_gemms", "conv_region", "conv_relu"}
     writers |= {"depthwise", "pool", "horizontal", "horizontal_into"}
-    assert {str(one) for one in device_proof._provable()} == {
+    assert {str(one) for one in device_proof._compared_kernels()} == {
         f"fusepass.{name}.default" for name in writers
     }

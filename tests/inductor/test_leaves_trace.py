@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from fusepass.inductor.settings_search import traces_of_calling
+from fusepass.inductor.settings_search import side_effects_of_call
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
 
 Program = Callable[[Tensor], Any]
@@ -44,7 +44,7 @@ def traces(program: Program) -> list[str]:
     found: list[list[str]] = []
 
     def seen(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        found.append([*traces_of_calling(innermost_first(gm))])
+        found.append([*side_effects_of_call(innermost_first(gm))])
         return gm.forward
 
     torch.compile(program, backend=seen, fullgraph=True)(torch.randn(4, 4))
@@ -88,13 +88,13 @@ SOME: dict[str, tuple[Program, str]] = {
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_it_leaves_nothing(name: str) -> None:
+def test_calls_without_side_effects(name: str) -> None:
     with torch.no_grad():
         assert traces(NONE[name]) == []
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_it_leaves_a_trace(name: str) -> None:
+def test_calls_with_side_effects(name: str) -> None:
     program, what = SOME[name]
     with torch.no_grad():
         found = traces(program)
@@ -104,7 +104,7 @@ def test_it_leaves_a_trace(name: str) -> None:
 
 def test_a_module_that_is_called_may_do_anything() -> None:
     inner = fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4)))
-    (only,) = traces_of_calling([inner])
+    (only,) = side_effects_of_call([inner])
     assert "nobody knows" in only
 
 
@@ -112,5 +112,5 @@ def test_a_module_that_is_called_may_do_anything() -> None:
 def test_functions_that_are_not_known(target: Callable[..., Any]) -> None:
     graph = fx.Graph()
     graph.output(graph.call_function(target, (graph.placeholder("x"),)))
-    (only,) = traces_of_calling([fx.GraphModule({}, graph)])
+    (only,) = side_effects_of_call([fx.GraphModule({}, graph)])
     assert "nobody knows" in only

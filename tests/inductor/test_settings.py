@@ -32,7 +32,7 @@ def convolution(**given: Any) -> nn.Module:
 def times(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What both ways are said to take."""
     found = [1.0, 2.0]
-    monkeypatch.setattr(settings, "_both_ways", lambda convolutions: tuple(found))
+    monkeypatch.setattr(settings, "_time_both_layouts", lambda convolutions: tuple(found))
     return found
 
 
@@ -57,7 +57,7 @@ def test_the_faster_way_is_taken(times: list[float]) -> None:
     assert one.candidates == {}
 
 
-def test_it_changes_what_inductor_does(times: list[float]) -> None:
+def test_the_chosen_layout_reaches_inductor(times: list[float]) -> None:
     from torch._inductor.utils import run_and_get_code
 
     x, module = torch.randn(1, 8, 9, 9), convolution()
@@ -81,7 +81,7 @@ def test_it_changes_what_inductor_does(times: list[float]) -> None:
         ({}, {"frozen": True}),
     ],
 )
-def test_where_there_is_nothing_to_decide(given: dict[str, Any], options: dict[str, Any]) -> None:
+def test_graphs_without_a_layout_choice(given: dict[str, Any], options: dict[str, Any]) -> None:
     assert decided(convolution(**given), torch.randn(1, 8, 9, 9), **options) == []
 
 
@@ -107,17 +107,17 @@ def test_a_batch_that_varies_stays_one_graph() -> None:
 def test_slow_convolutions_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(settings.torch, "conv2d", lambda *given, **how: calls.append(given))
-    kind = settings._Conv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
-    settings._timed(kind, 0.0)
+    kind = settings._CpuConv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
+    settings._time_conv(kind, 0.0)
     assert len(calls) == 2
-    settings._timed(kind, float("inf"))
+    settings._time_conv(kind, float("inf"))
     assert len(calls) == 2 + 2 * (1 + settings._ROUNDS)
 
 
 def test_both_ways_are_really_timed() -> None:
-    kind = settings._Conv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
-    settings._both_ways.cache_clear()
-    as_they_lie, last = settings._both_ways((kind, kind))
+    kind = settings._CpuConv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
+    settings._time_both_layouts.cache_clear()
+    as_they_lie, last = settings._time_both_layouts((kind, kind))
     assert as_they_lie > 0
     assert last > 0
     (one,) = decided(convolution(padding="same"), torch.randn(1, 8, 9, 9))
@@ -130,6 +130,6 @@ def test_a_failure_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(convolutions: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(settings, "_both_ways", fails)
+    monkeypatch.setattr(settings, "_time_both_layouts", fails)
     with pytest.warns(CandidateFailed, match="out of memory"):
         assert decided(convolution(), torch.randn(1, 8, 9, 9)) == []

@@ -1,4 +1,4 @@
-"""Recipes tried whole, on the CPU: what is tried, what decides, what is remembered."""
+"""Configs tried whole, on the CPU: what is tried, what decides, what is remembered."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import fusepass
 from fusepass import tune
 from fusepass.errors import CandidateFailed
 from fusepass.inductor import settings_search, settings_trial
-from fusepass.inductor.settings_search import RULE, Recipe
-from fusepass.inductor.settings_trial import Trial
+from fusepass.inductor.settings_search import RULE, InductorConfig
+from fusepass.inductor.settings_trial import SettingsTrial
 from fusepass.torch_private.inductor import compile as inductor_compile
-from fusepass.tune.table import Entry
+from fusepass.tune.table import ChoiceEntry
 from fusepass.tune.timing import Samples
 
 MODE = "max-autotune-no-cudagraphs"
@@ -42,7 +42,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         assert all(call() is not None for call in calls.values())
         return Samples({name: [found.get(name, 10.0)] * 7 for name in calls})
 
-    monkeypatch.setattr(Trial, "_timed", said)
+    monkeypatch.setattr(SettingsTrial, "_time_calls", said)
     return found
 
 
@@ -90,7 +90,7 @@ def test_what_helps_together_is_tried_together(times: dict[str, float]) -> None:
     assert again.reason == one.reason.partition("; finding out took")[0] != one.reason
 
 
-def test_it_changes_what_inductor_does(times: dict[str, float]) -> None:
+def test_the_chosen_config_reaches_inductor(times: dict[str, float]) -> None:
     from torch._inductor import config
     from torch._inductor.utils import run_and_get_code
 
@@ -162,7 +162,9 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
     ("program", "reason"),
     [(drawing, "random"), (writing, "writes its inputs"), (of_a_view, "writes its inputs")],
 )
-def test_what_must_not_be_called_to_see(program: Any, reason: str, times: dict[str, float]) -> None:
+def test_graphs_with_side_effects_are_not_timed(
+    program: Any, reason: str, times: dict[str, float]
+) -> None:
     x = X.clone()
     compiled = torch.compile(program, backend="fusepass", options={"mode": MODE})
     with torch.no_grad():
@@ -214,7 +216,7 @@ def test_settings_that_fail_only_in_the_end(
         return fails(given[0], given[1], {"layout_optimization": True, **given[2]}, *given[3:])
 
     monkeypatch.setattr(inductor_compile, "compile_with_inductor", with_layout)
-    with pytest.warns(CandidateFailed, match="recipe layout_as_it_is"):
+    with pytest.warns(CandidateFailed, match="config layout_as_it_is"):
         (one,) = decided(network(), rules={"conv_layout": False})
     assert (one.outcome, one.reason_code) == ("rejected", "internal")
     (again,) = decided(network(), rules={"conv_layout": False})
@@ -222,10 +224,11 @@ def test_settings_that_fail_only_in_the_end(
 
 
 @pytest.mark.parametrize(
-    "entry", [Entry("library_products", {}), Entry("gone", {"inductor": 1.0, "gone": 0.5})]
+    "entry",
+    [ChoiceEntry("library_products", {}), ChoiceEntry("gone", {"inductor": 1.0, "gone": 0.5})],
 )
 def test_an_entry_that_cannot_be_used_is_found_anew(
-    entry: Entry, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    entry: ChoiceEntry, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings_search, "_key", lambda *given: "the one")
     tune.table_for(torch.device("cpu")).add("the one", entry)
@@ -247,12 +250,12 @@ def test_nothing_is_written_while_it_is_tried(times: dict[str, float]) -> None:
     ("mode", "options"),
     [
         ("default", {}),
-        (MODE, {"rules": {"recipes": False}}),
+        (MODE, {"rules": {"inductor_configs": False}}),
         (MODE, {"frozen": True}),
         (MODE, {"codegen": "eager"}),
     ],
 )
-def test_where_nothing_is_tried(
+def test_graphs_for_which_no_config_is_tried(
     mode: str,
     options: dict[str, Any],
     times: dict[str, float],
@@ -298,8 +301,11 @@ def test_a_choice_by_timing_is_not_deterministic(times: dict[str, float]) -> Non
 def test_a_setting_that_this_torch_lacks_is_not_tried(
     times: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd = (Recipe("odd", {"no_such_key": 1}), Recipe("as_it_is", {"layout_optimization": True}))
-    monkeypatch.setattr(settings_search, "RECIPES", odd)
+    odd = (
+        InductorConfig("odd", {"no_such_key": 1}),
+        InductorConfig("as_it_is", {"layout_optimization": True}),
+    )
+    monkeypatch.setattr(settings_search, "CONFIGS", odd)
     assert decided(network()) == []
 
 
@@ -309,9 +315,9 @@ def test_a_recipe_that_fails_is_one_warning(
     def broken(graph: Any) -> None:
         raise RuntimeError("no such layout")
 
-    bad = Recipe("bad", {"post_grad_custom_pre_pass": broken})
-    monkeypatch.setattr(settings_search, "RECIPES", (bad, *settings_search.RECIPES))
-    with pytest.warns(CandidateFailed, match="recipe bad"):
+    bad = InductorConfig("bad", {"post_grad_custom_pre_pass": broken})
+    monkeypatch.setattr(settings_search, "CONFIGS", (bad, *settings_search.CONFIGS))
+    with pytest.warns(CandidateFailed, match="config bad"):
         (one,) = decided(network())
     assert "bad" not in one.reason
 
@@ -336,7 +342,7 @@ def test_a_graph_that_cannot_be_timed_is_compiled_as_asked(
     def fails(self: Any, calls: Any) -> Samples:
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(Trial, "_timed", fails)
+    monkeypatch.setattr(SettingsTrial, "_time_calls", fails)
     with pytest.warns(CandidateFailed, match="the device is gone"):
         assert decided(network()) == []
 
@@ -371,12 +377,12 @@ def test_recipes_for_reductions(
     """Where a graph has one, however Dynamo writes it; on CUDA, where Inductor parts them."""
     seen: list[set[str]] = []
 
-    def noted(gm: Any, options: Any, settings: Any, device: torch.device) -> list[Recipe]:
+    def noted(gm: Any, options: Any, settings: Any, device: torch.device) -> list[InductorConfig]:
         found = suitable(gm, options, settings, torch.device("cuda"))
         seen.append({one.name for one in found if one.name.endswith("reductions")})
         return []
 
-    suitable = settings_search._suitable
-    monkeypatch.setattr(settings_search, "_suitable", noted)
+    suitable = settings_search._applicable_configs
+    monkeypatch.setattr(settings_search, "_applicable_configs", noted)
     assert decided(program) == []
     assert seen == [{"whole_reductions", "cooperative_reductions"} if asked else set()]

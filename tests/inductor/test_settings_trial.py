@@ -9,27 +9,27 @@ import pytest
 import torch
 
 from fusepass.inductor import settings_trial
-from fusepass.inductor.settings_trial import Trial
+from fusepass.inductor.settings_trial import SettingsTrial
 
 
-def a_trial(*, replayed: bool) -> Trial:
+def a_trial(*, replayed: bool) -> SettingsTrial:
     """A trial of an empty graph; tests tell it what to time."""
     nothing = torch.fx.GraphModule({}, torch.fx.Graph())
-    return Trial(nothing, [], torch.device("cpu"), replayed, id)  # type: ignore[arg-type]
+    return SettingsTrial(nothing, [], torch.device("cpu"), replayed, id)  # type: ignore[arg-type]
 
 
 def test_what_takes_long_is_timed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     took = {"inductor": 3.0, "slow": 9.0, "near": 3.1}
     counts = dict.fromkeys(took, 0)
 
-    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+    def seconds(self: SettingsTrial, call: Callable[[], Any], times: int) -> float:
         name = str(call())
         counts[name] += 1
         return took[name]
 
-    monkeypatch.setattr(Trial, "_seconds", seconds)
+    monkeypatch.setattr(SettingsTrial, "_seconds", seconds)
     trial = a_trial(replayed=False)
-    samples = trial._timed({name: lambda name=name: name for name in took})  # type: ignore[misc]
+    samples = trial._time_calls({name: lambda name=name: name for name in took})  # type: ignore[misc]
     assert counts == {"inductor": 2 + 5, "slow": 2, "near": 2 + 5}
     assert set(samples.rounds) == {"inductor", "near"}
 
@@ -38,14 +38,14 @@ def test_what_cannot_be_a_cuda_graph_is_timed_by_the_wall(monkeypatch: pytest.Mo
     def fails(call: Callable[[], Any]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+    def seconds(self: SettingsTrial, call: Callable[[], Any], times: int) -> float:
         assert call() == "called"
         return 0.0  # a clock may be coarse
 
     monkeypatch.setattr(settings_trial, "record", fails)
-    monkeypatch.setattr(Trial, "_seconds", seconds)
+    monkeypatch.setattr(SettingsTrial, "_seconds", seconds)
     trial = a_trial(replayed=True)
-    samples = trial._timed({"inductor": lambda: "called", "other": lambda: "called"})
+    samples = trial._time_calls({"inductor": lambda: "called", "other": lambda: "called"})
     assert set(samples.rounds) == {"inductor", "other"}
 
 
@@ -58,12 +58,12 @@ def test_a_recipe_that_takes_cuda_graphs_away_is_left_out(monkeypatch: pytest.Mo
             raise RuntimeError("operation not permitted when stream is capturing")
         return Graph
 
-    def seconds(self: Trial, call: Callable[[], Any], times: int) -> float:
+    def seconds(self: SettingsTrial, call: Callable[[], Any], times: int) -> float:
         assert call() == "replayed"
         return 1e-3
 
     monkeypatch.setattr(settings_trial, "record", recorded)
-    monkeypatch.setattr(Trial, "_seconds", seconds)
+    monkeypatch.setattr(SettingsTrial, "_seconds", seconds)
     names = ("inductor", "other", "third")
-    samples = a_trial(replayed=True)._timed({name: lambda name=name: name for name in names})  # type: ignore[misc]
+    samples = a_trial(replayed=True)._time_calls({name: lambda name=name: name for name in names})  # type: ignore[misc]
     assert set(samples.rounds) == {"inductor", "third"}

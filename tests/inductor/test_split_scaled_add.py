@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch._inductor import config
 
-from fusepass.inductor.split_scaled_add import part_scaled_sums
+from fusepass.inductor.split_scaled_add import split_scaled_adds
 from fusepass.numerics import rms_error
 
 Program = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -72,7 +72,7 @@ def sums(build: Callable[[fx.Graph, fx.Node, fx.Node], fx.Node]) -> list[str]:
     made = build(graph, x, y)
     made.meta["val"] = torch.empty(4, 4)
     graph.output(made)
-    part_scaled_sums(graph)
+    split_scaled_adds(graph)
     graph.lint()
     return [str(node.target) for node in graph.nodes if node.op == "call_function"]
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch._inductor import config
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.fusion.kernel_ir.norm import Norm
-from fusepass.inductor.settings_search import RECIPES, Recipe
+from fusepass.inductor.settings_search import CONFIGS, InductorConfig
 from fusepass.kernels.codegen import inductor_source
 from fusepass.kernels.conv import implicit_gemm
 from fusepass.kernels.gemm import normed_gemms, op, sibling_gemms
@@ -39,17 +39,24 @@ from tests.kernels.pretended_device import believe_in_a_device, code_of, compile
 RULE = whole_reductions.RULE.name
 HALF = torch.float16  # Triton's interpreter knows no bf16
 NAMED = str(HALF).removeprefix("torch.")
-ROW, FULL = Operand("row", NAMED), Operand("full", NAMED)
+ROW, FULL = EpilogueOperand("row", NAMED), EpilogueOperand("full", NAMED)
 OUT = Output("%0", NAMED)
 BIASED = Epilogue(
     1,
     (ROW, FULL),
-    (Step("add", ("%0", "%1")), Step("relu", ("%3",)), Step("mul", ("%4", "%2"))),
+    (
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("relu", ("%3",)),
+        EpilogueStep("mul", ("%4", "%2")),
+    ),
     (Output("%5", NAMED), Output("%3", NAMED)),
 )
 PLAIN = Epilogue(1, (), (), (OUT,))
 GATED = Epilogue(
-    2, (), (Step("sigmoid", ("%0",)), Step("mul", ("%2", "%1"))), (Output("%3", NAMED),)
+    2,
+    (),
+    (EpilogueStep("sigmoid", ("%0",)), EpilogueStep("mul", ("%2", "%1"))),
+    (Output("%3", NAMED),),
 )
 JOINT = "joint128x224x64w8s4"
 TILES = ("128x128x64w8s4", "128x256x64w8s3h", "rows16x32x256w2s4", "row1x8x512w4s3")
@@ -71,8 +78,8 @@ def _products(tile: str) -> tuple[Callable[..., Any], list[Tensor]]:
 def _convolution(x: Tensor, w: Tensor, row: Tensor) -> list[Tensor]:
     steps = [1, 1], [1, 1], [1, 1]
     shape = implicit_gemm.shape_of(x, w, *steps)
-    name = implicit_gemm.name_of(implicit_gemm.choices(shape)[0].name, *steps)
-    epilogue = Epilogue(1, (ROW,), (Step("add", ("%0", "%1")),), (Output("%2", NAMED),))
+    name = implicit_gemm.tile_name(implicit_gemm.choices(shape)[0].name, *steps)
+    epilogue = Epilogue(1, (ROW,), (EpilogueStep("add", ("%0", "%1")),), (Output("%2", NAMED),))
     return implicit_gemm.OPERATOR(x, [w], [row], epilogue.text(), name)
 
 
@@ -210,7 +217,7 @@ def recipes() -> None:
     believe_in_a_device()
     for program, shape in ((parted, (512, 4096)), (scaled, (1024, 1024))):
         counts = {}
-        for recipe in (Recipe("inductor", {}), *RECIPES):
+        for recipe in (InductorConfig("inductor", {}), *CONFIGS):
             if recipe.name == "inductor" or recipe.name.endswith("reductions"):
                 with config.patch(dict(recipe.settings)):
                     counts[recipe.name] = code_of(program, [noise(*shape)]).count(".run(")

@@ -5,8 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fusepass.fusion.kernel_ir.epilogue import OPERATIONS, Epilogue, Operand, Output, Step
-from fusepass.fusion.kernel_ir.pointwise_program import Program
+from fusepass.fusion.kernel_ir.epilogue import (
+    OPERATIONS,
+    Epilogue,
+    EpilogueOperand,
+    EpilogueStep,
+    Output,
+)
+from fusepass.fusion.kernel_ir.pointwise_program import PointwiseProgram
 
 DTYPES = ("float32", "float16", "bfloat16")
 TRUTHS = ("logical_not", "logical_and", "logical_or")
@@ -14,38 +20,42 @@ TRUTHS = ("logical_not", "logical_and", "logical_or")
 
 def scaled(dtype: str) -> Epilogue:
     """A weight times what a batch norm makes of its variance."""
-    operands = Operand("full", dtype), Operand("column", "float32")
-    steps = Step("add", ("%1", 1e-5)), Step("rsqrt", ("%2",)), Step("mul", ("%0", "%3"))
+    operands = EpilogueOperand("full", dtype), EpilogueOperand("column", "float32")
+    steps = (
+        EpilogueStep("add", ("%1", 1e-5)),
+        EpilogueStep("rsqrt", ("%2",)),
+        EpilogueStep("mul", ("%0", "%3")),
+    )
     return Epilogue(0, operands, steps, (Output("%4", dtype),))
 
 
 def blended(dtype: str) -> Epilogue:
     """Two tensors, a number and truth values."""
     operands = tuple(
-        Operand(kind, of)
+        EpilogueOperand(kind, of)
         for kind, of in (("full", dtype), ("full", dtype), ("scalar", dtype), ("full", "bool"))
     )
     steps = (
-        Step("sigmoid", ("%0",)),
-        Step("mul", ("%4", "%1")),
-        Step("maximum", ("%5", "%2")),
-        Step("where", ("%3", "%6", float("-inf"))),
+        EpilogueStep("sigmoid", ("%0",)),
+        EpilogueStep("mul", ("%4", "%1")),
+        EpilogueStep("maximum", ("%5", "%2")),
+        EpilogueStep("where", ("%3", "%6", float("-inf"))),
     )
     return Epilogue(0, operands, steps, (Output("%7", dtype),))
 
 
 def stepped(dtype: str) -> Epilogue:
     """Two averages and what comes of them, as a step of Adam has them."""
-    operands = tuple(Operand("full", of) for of in (dtype, dtype, "float32", "float32"))
+    operands = tuple(EpilogueOperand("full", of) for of in (dtype, dtype, "float32", "float32"))
     steps = (
-        Step("mul", ("%2", 0.9)),
-        Step("add", ("%4", "%1")),
-        Step("mul", ("%1", "%1")),
-        Step("add", ("%3", "%6")),
-        Step("sqrt", ("%7",)),
-        Step("add", ("%8", 1.0)),
-        Step("div", ("%5", "%9")),
-        Step("sub", ("%0", "%10")),
+        EpilogueStep("mul", ("%2", 0.9)),
+        EpilogueStep("add", ("%4", "%1")),
+        EpilogueStep("mul", ("%1", "%1")),
+        EpilogueStep("add", ("%3", "%6")),
+        EpilogueStep("sqrt", ("%7",)),
+        EpilogueStep("add", ("%8", 1.0)),
+        EpilogueStep("div", ("%5", "%9")),
+        EpilogueStep("sub", ("%0", "%10")),
     )
     outputs = Output("%5", "float32"), Output("%11", dtype), Output("%7", "float32")
     return Epilogue(0, operands, steps, outputs)
@@ -53,7 +63,7 @@ def stepped(dtype: str) -> Epilogue:
 
 def every_operation() -> list[Epilogue]:
     """One body for each operation there is."""
-    operands = tuple(Operand("full", kind) for kind in ("float32", "float16", "bool"))
+    operands = tuple(EpilogueOperand("full", kind) for kind in ("float32", "float16", "bool"))
     made = []
     for op in OPERATIONS:
         count = {"where": 3}.get(op, 2)
@@ -66,11 +76,11 @@ def every_operation() -> list[Epilogue]:
         if op == "where":
             numbers = "%2", "%0", float("inf")
         last = Output("%3", "bool" if op in TRUTHS or op in "eq ne lt le gt ge" else "bfloat16")
-        made.append(Epilogue(0, operands, (Step(op, numbers[:count]),), (last,)))
+        made.append(Epilogue(0, operands, (EpilogueStep(op, numbers[:count]),), (last,)))
     return made
 
 
-def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]:
+def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], PointwiseProgram]:
     """Members of odd sizes: some no multiple of 16 bytes, some without elements."""
     generator = torch.Generator().manual_seed(1)
     kind = getattr(torch, dtype)
@@ -108,11 +118,11 @@ def members(device: str, dtype: str, count: int) -> tuple[list[Tensor], Program]
             slowest = 0 if x.stride(0) >= x.stride(1) and (x.stride(0), rows) > (1, columns) else 1
             shape = (rows, 1) if slowest == 0 else (1, columns)
             operands += [x, noise(*shape).abs() + 0.1]
-    return operands, Program((scaled(dtype), blended(dtype), stepped(dtype)), tuple(of))
+    return operands, PointwiseProgram((scaled(dtype), blended(dtype), stepped(dtype)), tuple(of))
 
 
 def addresses_of(
-    operands: list[Tensor], results: list[Tensor], program: Program
+    operands: list[Tensor], results: list[Tensor], program: PointwiseProgram
 ) -> list[list[int]]:
     """For each member's operands, then for its results."""
     starts, behind = program.starts, program.result_starts
@@ -128,13 +138,13 @@ def addresses_of(
     ]
 
 
-def every_operations_operands(device: str) -> tuple[list[Tensor], Program]:
+def every_operations_operands(device: str) -> tuple[list[Tensor], PointwiseProgram]:
     """For a program of :func:`every_operation`: numbers, and such as are none."""
     bodies = every_operation()
     x = torch.tensor([0.3, -2.0, 0.0, float("nan"), float("inf"), -float("inf"), 1e-20, 7.0, 0.9])
     y = x.flip(0).half()
     operands = [t.to(device) for _ in bodies for t in (x, y, x > 0)]
-    return operands, Program(tuple(bodies), tuple(range(len(bodies))))
+    return operands, PointwiseProgram(tuple(bodies), tuple(range(len(bodies))))
 
 
 def agree(got: list[Tensor], want: list[Tensor], dtype: str) -> None:
@@ -145,7 +155,7 @@ def agree(got: list[Tensor], want: list[Tensor], dtype: str) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=1e-6, equal_nan=True)
 
 
-def in_place(device: str, dtype: str) -> tuple[list[Tensor], list[Tensor], Program]:
+def in_place(device: str, dtype: str) -> tuple[list[Tensor], list[Tensor], PointwiseProgram]:
     """Results that are operands of the same member: what averages become, and what is updated."""
     generator = torch.Generator().manual_seed(2)
     operands: list[Tensor] = []
@@ -157,4 +167,4 @@ def in_place(device: str, dtype: str) -> tuple[list[Tensor], list[Tensor], Progr
         )
         operands += [p, g, m, v]
         results += [m, p, v]
-    return operands, results, Program((stepped(dtype),), (0,) * 18)
+    return operands, results, PointwiseProgram((stepped(dtype),), (0,) * 18)

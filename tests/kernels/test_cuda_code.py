@@ -108,7 +108,7 @@ def test_concatenations_by_groups() -> None:
 
 
 @pytest.mark.sampled(3)
-def test_what_cuts_no_chain() -> None:
+def test_inductor_fuses_pointwise_work_on_both_sides() -> None:
     """Why there is no rule for these: pointwise work on both sides is one kernel already."""
     found = dict(_written("cut"))
     assert len(found) == 12
@@ -130,12 +130,12 @@ def test_reductions_over_few_numbers_are_not_parted() -> None:
     assert found == {
         "softmax": (5, 1, "measured"),
         "softmax of more": (5, 5, "cost"),
-        "softmax of many columns": (1, 1, "flavour"),
-        "softmax within rows": (1, 1, "flavour"),
+        "softmax of many columns": (1, 1, "variant"),
+        "softmax within rows": (1, 1, "variant"),
         "of one": (5, 1, "measured"),
         "of one in two dimensions": (5, 1, "measured"),
         "of one, more": (5, 5, "cost"),
-        "of one, few": (1, 1, "flavour"),
+        "of one, few": (1, 1, "variant"),
         "variance": (2, 1, "measured"),
         "variance of more": (2, 2, "cost"),
         "variance, many results": (2, 1, "measured"),
@@ -152,12 +152,12 @@ def test_reductions_over_few_numbers_are_not_parted() -> None:
         "middle, kept": (3, 1, "measured"),
         "by a negative number": (2, 1, "measured"),
         "transposed": (2, 1, "measured"),
-        "rows of a transposed": (1, 1, "flavour"),
+        "rows of a transposed": (1, 1, "variant"),
         "whether any": (2, 1, "measured"),
-        "in double precision": (2, 2, "flavour"),
-        "its rows first": (2, 2, "flavour"),
+        "in double precision": (2, 2, "variant"),
+        "its rows first": (2, 2, "variant"),
         "switched off": (5, 5, "rule_off"),
-        "the user's": (5, 5, "flavour"),
-        "op by op": (5, 5, "flavour"),
-        "sizes vary": (0, 0, "flavour"),
+        "the user's": (5, 5, "variant"),
+        "op by op": (5, 5, "variant"),
+        "sizes vary": (0, 0, "variant"),
     }

@@ -139,7 +139,7 @@ class TestWarning:
         program(torch.ones(2))
         return program
 
-    def test_other_options_warn(self, compiled: object) -> None:
+    def test_changed_options_warn(self, compiled: object) -> None:
         with pytest.warns(errors.OptionsChanged, match="reset") as caught:
             with fusepass.options(treatment="keep"):
                 pass
@@ -207,7 +207,7 @@ class TestWarning:
         assert self.entered() == 0
         assert self.entered(treatment="where") == 1
 
-    def test_only_called_counts(self) -> None:
+    def test_uncalled_callables_do_not_warn(self) -> None:
         torch.compile(branch, backend="fusepass")
         assert self.entered() == 0
 
@@ -241,7 +241,7 @@ class TestWarning:
                 with pytest.raises(errors.OptionsChanged), fusepass.options(treatment="keep"):
                     pass
 
-    def test_nothing_compiled_or_reset_does_not(self) -> None:
+    def test_scopes_do_not_warn_before_a_compile_or_after_reset(self) -> None:
         with fusepass.options(treatment="keep"):
             pass
         program = torch.compile(branch, backend="fusepass", options={"codegen": "eager"})

@@ -126,7 +126,7 @@ def test_unknown_key_that_is_near_to_none() -> None:
 
 def test_unknown_rule_is_named() -> None:
     with pytest.raises(errors.UnknownOption, match="Did you mean 'constant_attention_mask'"):
-        resolve_checked(given={"rules": {"constant_atention_mask": False}})
+        resolve_checked(options={"rules": {"constant_atention_mask": False}})
 
 
 def test_key_that_is_no_string() -> None:

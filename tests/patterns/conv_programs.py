@@ -118,7 +118,7 @@ def aten_graph(module: nn.Module, x: Tensor, *rules: str) -> str:
     call = partial(torch.func.functional_call, module)
     with torch.no_grad():
         gm = make_fx(call, select_decomp_table(), tracing_mode="fake")(given, (x,))
-    names = ("conv_relu", "depthwise", "conv_product", "conv_region", "horizontal")
+    names = ("conv_relu", "depthwise", "conv_1x1", "conv_region", "horizontal")
     options = Options(candidate="reference", rules={name: name in rules for name in names})
     rewrite_aten(gm.graph, options, ())
     gm.graph.lint()

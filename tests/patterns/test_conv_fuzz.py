@@ -18,7 +18,7 @@ from fusepass.kernels.conv import implicit_gemm
 from fusepass.numerics import rms, rms_error
 from tests.patterns.conv_programs import norm
 
-RULES = ("conv_relu", "depthwise", "conv_product", "conv_region", "horizontal")
+RULES = ("conv_relu", "depthwise", "conv_1x1", "conv_region", "horizontal")
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     F.relu,
     F.silu,
@@ -161,4 +161,4 @@ def test_random_networks(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(implicit_gemm, "refuses", refuses)
     acted: Counter[str] = sum((held(seed) for seed in seeds), Counter())
-    assert {"conv_relu", "depthwise", "conv_product", "conv_region"} & set(acted)
+    assert {"conv_relu", "depthwise", "conv_1x1", "conv_region"} & set(acted)

@@ -56,7 +56,7 @@ TAKEN: dict[str, Around] = {
 @pytest.mark.sampled(2)  # each of them once, with one dtype or the other
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_what_is_taken(name: str, dtype: torch.dtype) -> None:
+def test_dense_convolutions_are_replaced(name: str, dtype: torch.dtype) -> None:
     module = layer(TAKEN[name], dtype)
     if name == "before a convolution":
         module.shortcut = nn.Conv2d(CHANNELS, 8, 1, bias=False).to(dtype).to(memory_format=LAST)  # type: ignore[call-overload]
@@ -120,7 +120,7 @@ CLOSE: dict[str, Callable[[], tuple[Layer, Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_what_comes_close(name: str) -> None:
+def test_near_misses_stay_convolutions(name: str) -> None:
     assert found_in(*CLOSE[name]()) == 0
 
 
@@ -175,7 +175,7 @@ def test_equal_results_are_tensors_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite(value: float) -> None:
+def test_nonfinite_values(value: float) -> None:
     x = images(2, CHANNELS, 7, 5)
     x[0, 3, 2, 2] = value
     assert found_in(layer(TAKEN["silu"]), x) == 1

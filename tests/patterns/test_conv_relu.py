@@ -40,7 +40,7 @@ LAST = torch.channels_last
 @pytest.mark.parametrize("name", AROUND)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("last", [False, True])
-def test_what_is_taken(name: str, dtype: torch.dtype, last: bool) -> None:
+def test_conv_relu_chains_are_replaced(name: str, dtype: torch.dtype, last: bool) -> None:
     module = Layer(AROUND[name]).eval().to(dtype)
     x = torch.randn(2, CHANNELS, 9, 7).to(dtype)
     if last:
@@ -111,7 +111,7 @@ NEAR = {
 
 
 @pytest.mark.parametrize("name", NEAR)
-def test_what_comes_close(name: str) -> None:
+def test_near_misses_are_not_replaced(name: str) -> None:
     around: Callable[[Layer, Tensor, Tensor], Tensor] = NEAR[name]  # type: ignore[assignment]
     _, found = agrees(Layer(around).eval(), torch.randn(2, CHANNELS, 7, 5))
     assert found == 0
@@ -140,8 +140,8 @@ def _acts(program: Callable[..., Any], **options: Any) -> Counter[str]:
     return Counter(one.rule for one in decisions if one.outcome == "applied")
 
 
-@pytest.mark.parametrize(("activation", "rule"), [("relu", "conv_relu"), ("silu", "conv_product")])
-def test_what_is_written_in_between(activation: str, rule: str) -> None:
+@pytest.mark.parametrize(("activation", "rule"), [("relu", "conv_relu"), ("silu", "conv_1x1")])
+def test_writes_inside_the_chain_prevent_the_rewrite(activation: str, rule: str) -> None:
     act = getattr(F, activation)
 
     def before(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def test_weights_that_change_between_calls() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite(value: float) -> None:
+def test_nonfinite_values(value: float) -> None:
     x = torch.randn(2, CHANNELS, 7, 5)
     x[0, 3, 2, 2] = value
     _, found = agrees(Layer(AROUND["residual"]).eval(), x)
@@ -232,7 +232,7 @@ def test_a_wrapper_in_cpp(wrapper: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     """On a device that is not there: the call has no place in Inductor's C++ code."""
     cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
     monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
-    monkeypatch.setattr(conv_relu, "_lost", lambda problem: None)
+    monkeypatch.setattr(conv_relu, "_nonfinite_difference", lambda problem: None)
     monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)  # nothing is tried
 
     def program(x: Tensor, weight: Tensor) -> Tensor:
@@ -345,16 +345,16 @@ def test_a_library_whose_relu_is_another(
     cudnn = tune.Choice(conv_relu.CUDNN, {}, "measured", "a test says so")
     monkeypatch.setattr(conv_relu, "choose", lambda *given: cudnn)
     monkeypatch.setattr(conv_relu, "make_inputs", inputs)
-    monkeypatch.setattr(conv_relu.kernel, "library", library)
+    monkeypatch.setattr(conv_relu.kernel, "fused_conv_relu", library)
     monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)  # nothing is tried
-    conv_relu._asked.cache_clear()
+    conv_relu._choose.cache_clear()
     with FakeTensorMode():
         sizes = (2, 8, 6, 6), (8, 8, 3, 3)
         gm = make_fx(program)(
             *(torch.empty(one, device="cuda", dtype=torch.bfloat16) for one in sizes)
         )
     decisions = rewrite_aten(gm.graph, Options(), ())
-    conv_relu._asked.cache_clear()
+    conv_relu._choose.cache_clear()
     (one,) = (one for one in decisions if one.rule == "conv_relu")
     if expected is None:
         assert (one.outcome, one.reason_code) == ("applied", "measured")
@@ -373,11 +373,11 @@ def test_a_full_device_is_asked_with_one_image(monkeypatch: pytest.MonkeyPatch) 
         return problem.inputs(torch.Generator())
 
     monkeypatch.setattr(conv_relu, "make_inputs", full)
-    monkeypatch.setattr(conv_relu.kernel, "library", conv_relu.kernel.reference)
-    conv_relu._asked.cache_clear()
-    assert conv_relu._lost(problem_on_the_cpu(images=(3, 4, 5, 5))) is None
+    monkeypatch.setattr(conv_relu.kernel, "fused_conv_relu", conv_relu.kernel.reference)
+    conv_relu._choose.cache_clear()
+    assert conv_relu._nonfinite_difference(problem_on_the_cpu(images=(3, 4, 5, 5))) is None
     assert asked == [3, 1]
-    conv_relu._asked.cache_clear()
+    conv_relu._choose.cache_clear()
 
 
 def problem_on_the_cpu(images: tuple[int, int, int, int]) -> tune.ConvProblem:

@@ -22,7 +22,7 @@ from tests.patterns.conv_programs import (
 
 LAST = torch.channels_last
 RULE = "depthwise"
-ONLY = {**OPTIONS, "rules": {"conv_relu": False, "conv_product": False}}
+ONLY = {**OPTIONS, "rules": {"conv_relu": False, "conv_1x1": False}}
 Around = Callable[[Layer, Tensor, Tensor], Tensor]
 
 
@@ -66,7 +66,7 @@ TAKEN: dict[str, Around] = {
 @pytest.mark.sampled(3)  # each of them once, with one dtype or another
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_what_is_taken(name: str, dtype: torch.dtype) -> None:
+def test_depthwise_convolutions_are_replaced(name: str, dtype: torch.dtype) -> None:
     module = layer(TAKEN[name], dtype)
     if name == "before a convolution":
         module.shortcut = nn.Conv2d(CHANNELS, CHANNELS, 1, bias=False).to(dtype)
@@ -108,7 +108,7 @@ CLOSE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_what_comes_close(name: str) -> None:
+def test_near_misses_are_not_replaced(name: str) -> None:
     assert found_in(layer(TAKEN["silu"], **CLOSE[name]), images(3, CHANNELS, 9, 8)) == 0
 
 
@@ -149,7 +149,7 @@ def test_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite(value: float) -> None:
+def test_nonfinite_values(value: float) -> None:
     x = images(2, CHANNELS, 7, 5)
     x[0, 3, 2, 2] = value
     assert found_in(layer(TAKEN["silu"]), x) == 1

@@ -73,7 +73,7 @@ TAKEN: dict[str, Callable[..., Tensor]] = {
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_stands_around(name: str) -> None:
+def test_epilogues_of_batched_gemms(name: str) -> None:
     for train in (False, True):
         torch.compiler.reset()
         x = torch.randn(E, M, K).bfloat16()
@@ -89,7 +89,7 @@ LEFT: dict[str, Callable[..., Tensor]] = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_is_left(name: str) -> None:
+def test_unsupported_batched_epilogues_stay_with_inductor(name: str) -> None:
     _, found = agrees(Program(LEFT[name]), torch.randn(E, M, K).bfloat16(), train=False)
     assert not found["gated_gemm"]
     assert not found["gemm_epilogue"]

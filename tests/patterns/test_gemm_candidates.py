@@ -22,7 +22,7 @@ NAMED = {name: tile for name, tile in tiles(HALF, 227 << 10).items() if tile.few
 def test_nothing_counts_beside_what_is_timed(m: int) -> None:
     found = candidates(HALF, m, 4096, 4096, named=NAMED, every=True)
     assert any("stream" in one.name for one in found)
-    assert {one.besides for one in found} == {0.0}
+    assert {one.overhead_us for one in found} == {0.0}
     assert found[0].name == INDUCTOR
 
 

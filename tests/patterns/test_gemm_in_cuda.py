@@ -17,7 +17,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.inductor.passes import rewrite_aten
 from fusepass.kernels.gemm import tiles
-from fusepass.kernels.gemm.hopper.row_source import Row
+from fusepass.kernels.gemm.hopper.row_source import RowKernel
 from fusepass.options import Options
 from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
 from fusepass.torch_private.cuda import nvrtc
@@ -82,7 +82,7 @@ def test_weights_are_streamed_for_few_rows(tuner: Callable[..., Tuner], there: l
         assert offered(asked) == {f"cuda {name}"}
         assert [call[-1] for call in calls] == [name]
     row, *cuts = (cut for _, cut, *_ in there)
-    assert isinstance(row, Row)
+    assert isinstance(row, RowKernel)
     assert [cut.rows for cut in cuts] == [16, 96]
     for rows in (128, 129):
         asked = tuner("inductor")

@@ -25,7 +25,7 @@ from tests.patterns.gemm_programs import (
 @pytest.mark.sampled(2)  # each of them, as a matrix or a batch
 @pytest.mark.parametrize("shape", [(M, K), (2, 4, M // 8, K)])
 @pytest.mark.parametrize("name", REDUCED)
-def test_what_is_reduced(name: str, shape: tuple[int, ...]) -> None:
+def test_reductions_in_the_epilogue(name: str, shape: tuple[int, ...]) -> None:
     for train in (False, True):
         torch.compiler.reset()
         _, found = agrees(Linear(REDUCED[name]), torch.randn(shape).bfloat16(), train=train)

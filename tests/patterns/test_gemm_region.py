@@ -93,7 +93,7 @@ def test_any_way_to_combine(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AROUND)
-def test_what_stands_around_one_product(name: str) -> None:
+def test_epilogues_of_one_gemm(name: str) -> None:
     for train in (False, True):
         torch.compiler.reset()
         _, found = agrees(Linear(AROUND[name]), torch.randn(M, K).bfloat16(), train=train)
@@ -102,7 +102,7 @@ def test_what_stands_around_one_product(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_what_is_scaled(name: str) -> None:
+def test_alpha_and_beta_of_addmm(name: str) -> None:
     given = [torch.randn(*size).bfloat16() for size in ((N,), (M, K), (K, N))]
     compiled = torch.compile(SCALED[name], backend="fusepass", options=OPTIONS)
     exact = SCALED[name](*(one.double() for one in given))
@@ -113,7 +113,7 @@ def test_what_is_scaled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOT)
-def test_what_no_epilogue_is(name: str) -> None:
+def test_non_pointwise_ops_stay_out_of_the_epilogue(name: str) -> None:
     _, found = agrees(Linear(NOT[name], bias=False), torch.randn(M, K).bfloat16(), train=False)
     assert not found
 

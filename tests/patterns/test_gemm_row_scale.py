@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step, evaluate
+from fusepass.fusion.kernel_ir.epilogue import (
+    Epilogue,
+    EpilogueOperand,
+    EpilogueStep,
+    Output,
+    evaluate,
+)
 from tests.patterns.gemm_programs import agrees
 
 M, K, N = 72, 32, 24
@@ -58,7 +64,7 @@ def moved(compiled: object) -> int:
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("shape", [(M, K), (2, M // 2, K)])
 @pytest.mark.parametrize("codegen", ["eager-decomposed", "inductor"])
-def test_it_is_moved(name: str, shape: tuple[int, ...], codegen: str) -> None:
+def test_row_scale_moves_behind_the_gemm(name: str, shape: tuple[int, ...], codegen: str) -> None:
     x = (torch.randn(shape) * 30).bfloat16()
     compiled, found = agrees(Normed(TAKEN[name]), x, train=False, codegen=codegen)
     assert found.total() == 1
@@ -115,17 +121,17 @@ def test_rows_that_vary_and_extreme_ones() -> None:
 def test_an_epilogue_without_its_scale() -> None:
     scaled = Epilogue(
         2,
-        (Operand("column", "float32"), Operand("row", "float32")),
+        (EpilogueOperand("column", "float32"), EpilogueOperand("row", "float32")),
         (
-            Step("mul", ("%0", "%2")),
-            Step("mul", ("%1", "%2")),
-            Step("add", ("%4", "%3")),
-            Step("mul", ("%6", "%5")),
+            EpilogueStep("mul", ("%0", "%2")),
+            EpilogueStep("mul", ("%1", "%2")),
+            EpilogueStep("add", ("%4", "%3")),
+            EpilogueStep("mul", ("%6", "%5")),
         ),
         (Output("%7", "bfloat16"), Output("%5", "bfloat16")),
     )
     plain = scaled.unscaled()
-    assert plain.steps == (Step("add", ("%0", "%2")), Step("mul", ("%3", "%1")))
+    assert plain.steps == (EpilogueStep("add", ("%0", "%2")), EpilogueStep("mul", ("%3", "%1")))
     assert [output.value for output in plain.outputs] == ["%4", "%1"]
     assert plain.operands == scaled.operands[1:]
     x, column, row = torch.randn(5, 4), torch.rand(5, 1), torch.randn(3)
@@ -138,11 +144,11 @@ def test_an_epilogue_without_its_scale() -> None:
 def test_a_scale_that_is_read_again_stays_an_operand() -> None:
     scaled = Epilogue(
         1,
-        (Operand("column", "float32"),),
-        (Step("mul", ("%0", "%1")), Step("add", ("%2", "%1"))),
+        (EpilogueOperand("column", "float32"),),
+        (EpilogueStep("mul", ("%0", "%1")), EpilogueStep("add", ("%2", "%1"))),
         (Output("%3", "bfloat16"),),
     )
     plain = scaled.unscaled()
     assert plain.operands == scaled.operands
-    assert plain.steps == (Step("add", ("%0", "%1")),)
+    assert plain.steps == (EpilogueStep("add", ("%0", "%1")),)
     assert plain.outputs[0].value == "%2"

@@ -234,8 +234,8 @@ def test_on_a_device(program: Callable[..., Any], mode: str, dtype: torch.dtype)
 def test_a_gpu_whose_results_are_only_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of what a copy returns, which is all that such a graph returns."""
     monkeypatch.setattr(horizontal, "prepare", lambda *given: None)
-    monkeypatch.setattr(kernel_gate, "refused", lambda *given: None)
-    monkeypatch.setattr(device_proof, "failing", lambda *given: None)
+    monkeypatch.setattr(kernel_gate, "gate_reason", lambda *given: None)
+    monkeypatch.setattr(device_proof, "first_failure", lambda *given: None)
     graph = fx.Graph()
     with FakeTensorMode():
         value = torch.empty(64, device="cuda")

@@ -22,7 +22,7 @@ K, N = 16, 32
 @pytest.fixture(autouse=True)
 def on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules are for CUDA; what they tell the tuner is the same for tensors on the CPU."""
-    monkeypatch.setattr(search, "_for_devices", lambda graph, rules, options: rules)
+    monkeypatch.setattr(search, "_rules_for_devices", lambda graph, rules, options: rules)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Choice(name, {name: 1.0}, "measured", "by the test")
 
     monkeypatch.setattr(passes, "_on_cuda", lambda node: True)
-    monkeypatch.setattr(normed_gemms.kernel_gate, "refused", lambda *_: None)
+    monkeypatch.setattr(normed_gemms.kernel_gate, "gate_reason", lambda *_: None)
     monkeypatch.setattr(normed_gemms, "choose", chosen)
     monkeypatch.setattr(normed_gemms, "memory_of_device", lambda _: 1 << 30)
     left = Choice(INDUCTOR, {}, "measured", "by the test")

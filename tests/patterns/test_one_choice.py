@@ -60,7 +60,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     monkeypatch.setattr(tiles, "on_hopper", lambda device: True)
     monkeypatch.setattr(tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)
-    monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: None)
+    monkeypatch.setattr(gemm_region, "known_choice", lambda problem, options: None)
 
     def answering(answer: str, **how: Any) -> Tuner:
         made = Tuner(answer, **how)
@@ -193,8 +193,8 @@ def test_a_tile_that_was_best_before_stays_a_candidate(
     asked = tuner("inductor")
     rewritten(F.silu)
     assert all(older not in names for names in asked.regions)
-    entry = tune.Entry(older, {older: 1.0, "inductor": 2.0}, "shipped")
-    monkeypatch.setattr(gemm_region, "remembered", lambda problem, options: entry)
+    entry = tune.ChoiceEntry(older, {older: 1.0, "inductor": 2.0}, "shipped")
+    monkeypatch.setattr(gemm_region, "known_choice", lambda problem, options: entry)
     asked = tuner(older)
     applied, left = rewritten(F.silu)
     assert applied == {"gemm_epilogue"}

@@ -16,11 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 import fusepass
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueStep, Output
 from fusepass.graph.ops.op_names import op_name
 from fusepass.inductor.passes import rewrite_aten
 from fusepass.kernels.pointwise import pool as kernel
-from fusepass.kernels.pointwise.pool_source import Shape
+from fusepass.kernels.pointwise.pool_source import PoolShape
 from fusepass.options import Options
 from fusepass.patterns import pool
 from fusepass.torch_private.inductor import lowering
@@ -32,7 +32,11 @@ Program = Callable[[Tensor], Any]
 LEAKY = Epilogue(
     1,
     (),
-    (Step("gt", ("%0", 0.0)), Step("mul", ("%0", 0.5)), Step("where", ("%1", "%0", "%2"))),
+    (
+        EpilogueStep("gt", ("%0", 0.0)),
+        EpilogueStep("mul", ("%0", 0.5)),
+        EpilogueStep("where", ("%1", "%0", "%2")),
+    ),
     (Output("%3", "float32"),),
 )
 CPU = torch.device("cpu")
@@ -211,7 +215,7 @@ def test_through_inductor(name: str) -> None:
 def test_candidates(largest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Inductor would do is compiled to be timed, on the image that the tuner draws."""
     monkeypatch.setattr(timing, "_ensure_room", lambda needed, device: None)
-    shape = Shape(largest, (8, 16), (4, 8), (2, 2), (2, 2), (0, 0), 4, "float16", "float16")
+    shape = PoolShape(largest, (8, 16), (4, 8), (2, 2), (2, 2), (0, 0), 4, "float16", "float16")
     problem = replace(PROBLEM, shape=shape, before=LEAKY.text(), behind=LEAKY.text())
     theirs, *ours = pool.candidates(problem, every=False)
     inputs = timing.make_inputs(problem)

@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(gemm_region, "choose", choose)
     monkeypatch.setattr(passes, "_on_cuda", lambda node: True)
-    monkeypatch.setattr(kernel_gate, "refused", lambda *given: None)
+    monkeypatch.setattr(kernel_gate, "gate_reason", lambda *given: None)
     monkeypatch.setattr(gemm_region.kernel, "refuses", lambda *given: None)
     return found
 
@@ -150,4 +150,4 @@ def test_what_inductor_has_padded(padded: str) -> None:
         x = graph.call_function(torch.ops.aten.constant_pad_nd.default, (x, [0, 4]))
     node = graph.call_function(torch.ops.aten.addmm.default, (c, x, w))
     c.meta["val"] = node.meta["val"] = torch.empty(8, 8)
-    assert sum_apart.was_apart(node) == (not padded)
+    assert sum_apart.was_separate(node) == (not padded)

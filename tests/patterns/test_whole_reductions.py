@@ -29,4 +29,4 @@ def test_a_graph_for_a_device_that_is_not_there(
     before = str(gm.graph)
     decisions = rewrite(gm, (whole_reductions.RULE,), Options(), Station.AFTER)
     assert str(gm.graph) == before
-    assert {one.reason_code for one in decisions} == ({"flavour"} if device == "cuda" else set())
+    assert {one.reason_code for one in decisions} == ({"variant"} if device == "cuda" else set())

@@ -23,10 +23,10 @@ from gemm_regions import DEVICE, epilogue_of, noise
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.baseline import unfused
-from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles
 from fusepass.kernels.gemm.tiles import shared_memory, tiles
 from fusepass.tune.cuda_graph_call import record
 from fusepass.tune.timing import time_on_device
@@ -50,7 +50,10 @@ CASES = (
 )
 PLAIN = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
 BIASED = Epilogue(
-    1, (Operand("row", "bfloat16"),), (Step("add", ("%0", "%1")),), (Output("%2", "bfloat16"),)
+    1,
+    (EpilogueOperand("row", "bfloat16"),),
+    (EpilogueStep("add", ("%0", "%1")),),
+    (Output("%2", "bfloat16"),),
 )
 SECONDS, ROUNDS, BYTES, MOST_LAYERS = 0.1, 40, 3e8, 12
 Call = Callable[[int], Any]
@@ -84,7 +87,8 @@ def ways(m: int, k: int, n: int, behind: str) -> tuple[dict[str, Call], int]:
         return kernel.launch(x, weights[layer], operands, text, tile)
 
     found: dict[str, Call] = {
-        name: partial(ours, tile=named[name]) for name in likely(named, epilogue.products, m, n, k)
+        name: partial(ours, tile=named[name])
+        for name in heuristic_tiles(named, epilogue.products, m, n, k)
     }
     found["inductor"] = lambda layer: unfused(x, weights[layer], operands, text)
     return found, layers

@@ -44,12 +44,12 @@ from fusepass.fusion.gemm.find import is_gemm, region_at
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.baseline import unfused
-from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles
 from fusepass.kernels.gemm.tiles import shared_memory, tiles
-from fusepass.tune import INDUCTOR, Entry, RegionProblem
+from fusepass.tune import INDUCTOR, ChoiceEntry, GemmRegionProblem
 from fusepass.tune.decide import winner
 from fusepass.tune.problems.gemm import digest
-from fusepass.tune.table import Table, parse
+from fusepass.tune.table import ChoiceTable, parse
 from fusepass.tune.timing import Samples, time_on_device
 from tests.perf.suites.linear import ACTIVATIONS, FEED_FORWARD, ROWS
 
@@ -89,7 +89,7 @@ def ours(
     some = [name for name in named if not named[name].plain] if all_tiles else []
     older = {name: tile for name, tile in named.items() if tile.language == "triton"}
     both = chain.from_iterable(
-        likely(of, epilogue.products, m, n, x.shape[1]) for of in (named, older)
+        heuristic_tiles(of, epilogue.products, m, n, x.shape[1]) for of in (named, older)
     )
     for name in some or dict.fromkeys(both):
         got = kernel.launch(x, weights, operands, text, named[name])
@@ -201,10 +201,10 @@ def _read(made: dict[str, Any] = {}) -> Any:  # noqa: B006  # made once
 
 def problem_of(
     epilogue: Epilogue, x: Tensor, weights: list[Tensor], *, packed: bool = False
-) -> RegionProblem:
+) -> GemmRegionProblem:
     """A region as the tuner is asked for it while a program is compiled."""
     first, last = weights[0], weights[-1]
-    return RegionProblem(
+    return GemmRegionProblem(
         op="gated_gemm" if len(weights) == 2 else "gemm",
         activation=digest(epilogue),
         bias=False,
@@ -220,12 +220,12 @@ def problem_of(
     )
 
 
-SHIPPED: dict[str, Entry] = {}
+SHIPPED: dict[str, ChoiceEntry] = {}
 
 
 def measured(
     calls: dict[str, Callable[[], Any]],
-    problems: Mapping[str, RegionProblem] = MappingProxyType({}),
+    problems: Mapping[str, GemmRegionProblem] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Medians in microseconds; choices for the table that is shipped."""
     samples = time_on_device(calls, DEVICE, SECONDS)
@@ -242,10 +242,10 @@ def measured(
     return {name: round(time, 2) for name, time in samples.medians().items()}
 
 
-def keep(problem: RegionProblem, samples: Samples) -> None:
+def keep(problem: GemmRegionProblem, samples: Samples) -> None:
     """For the table that is shipped."""
     times = {key: round(time, 1) for key, time in samples.medians().items()}
-    SHIPPED[problem.key("default")] = Entry(winner(samples), times, "shipped")
+    SHIPPED[problem.key("default")] = ChoiceEntry(winner(samples), times, "shipped")
 
 
 def ship(path: Path) -> None:
@@ -255,7 +255,7 @@ def ship(path: Path) -> None:
     held = {
         k: v for k, v in held.items() if "/kernels " not in k or k.rpartition(" ")[2] in current
     }
-    table = Table(torch.cuda.get_device_name(), path, entries={**held, **SHIPPED})
+    table = ChoiceTable(torch.cuda.get_device_name(), path, entries={**held, **SHIPPED})
     table.write()
 
 

@@ -32,7 +32,7 @@ from fusepass.bench.hardware import heading
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
 from fusepass.fusion.kernel_ir.norm import Norm
 from fusepass.kernels.gemm import normed_gemms, op, sibling_gemms
-from fusepass.kernels.gemm.tile_heuristic import likely
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles
 from fusepass.kernels.gemm.tiles import Tile, ring_of, tiles
 
 L2, ROUNDS = 220_000_000, 13  # bytes, more than it holds
@@ -125,7 +125,7 @@ class Layer:
             for name, tile in tiles(self.epilogue, 227 << 10).items()
             if tile.form in ("row", "ring", "stream") and tile.itemsize == 2
         }
-        return likely(named, self.epilogue.products, 1, self.widths[0], self.k)
+        return heuristic_tiles(named, self.epilogue.products, 1, self.widths[0], self.k)
 
     def _ring(self) -> Tile:
         """The tile of the kernel in CUDA C++ that computes a norm, too."""

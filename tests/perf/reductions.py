@@ -38,7 +38,7 @@ from torch import Tensor
 from torch._inductor import metrics
 from torch.nn import functional as F
 
-from fusepass.inductor.settings_search import RECIPES
+from fusepass.inductor.settings_search import CONFIGS
 from fusepass.numerics import rms, rms_error
 from fusepass.tune.cuda_graph_call import record
 from tests.perf.recorded import keeper, options
@@ -48,7 +48,7 @@ FLUSHED = 256 << 20  # bytes, more than L2 holds
 SHAPES = ((64, 512), (512, 512), (512, 4096), (4096, 512), (4096, 4096), (32768, 512), (100, 65536))
 IMAGES = ((8, 64, 16, 16), (8, 64, 56, 56), (2, 512, 64, 64), (64, 256, 28, 28))
 WAYS: dict[str, Mapping[str, Any]] = {"inductor": {}} | {
-    one.name: one.settings for one in RECIPES if one.name.endswith("reductions")
+    one.name: one.settings for one in CONFIGS if one.name.endswith("reductions")
 }
 WAYS["fusepass"] = {}
 

@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 def identity(**options: Any) -> str | None:
-    return passes.pass_identity(resolve(given=options), default_rules())
+    return passes.pass_uuid(resolve(given=options), default_rules())
 
 
 def test_same_again() -> None:

@@ -265,9 +265,9 @@ class TestOptions:
 
     def test_name_is_known_while_the_rule_is_in_force(self) -> None:
         with fusepass.rules(rule()):
-            assert resolve_checked(given={"rules": {"tried": False}}).rules == {"tried": False}
+            assert resolve_checked(options={"rules": {"tried": False}}).rules == {"tried": False}
         with pytest.raises(errors.UnknownOption, match="tried"):
-            resolve_checked(given={"rules": {"tried": False}})
+            resolve_checked(options={"rules": {"tried": False}})
 
 
 def outcomes_of_on() -> list[str]:

@@ -261,7 +261,7 @@ class TestCache:
 
     def test_identity_names_the_rule(self, caplog: pytest.LogCaptureFixture) -> None:
         config = Config()
-        assert passes.pass_identity(resolve(), [rule(lambda x: x * config.factor)]) is None
+        assert passes.pass_uuid(resolve(), [rule(lambda x: x * config.factor)]) is None
         assert "tried" in caplog.text
 
 

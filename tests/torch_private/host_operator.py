@@ -18,7 +18,7 @@ CALLS: list[list[Tensor]] = []
 OWN: list[list[Tensor]] = []
 
 
-def filler(factor: float, device: str) -> Callable[..., None]:
+def make_launcher(factor: float, device: str) -> Callable[..., None]:
     """Fill two outputs: the first tensor times a factor, and the sum of the others."""
     assert device == "cpu"
 
@@ -44,7 +44,7 @@ def giver(factor: float) -> Callable[..., list[Tensor]]:
         if not kept:
             kept.append(torch.empty(x.shape))
         *others, second = rest
-        filler(factor, "cpu")(rows, x, *others, kept[0], second)
+        make_launcher(factor, "cpu")(rows, x, *others, kept[0], second)
         return kept
 
     return fill
@@ -65,7 +65,7 @@ def _plan(x: Tensor, others: Sequence[Tensor], factor: float) -> HostCall | None
     if factor == 0.0:
         return None
     outputs = [(one.dtype, one.shape, one.stride()) for one in (x, others[0])]
-    return HostCall(__name__, "filler", (factor, "cpu"), outputs, x.shape[:1])
+    return HostCall(__name__, "make_launcher", (factor, "cpu"), outputs, x.shape[:1])
 
 
 def _own_plan(
@@ -73,7 +73,7 @@ def _own_plan(
 ) -> HostCall | None:
     outputs = [(one.dtype, one.shape, one.stride()) for one in (x, others[0])]
     if 0 not in own:
-        return HostCall(__name__, "filler", (factor, "cpu"), outputs, x.shape[:1])
+        return HostCall(__name__, "make_launcher", (factor, "cpu"), outputs, x.shape[:1])
     return HostCall(__name__, "giver", (factor,), outputs, x.shape[:1], returned=[0])
 
 

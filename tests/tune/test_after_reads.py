@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusepass.torch_private.inductor import lowering
-from fusepass.tune import RegionProblem, decide, timing
+from fusepass.tune import GemmRegionProblem, decide, timing
 from fusepass.tune.problems.base import INDUCTOR, Candidate
 from tests.tune.problems.test_gemm import ONE as REGION
 from tests.tune.problems.test_normed_gemms import ONE as NORMED
@@ -31,7 +31,7 @@ def test_few_rows_are_timed_behind_reads(
     monkeypatch.setattr(lowering, "real_tensors", contextlib.nullcontext)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    problem: RegionProblem = dataclasses.replace(REGION, m=m)
+    problem: GemmRegionProblem = dataclasses.replace(REGION, m=m)
     decide.measure(problem, [Candidate(INDUCTOR, lambda *_: None)], 0.1, "default")
     assert said == [wanted]
     assert NORMED.after_reads

@@ -15,16 +15,16 @@ import pytest
 from fusepass.errors import CacheNotPrivate
 from fusepass.tune import cache_files
 from fusepass.tune.cache_files import NotPrivate, read, write
-from fusepass.tune.table import Entry, open_table
+from fusepass.tune.table import ChoiceEntry, open_table
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have owners and modes")
 
 
 @pytest.fixture(autouse=True)
 def untold() -> Iterator[None]:
-    cache_files._tell.cache_clear()
+    cache_files._warn_not_private.cache_clear()
     yield
-    cache_files._tell.cache_clear()
+    cache_files._warn_not_private.cache_clear()
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_table_goes_on_in_memory(tmp_path: Path) -> None:
-    entry = Entry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0})
+    entry = ChoiceEntry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0})
     open_table("Imaginary GPU", tmp_path).add("a", entry)
     tmp_path.chmod(0o777)
     with pytest.warns(CacheNotPrivate) as caught:

@@ -15,7 +15,7 @@ from fusepass import tune
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.tune import decide, table
-from fusepass.tune.problems.base import Candidate, Problem, rounded
+from fusepass.tune.problems.base import Candidate, Problem, next_power_of_two
 from fusepass.tune.timing import NotEnoughMemory, Samples
 
 DEVICE = "Imaginary GPU 9000"
@@ -139,7 +139,16 @@ def test_rows_share_a_choice_up_to_the_next_power_of_two(clock: Clock) -> None:
     assert len(clock.asked) == 1
     choose(dataclasses.replace(PROBLEM, m=4096))
     assert len(clock.asked) == 2
-    assert [rounded(n) for n in (0, 1, 2, 3, 4, 5, 1023, 1025)] == [0, 1, 2, 4, 4, 8, 1024, 2048]
+    assert [next_power_of_two(n) for n in (0, 1, 2, 3, 4, 5, 1023, 1025)] == [
+        0,
+        1,
+        2,
+        4,
+        4,
+        8,
+        1024,
+        2048,
+    ]
 
 
 DIFFERENT = [
@@ -206,7 +215,7 @@ def test_several_ranks_time_nothing_and_agree(
     known_device(monkeypatch)
     assert (choose().candidate, choose().source) == ("library", "model")
     assert choose().microseconds == {"inductor": 20.0, "library": 12.0}
-    asked_for = table.Entry("inductor", {"inductor": 1.0, "library": 2.0}, "imported")
+    asked_for = table.ChoiceEntry("inductor", {"inductor": 1.0, "library": 2.0}, "imported")
     tune.table_for(PROBLEM.device).add(PROBLEM.key("default"), asked_for)
     assert (choose().candidate, choose().source) == ("inductor", "table")
     assert len(clock.asked) == 1
@@ -331,7 +340,7 @@ def test_choices_can_be_taken_from_another_machine(clock: Clock, tmp_path: Path)
 
 
 def test_a_choice_for_a_candidate_that_is_gone_is_measured_again(clock: Clock) -> None:
-    stale = table.Entry("a kernel of an older version", {"inductor": 2.0})
+    stale = table.ChoiceEntry("a kernel of an older version", {"inductor": 2.0})
     tune.table_for(PROBLEM.device).add(PROBLEM.key("default"), stale)
     assert choose().source == "measured"
 

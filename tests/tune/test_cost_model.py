@@ -5,22 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.tune.cost_model import RATES, region_microseconds
-from fusepass.tune.problems.gemm import RegionProblem, digest
+from fusepass.tune.problems.gemm import GemmRegionProblem, digest
 
 RATES_OF_H200 = RATES["NVIDIA H200"]
 SILU = Epilogue(
     1,
-    (Operand("row", "float16"),),
-    (Step("add", ("%0", "%1")), Step("sigmoid", ("%2",)), Step("mul", ("%2", "%3"))),
+    (EpilogueOperand("row", "float16"),),
+    (
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("sigmoid", ("%2",)),
+        EpilogueStep("mul", ("%2", "%3")),
+    ),
     (Output("%4", "float16"),),
 )
 
 
 def times(m: int, k: int, n: int, epilogue: Epilogue = SILU) -> tuple[float | None, float | None]:
     """Inductor's, and ours."""
-    problem = RegionProblem(
+    problem = GemmRegionProblem(
         op="gemm",
         activation=digest(epilogue),
         bias=False,
@@ -67,8 +71,8 @@ def test_nothing_is_said_about_small_results(m: int, k: int, n: int) -> None:
 def test_operands_and_results_count_on_both_sides() -> None:
     more = Epilogue(
         1,
-        (Operand("full", "float16"),),
-        (Step("add", ("%0", "%1")), Step("relu", ("%2",))),
+        (EpilogueOperand("full", "float16"),),
+        (EpilogueStep("add", ("%0", "%1")), EpilogueStep("relu", ("%2",))),
         (Output("%2", "float16"), Output("%3", "float16")),
     )
     few, many = times(401408, 16, 96), times(401408, 16, 96, more)

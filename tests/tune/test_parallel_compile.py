@@ -12,7 +12,7 @@ import torch
 
 from fusepass.torch_private.inductor import lowering
 from fusepass.tune import decide
-from fusepass.tune.parallel_compile import compiled_side_by_side
+from fusepass.tune.parallel_compile import compile_in_parallel
 from fusepass.tune.problems.base import Candidate
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
@@ -38,7 +38,7 @@ def called(count: int, failing: int | None = None) -> list[tuple[str, str, bool]
         return Candidate(f"ours {number}", run, compiles=compiles)
 
     candidates = [candidate(number, number > 0) for number in range(count + 1)]
-    compiled_side_by_side(candidates, (torch.zeros(1),), torch.device("cuda"))
+    compile_in_parallel(candidates, (torch.zeros(1),), torch.device("cuda"))
     return sorted(calls)
 
 

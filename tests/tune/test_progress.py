@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from fusepass.tune.progress import shown
+from fusepass.tune.progress import progress_bar
 
 
 class Terminal(io.StringIO):
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 def test_a_bar_that_moves_and_goes() -> None:
     out = Terminal()
-    assert list(shown("abcd", "timing gemm", wanted=True, stream=out)) == list("abcd")
+    assert list(progress_bar("abcd", "timing gemm", wanted=True, stream=out)) == list("abcd")
     *lines, last = out.getvalue().split("\r\x1b[K")[1:]
     assert [line.rsplit("] ")[1] for line in lines] == [f"{i} of 4" for i in (1, 2, 3, 4)]
     assert [line.count("#") for line in lines] == [0, 5, 10, 15]
@@ -26,7 +26,7 @@ def test_a_bar_that_moves_and_goes() -> None:
 
 def test_it_goes_when_the_work_fails() -> None:
     out = Terminal()
-    work = shown((1, 2), "timing", wanted=True, stream=out)
+    work = progress_bar((1, 2), "timing", wanted=True, stream=out)
     next(work)
     with pytest.raises(ValueError, match="no"):
         work.throw(ValueError("no"))
@@ -35,5 +35,5 @@ def test_it_goes_when_the_work_fails() -> None:
 
 @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
 def test_where_nobody_looks(stream: io.StringIO, wanted: bool) -> None:
-    assert list(shown((1, 2), "timing", wanted=wanted, stream=stream)) == [1, 2]
+    assert list(progress_bar((1, 2), "timing", wanted=wanted, stream=stream)) == [1, 2]
     assert not stream.getvalue()

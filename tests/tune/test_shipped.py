@@ -17,7 +17,7 @@ from tests.perf.suites.linear import ACTIVATIONS, ROWS
 TABLES = sorted(table._SHIPPED.glob("*.json"))
 
 
-def entries(path: Path) -> dict[str, table.Entry]:
+def entries(path: Path) -> dict[str, table.ChoiceEntry]:
     text = path.read_text("utf-8")
     return table.parse(text, "NVIDIA H200")[1]
 

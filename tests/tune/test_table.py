@@ -15,11 +15,11 @@ import torch
 
 from fusepass.errors import ChoicesUnusable
 from fusepass.tune import table as tables
-from fusepass.tune.table import Entry, Table, open_table, parse
+from fusepass.tune.table import ChoiceEntry, ChoiceTable, open_table, parse
 
 DEVICE = "Imaginary GPU 9000"
-LEARNT = Entry("cublaslt", {"inductor": 20.0, "cublaslt": 15.5})
-TUNED = Entry("inductor", {"inductor": 20.0}, "tuned")
+LEARNT = ChoiceEntry("cublaslt", {"inductor": 20.0, "cublaslt": 15.5})
+TUNED = ChoiceEntry("inductor", {"inductor": 20.0}, "tuned")
 
 
 def test_a_choice_is_there_in_the_next_process(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_another_process_pruned_stays_pruned(tmp_path: Path) -> None:
 def test_ranks_agree_on_shipped_and_requested_entries_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = Entry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0}, "shipped")
+    shipped = ChoiceEntry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0}, "shipped")
     monkeypatch.setattr(tables, "shipped_entries", lambda device: {"s": shipped, "t": shipped})
     table = open_table(DEVICE, tmp_path)
     table.add("l", LEARNT)
@@ -157,10 +157,10 @@ def test_a_full_disk_leaves_the_old_file_whole(
 WRITER = """
 import sys
 from pathlib import Path
-from fusepass.tune.table import Entry, open_table
+from fusepass.tune.table import ChoiceEntry, open_table
 table = open_table(sys.argv[1], Path(sys.argv[2]))
 for n in range(40):
-    table.add(f"{sys.argv[3]}/{n}", Entry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0}))
+    table.add(f"{sys.argv[3]}/{n}", ChoiceEntry("cublaslt", {"inductor": 2.0, "cublaslt": 1.0}))
 assert all(table.find(f"{sys.argv[3]}/{n}") for n in range(40))
 """
 
@@ -225,7 +225,7 @@ def test_shipped_files_are_in_order() -> None:
 
 
 def test_table_is_plain_json(tmp_path: Path) -> None:
-    table: Table = open_table(DEVICE, tmp_path)
+    table: ChoiceTable = open_table(DEVICE, tmp_path)
     table.add("a", LEARNT)
     record = json.loads(table.path.read_text())
     assert record["choices"]["a"] == {

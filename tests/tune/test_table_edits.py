@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusepass import errors, tune
-from fusepass.tune.table import Entry
+from fusepass.tune.table import ChoiceEntry
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
     tune.reset()
     for key in ("a", "b"):
-        tune.table_for(CPU).add(key, Entry("inductor", {"inductor": 1.0}))
+        tune.table_for(CPU).add(key, ChoiceEntry("inductor", {"inductor": 1.0}))
     yield
     tune.reset()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fusepass.tune import decide
 from fusepass.tune import tf32_accuracy as room
 from fusepass.tune.problems.base import INDUCTOR, Candidate, Problem
-from fusepass.tune.tf32_accuracy import as_exact
+from fusepass.tune.tf32_accuracy import sufficiently_exact
 from tests.kernels.gemm.test_op import as_tf32
 from tests.tune.problems.test_gemm import ONE as REGION
 from tests.tune.problems.test_sibling_gemms import ONE as SIBLINGS
@@ -60,7 +60,7 @@ def kept(
     eager: Callable[..., Any], *others: Callable[..., Any], mode: str = "default"
 ) -> list[str]:
     candidates = [Candidate(INDUCTOR, eager)] + [Candidate(o.__name__, o) for o in others]
-    names = [one.name for one in as_exact(LINEAR, candidates, mode)]
+    names = [one.name for one in sufficiently_exact(LINEAR, candidates, mode)]
     assert names[0] == INDUCTOR
     return names[1:]
 
@@ -122,7 +122,7 @@ def test_what_is_left_is_timed_and_the_reason_said(
             written.append(entry)
 
     candidates = [Candidate(INDUCTOR, exact), Candidate("ours", in_tf32)]
-    choice = decide._timed(LINEAR, "default", candidates, "key", Table())  # type: ignore[arg-type]
+    choice = decide._time_candidates(LINEAR, "default", candidates, "key", Table())  # type: ignore[arg-type]
     assert asked == [[INDUCTOR]]
     assert choice.candidate == INDUCTOR
     assert "single precision" in choice.why

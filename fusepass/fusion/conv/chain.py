@@ -25,7 +25,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _DIMS = 4
-_CHANGES = frozenset({"add", "sub", "mul", "div"})
+_CHANNEL_OPS = frozenset({"add", "sub", "mul", "div"})
 
 
 class NoChain(Exception):
@@ -33,7 +33,7 @@ class NoChain(Exception):
 
 
 @dataclass(frozen=True)
-class Change:
+class ChannelOp:
     """What happens to each channel of a convolution's result.
 
     Attributes:
@@ -44,24 +44,24 @@ class Change:
 
     op: str
     by: fx.Node | float
-    turned: bool = False
+    reversed: bool = False
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledConv:
     """A convolution and the changes of its result's channels, in order."""
 
     conv: fx.Node
-    changes: tuple[Change, ...]
+    changes: tuple[ChannelOp, ...]
 
     @property
-    def scaled(self) -> bool:
+    def scales_weights(self) -> bool:
         """Whether the weights have to be scaled, and are not only given a bias."""
-        return any(one.op in ("mul", "div") or one.turned for one in self.changes)
+        return any(one.op in ("mul", "div") or one.reversed for one in self.changes)
 
 
 @dataclass(frozen=True)
-class Chain:
+class ConvReluChain:
     """``relu(first + second + residual)``.
 
     Attributes:
@@ -73,8 +73,8 @@ class Chain:
     """
 
     relu: fx.Node
-    first: Scaled
-    second: Scaled | None = None
+    first: ScaledConv
+    second: ScaledConv | None = None
     residual: fx.Node | None = None
     nodes: frozenset[fx.Node] = field(default=frozenset())
 
@@ -97,26 +97,26 @@ def is_relu(node: fx.Node) -> bool:
     return op_name(node) == "relu" and value is not None and value.dim() == _DIMS
 
 
-def scaled_at(conv: fx.Node) -> tuple[Scaled, fx.Node]:
+def scaled_conv_at(conv: fx.Node) -> tuple[ScaledConv, fx.Node]:
     """A convolution with all changes of its channels that nothing else reads in between.
 
     Returns:
         Both, and the node that holds the result.
     """
-    changes: list[Change] = []
+    changes: list[ChannelOp] = []
     node = conv
     while len(node.users) == 1:
         (user,) = node.users
-        change = _change(user)
+        change = _channel_op(user)
         if change is not None and change[0] is node:
             changes.append(change[1])
         elif not (is_cast(user) and tensor_value(user).dtype in DTYPES):  # type: ignore[union-attr]
             break
         node = user
-    return Scaled(conv, tuple(changes)), node
+    return ScaledConv(conv, tuple(changes)), node
 
 
-def chain_at(relu: fx.Node) -> Chain:
+def conv_relu_chain_at(relu: fx.Node) -> ConvReluChain:
     """The chain that ends at a ReLU.
 
     Raises:
@@ -131,13 +131,13 @@ def chain_at(relu: fx.Node) -> Chain:
             _only_used_once(source)
             nodes.add(source)
             terms = [left, right]
-    found: list[tuple[Scaled, set[fx.Node]]] = []
+    found: list[tuple[ScaledConv, set[fx.Node]]] = []
     rest: list[Any] = []
     why = NoChain("no convolution in front of it")
     for term in terms:
         taken: set[fx.Node] = set()
         try:
-            found.append((_scaled(term, taken), taken))
+            found.append((_scaled_conv_before(term, taken), taken))
         except NoChain as obstacle:
             why = obstacle
             rest.append(term)
@@ -155,12 +155,12 @@ def chain_at(relu: fx.Node) -> Chain:
             raise NoChain("what is added has another dtype")
         rest = [bare]
     second = others[0][0] if others else None
-    return Chain(relu, first, second, rest[0] if rest else None, frozenset(nodes))
+    return ConvReluChain(relu, first, second, rest[0] if rest else None, frozenset(nodes))
 
 
-def _scaled(value: Any, nodes: set[fx.Node]) -> Scaled:
+def _scaled_conv_before(value: Any, nodes: set[fx.Node]) -> ScaledConv:
     """A convolution with changes of its channels, read backwards from their result."""
-    changes: list[Change] = []
+    changes: list[ChannelOp] = []
     while True:
         value = _through_casts(value, nodes)
         if not isinstance(value, fx.Node):
@@ -168,31 +168,31 @@ def _scaled(value: Any, nodes: set[fx.Node]) -> Scaled:
         _only_used_once(value)
         nodes.add(value)
         if is_conv(value):
-            return Scaled(value, tuple(reversed(changes)))
-        change = _change(value)
+            return ScaledConv(value, tuple(reversed(changes)))
+        change = _channel_op(value)
         if change is None:
             raise NoChain(f"{op_name(value)} in front of it is no change of channels")
         value, made = change
         changes.append(made)
 
 
-def _change(node: fx.Node) -> tuple[Any, Change] | None:
+def _channel_op(node: fx.Node) -> tuple[Any, ChannelOp] | None:
     name, value = op_name(node), tensor_value(node)
-    if name not in _CHANGES or value is None or node.kwargs or len(node.args) != 2:
+    if name not in _CHANNEL_OPS or value is None or node.kwargs or len(node.args) != 2:
         return None
     left, right = node.args
     if _is_full(left, node) and _changes_channels(right, value):
         if name == "div" and not isinstance(right, fx.Node) and right == 0:
             return None
-        return left, Change(str(name), right)  # type: ignore[arg-type]
+        return left, ChannelOp(str(name), right)  # type: ignore[arg-type]
     if _is_full(right, node) and _changes_channels(left, value) and name != "div":
         turned = name == "sub"
-        return right, Change(str(name), left, turned)  # type: ignore[arg-type]
+        return right, ChannelOp(str(name), left, turned)  # type: ignore[arg-type]
     return None
 
 
 def _per_channel(node: fx.Node) -> bool:
-    return _change(node) is not None
+    return _channel_op(node) is not None
 
 
 def _is_full(value: Any, like: fx.Node) -> bool:

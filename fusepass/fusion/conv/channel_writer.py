@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, calls_of, is_cast, widened
-from fusepass.fusion.conv.chain import Scaled
+from fusepass.fusion.conv.chain import ScaledConv
 from fusepass.torch_private.fx.graphs import known_equal, operator_name
 
 _aten = torch.ops.aten
@@ -39,22 +39,22 @@ class ChannelWriter:
         """A call, with the fake result that it has; what was written before where it is equal."""
         key = (target, str(args))
         if key not in self.seen:
-            self.seen[key] = self.another(target, *args)
+            self.seen[key] = self.fresh_call(target, *args)
         return self.seen[key]
 
-    def another(self, target: Any, *args: Any, **given: Any) -> fx.Node:
+    def fresh_call(self, target: Any, *args: Any, **given: Any) -> fx.Node:
         """A call of its own: two equal results of a program are two tensors."""
         node = self.graph.call_function(target, args, given)
         fakes = fx.map_arg((args, given), lambda one: one.meta["val"])
         node.meta["val"] = target(*fakes[0], **fakes[1])
         return node
 
-    def single(self, node: fx.Node) -> fx.Node:
+    def to_float32(self, node: fx.Node) -> fx.Node:
         """A tensor in single precision, or in double if it is; truth values as they are."""
         kept = node.meta["val"].dtype in (torch.float32, torch.float64, torch.bool)
         return node if kept else self.call(CONVERT, node, torch.float32)
 
-    def rounded(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    def to_dtype(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
         """A tensor in a dtype; what was only widened from that is taken as it was."""
         if node.meta["val"].dtype is dtype:
             return node
@@ -63,7 +63,7 @@ class ChannelWriter:
             return source
         return self.call(CONVERT, node, dtype)
 
-    def vector(self, value: Any, channels: int) -> Any:
+    def channel_vector(self, value: Any, channels: int) -> Any:
         """A number, or what has one per channel, in single precision.
 
         Written anew from where it is no longer computed element by element, so that all that is
@@ -71,20 +71,22 @@ class ChannelWriter:
         """
         if not isinstance(value, fx.Node):
             return value
-        if _count_is(value, 1):
-            return self.single(self.call(RESHAPE, value, [1, *(1 for _ in self.behind)]))
+        if _has_numel(value, 1):
+            return self.to_float32(self.call(RESHAPE, value, [1, *(1 for _ in self.behind)]))
         inner = value.args[0] if value.args else None
         if operator_name(value.target) and isinstance(inner, fx.Node):
-            same = _count_is(inner, channels)
+            same = _has_numel(inner, channels)
             if same and (_is_rounding(value) or str(value.target) in _RESHAPES):
-                return self.vector(inner, channels)
+                return self.channel_vector(inner, channels)
             given = [one for one in value.args if isinstance(one, fx.Node)]
-            whole = calls_of(value) is not None and _count_is(value, channels)
+            whole = calls_of(value) is not None and _has_numel(value, channels)
             if whole and not value.kwargs and all(_is_vector(one, channels) for one in given):
-                return self.call(value.target, *(self.vector(one, channels) for one in value.args))
-        return self.single(self.call(RESHAPE, value, [channels, *self.behind]))
+                return self.call(
+                    value.target, *(self.channel_vector(one, channels) for one in value.args)
+                )
+        return self.to_float32(self.call(RESHAPE, value, [channels, *self.behind]))
 
-    def scale_and_shift(self, one: Scaled) -> tuple[Any, Any]:
+    def scale_and_shift(self, one: ScaledConv) -> tuple[Any, Any]:
         """What the changes of a convolution's channels come to, its bias included.
 
         Returns:
@@ -93,27 +95,27 @@ class ChannelWriter:
         args: Any = one.conv.args
         channels = args[1].meta["val"].shape[0]
         scale: Any = 1.0
-        shift: Any = 0.0 if args[2] is None else self.vector(args[2], channels)
+        shift: Any = 0.0 if args[2] is None else self.channel_vector(args[2], channels)
         for change in one.changes:
-            by = self.vector(change.by, channels)
+            by = self.channel_vector(change.by, channels)
             if change.op in ("mul", "div"):
-                scale = self._computed(change.op, scale, by)
+                scale = self._fold_or_call(change.op, scale, by)
                 # What is nothing stays so, even times what is not finite: eager has no such term.
                 if isinstance(shift, fx.Node) or shift != 0.0:
-                    shift = self._computed(change.op, shift, by)
-            elif change.turned:
-                scale = self._computed("mul", scale, -1.0)
-                shift = self._computed("sub", by, shift)
+                    shift = self._fold_or_call(change.op, shift, by)
+            elif change.reversed:
+                scale = self._fold_or_call("mul", scale, -1.0)
+                shift = self._fold_or_call("sub", by, shift)
             else:
-                shift = self._computed(change.op, shift, by)
+                shift = self._fold_or_call(change.op, shift, by)
         return scale, shift
 
-    def _computed(self, op: str, left: Any, right: Any) -> Any:
+    def _fold_or_call(self, op: str, left: Any, right: Any) -> Any:
         """A call, or what it comes to where a number is 0 or 1 or both are numbers."""
         if isinstance(left, fx.Node):
             return self.call(_CALLS[op], left, right)
         if not isinstance(right, fx.Node):
-            return _in_single(_CALLS[op], left, right)
+            return _compute_in_float32(_CALLS[op], left, right)
         if op == "div":
             op, right = "mul", self.call(_aten.reciprocal.default, right)
         if op == "sub":
@@ -122,7 +124,7 @@ class ChannelWriter:
         return right if nothing else self.call(_CALLS[op], right, left)
 
 
-def _in_single(call: Any, left: float, right: float) -> float:
+def _compute_in_float32(call: Any, left: float, right: float) -> float:
     """What comes of two numbers in single precision, as of tensors: NaN or infinity, too."""
     return float(call(*(torch.tensor(one, dtype=torch.float32) for one in (left, right))))
 
@@ -132,7 +134,7 @@ def _is_rounding(node: fx.Node) -> bool:
     return is_cast(node) and {node.meta["val"].dtype, node.args[0].meta["val"].dtype} <= _FLOATS  # type: ignore[union-attr]
 
 
-def _count_is(node: fx.Node, count: int) -> bool:
+def _has_numel(node: fx.Node, count: int) -> bool:
     return known_equal(node.meta["val"].numel(), count)
 
 
@@ -141,4 +143,4 @@ def _is_vector(node: fx.Node, channels: int) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.dtype not in (*FLOATS, torch.float64, torch.bool):
         return False
-    return _count_is(node, channels) or _count_is(node, 1)
+    return _has_numel(node, channels) or _has_numel(node, 1)

@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import calls_of
-from fusepass.fusion.conv.chain import scaled_at
+from fusepass.fusion.conv.chain import scaled_conv_at
 from fusepass.fusion.conv.channel_writer import ADD, CONVERT, MUL, PERMUTE, RESHAPE, ChannelWriter
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.rewrite.apply.snapshot import inherit
+from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.torch_private.fx.graphs import known_equal
 
-TO_LAST, TO_SECOND = [0, 2, 3, 1], [0, 3, 1, 2]
+TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 class OtherStrides(Exception):
@@ -28,7 +28,7 @@ class OtherStrides(Exception):
 
 
 @dataclass
-class Trial:
+class MatrixForm:
     """A site in matrix form.
 
     Attributes:
@@ -41,7 +41,7 @@ class Trial:
     matrix: dict[fx.Node, fx.Node] = field(default_factory=dict)
     back: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
-    def take_back(self, before: set[fx.Node]) -> None:
+    def undo(self, before: set[fx.Node]) -> None:
         """Leave the graph as it was."""
         for node, image in self.back.items():
             image.replace_all_uses_with(node)
@@ -50,17 +50,17 @@ class Trial:
                 self.conv.graph.erase_node(node)
 
 
-def lies_last(value: Tensor) -> bool:
+def is_nhwc(value: Tensor) -> bool:
     """Whether images lie channels last, without gaps, whatever the size of a batch that varies."""
     known, extent = known_equal, 1
-    for dim in reversed(TO_LAST):
+    for dim in reversed(TO_NHWC):
         if not known(value.shape[dim], 1) and not known(value.stride(dim), extent):
             return False
         extent *= value.shape[dim]
     return True
 
 
-def has_known_images(value: Tensor) -> bool:
+def has_static_batch(value: Tensor) -> bool:
     """Whether a value is a batch of images whose size does not vary, and which are not empty."""
     sizes: Sequence[Any] = value.shape  # a batch that varies is no int, and never empty
     batch, *image = sizes
@@ -71,7 +71,7 @@ def has_known_images(value: Tensor) -> bool:
 def as_matrix(write: ChannelWriter, node: fx.Node) -> fx.Node:
     """Images as a matrix with a row for each pixel."""
     channels = node.meta["val"].shape[1]
-    return write.call(RESHAPE, write.call(PERMUTE, node, TO_LAST), [-1, channels])
+    return write.call(RESHAPE, write.call(PERMUTE, node, TO_NHWC), [-1, channels])
 
 
 def _same_shape(value: Tensor, other: Tensor) -> bool:
@@ -79,8 +79,8 @@ def _same_shape(value: Tensor, other: Tensor) -> bool:
     return value.dim() == other.dim() and all(known_equal(*pair) for pair in pairs)
 
 
-def write_trial(
-    trial: Trial,
+def write_matrix_form(
+    trial: MatrixForm,
     multiply: Callable[[ChannelWriter, fx.Node], fx.Node],
     only: Container[fx.Node] | None = None,
 ) -> fx.Node:
@@ -100,21 +100,21 @@ def write_trial(
     """
     conv = trial.conv
     graph, write = conv.graph, ChannelWriter(conv.graph)
-    scaled, last = scaled_at(conv)
+    scaled, last = scaled_conv_at(conv)
     with graph.inserting_before(last.next):
         product = multiply(write, conv)
         scale, shift = write.scale_and_shift(scaled)
         made = product
         if isinstance(scale, fx.Node) or scale != 1.0:
-            made = write.call(MUL, write.single(made), scale)
+            made = write.call(MUL, write.to_float32(made), scale)
         if isinstance(shift, fx.Node) or shift != 0.0:
-            made = write.call(ADD, write.single(made), shift)
+            made = write.call(ADD, write.to_float32(made), shift)
         if made.meta["val"].dtype is not last.meta["val"].dtype:
             made = write.call(CONVERT, made, last.meta["val"].dtype)
     for one in (product, made):
-        inherit(one, last)
+        inherit_meta(one, last)
     trial.matrix[last] = made
-    _write_what_follows(trial, write, last, only)
+    _write_pointwise(trial, write, last, only)
     for node, matrix in trial.matrix.items():
         users = [one for one in node.users if one not in trial.matrix]
         if users:
@@ -124,12 +124,12 @@ def write_trial(
             if image.meta["val"].stride() != node.meta["val"].stride():
                 raise OtherStrides
             trial.back[node] = image
-            _instead(node, image, users)
+            _replace_uses(node, image, users)
     return product
 
 
-def _write_what_follows(
-    trial: Trial, write: ChannelWriter, last: fx.Node, only: Container[fx.Node] | None
+def _write_pointwise(
+    trial: MatrixForm, write: ChannelWriter, last: fx.Node, only: Container[fx.Node] | None
 ) -> None:
     """Write in matrix form, too, what works element by element on the matrices there are."""
     images = trial.conv.meta["val"]
@@ -143,14 +143,14 @@ def _write_what_follows(
             with trial.conv.graph.inserting_before(node):
                 given = [_in_matrix_form(trial, write, arg) for arg in node.args]
                 if None not in given:
-                    made = write.another(node.target, *given, **node.kwargs)
-                    inherit(made, node)
+                    made = write.fresh_call(node.target, *given, **node.kwargs)
+                    inherit_meta(made, node)
                     if made.meta["val"].dtype is value.dtype:
                         trial.matrix[node] = made
         node = following
 
 
-def _in_matrix_form(trial: Trial, write: ChannelWriter, arg: Any) -> Any:
+def _in_matrix_form(trial: MatrixForm, write: ChannelWriter, arg: Any) -> Any:
     """An argument beside matrices; None if it has no such form."""
     images: Any = trial.conv.meta["val"]
     value = tensor_value(arg)
@@ -158,7 +158,7 @@ def _in_matrix_form(trial: Trial, write: ChannelWriter, arg: Any) -> Any:
         return arg
     if arg in trial.matrix:
         return trial.matrix[arg]
-    if _same_shape(value, images) and lies_last(value):
+    if _same_shape(value, images) and is_nhwc(value):
         return as_matrix(write, arg)
     columns = images.shape[1]
     shape = [1] * (images.dim() - value.dim()) + list(value.shape)
@@ -170,10 +170,10 @@ def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
     """A matrix as images, which lie channels last; those of one pixel lie so in two ways."""
     _, columns, height, width = like.shape
     if height * width == 1 and like.stride()[2:] == (1, 1):
-        return write.another(RESHAPE, matrix, [-1, columns, 1, 1])
-    whole = write.another(RESHAPE, matrix, [-1, height, width, columns])
-    return write.another(PERMUTE, whole, TO_SECOND)
+        return write.fresh_call(RESHAPE, matrix, [-1, columns, 1, 1])
+    whole = write.fresh_call(RESHAPE, matrix, [-1, height, width, columns])
+    return write.fresh_call(PERMUTE, whole, TO_NCHW)
 
 
-def _instead(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:
+def _replace_uses(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:
     node.replace_all_uses_with(image, delete_user_cb=lambda one: one in users)

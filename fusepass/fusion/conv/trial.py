@@ -10,28 +10,28 @@ from torch import fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.aten_to_epilogue import NoRegion
-from fusepass.fusion.conv.chain import scaled_at
+from fusepass.fusion.conv.chain import scaled_conv_at
 from fusepass.fusion.conv.channel_writer import ChannelWriter
-from fusepass.fusion.conv.matrix_form import OtherStrides, Trial, write_trial
-from fusepass.fusion.gemm.grow import grown
-from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.conv.matrix_form import MatrixForm, OtherStrides, write_matrix_form
+from fusepass.fusion.gemm.grow import grow_region
+from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.fusion.inductor_fusion import feeds_generated_code
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import Site, written_before
+from fusepass.rewrite.graph_rule import RuleSite, written_before
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import ConvRegionProblem
 from fusepass.tune.problems.gemm import digest
 
-Asked = Callable[[Site, fx.Node], Accept | Reject]
+CheckMatmul = Callable[[RuleSite, fx.Node], Accept | Reject]
 """Given the site of the product and the convolution."""
 
 
-def on_trial(
-    site: Site,
+def try_matrix_form(
+    site: RuleSite,
     multiply: Callable[[ChannelWriter, fx.Node], fx.Node],
-    asked: Asked,
-    behind: Callable[[fx.Node], Region] | None = None,
+    asked: CheckMatmul,
+    behind: Callable[[fx.Node], GemmRegion] | None = None,
 ) -> Accept | Reject:
     """What ``asked`` says of a convolution in matrix form; that form stays if it accepts.
 
@@ -39,65 +39,65 @@ def on_trial(
 
     Args:
         site: whose anchor is the convolution.
-        multiply: see :func:`fusepass.fusion.conv.matrix_form.write_trial`.
+        multiply: see :func:`fusepass.fusion.conv.matrix_form.write_matrix_form`.
         asked: decides.
         behind: the region of a product; what is not in it stays as it was, for other convolutions
-            to find. :func:`region_behind` by default.
+            to find. :func:`region_of_matmul` by default.
     """
     conv = site.anchor
-    nowhere = kernel_gate.refused(conv.meta["val"].device, site.options, conv)
+    nowhere = kernel_gate.gate_reason(conv.meta["val"].device, site.options, conv)
     if nowhere is not None:
         return nowhere
-    if written_before(site, scaled_at(conv)[1].next):
-        return Reject(Reason.FLAVOUR, "something is written in front of it", conv)
+    if written_before(site, scaled_conv_at(conv)[1].next):
+        return Reject(Reason.VARIANT, "something is written in front of it", conv)
     before = set(site.gm.graph.nodes)
-    trial = Trial(conv)
+    trial = MatrixForm(conv)
     verdict: Accept | Reject | None = None
     try:
-        product = write_trial(trial, multiply)
-        joined = (behind or region_behind)(product).nodes
+        product = write_matrix_form(trial, multiply)
+        joined = (behind or region_of_matmul)(product).nodes
         taken = {node for node, matrix in trial.matrix.items() if matrix in joined}
         if len(taken) < len(trial.matrix):  # the rest stays what other convolutions find
-            trial.take_back(before)
-            trial = Trial(conv)
-            product = write_trial(trial, multiply, taken)
-        inner = Site(site.gm, product, site.options, site.fake_mode, site.nested)
+            trial.undo(before)
+            trial = MatrixForm(conv)
+            product = write_matrix_form(trial, multiply, taken)
+        inner = RuleSite(site.gm, product, site.options, site.fake_mode, site.nested)
         verdict = asked(inner, conv)
     except OtherStrides:
         return Reject(Reason.STRIDE_MISMATCH, "its images would lie otherwise", conv)
     except NoRegion as why:
-        return Reject(Reason.FLAVOUR, str(why), conv)
+        return Reject(Reason.VARIANT, str(why), conv)
     finally:
         if not isinstance(verdict, Accept):
-            trial.take_back(before)
+            trial.undo(before)
     site.notes["product"] = inner
     return verdict
 
 
-def steps_of(conv: fx.Node) -> tuple[list[int], list[int], list[int]]:
+def conv_arguments(conv: fx.Node) -> tuple[list[int], list[int], list[int]]:
     """Stride, padding and dilation."""
     stride, padding, dilation = (list(pair) for pair in conv.args[3:6])  # type: ignore[arg-type]
     return stride, padding, dilation
 
 
-def region_behind(product: fx.Node) -> Region:
+def region_of_matmul(product: fx.Node) -> GemmRegion:
     """What one kernel computes: all that follows, or nothing where it is better computed there.
 
     Raises:
         NoRegion: there is nothing.
     """
     try:
-        region = grown([product], ())
+        region = grow_region([product], ())
     except NoRegion:
-        return grown([product], (), alone=True)
+        return grow_region([product], (), alone=True)
     stored = (nodes for nodes in region.outputs if nodes)
     if any(feeds_generated_code(one, region.nodes, alike) for one, *alike in stored):
-        return grown([product], (), alone=True)
+        return grow_region([product], (), alone=True)
     return region
 
 
 def problem_of(
-    kind: type[ConvRegionProblem], op: str, region: Region, conv: fx.Node
+    kind: type[ConvRegionProblem], op: str, region: GemmRegion, conv: fx.Node
 ) -> ConvRegionProblem | Reject:
     """What is to be computed, as the tuner sees it."""
     args: Any = conv.args
@@ -118,7 +118,7 @@ def problem_of(
         device=x.device,
         images=(batch, *map(int, x.shape[1:])),  # type: ignore[arg-type]
         kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]
-        sizes=tuple(tuple(pair) for pair in steps_of(conv)),
+        sizes=tuple(tuple(pair) for pair in conv_arguments(conv)),
         groups=args[8],
         epilogue=region.epilogue,
     )

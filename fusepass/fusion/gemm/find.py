@@ -11,11 +11,11 @@ from torch import fx
 
 from fusepass.fusion.aten_to_epilogue import VIEWS, NoRegion, calls_of
 from fusepass.fusion.gemm.gemm import is_gemm, operands_of
-from fusepass.fusion.gemm.grow import grown, keeps_rows, viewed
-from fusepass.fusion.gemm.region import Part, Region
+from fusepass.fusion.gemm.grow import grow_region, keeps_rows, without_views
+from fusepass.fusion.gemm.region import GemmRegion, OperandSlice
 from fusepass.graph.ops.op_names import op_name, tensor_value
 
-__all__ = ["NoRegion", "Part", "Region", "is_gemm", "region_at"]
+__all__ = ["GemmRegion", "NoRegion", "OperandSlice", "is_gemm", "region_at"]
 
 
 def region_at(
@@ -25,7 +25,7 @@ def region_at(
     alone: bool = False,
     reductions: bool = False,
     scales: bool = False,
-) -> Region:
+) -> GemmRegion:
     """The region of a GEMM.
 
     Args:
@@ -41,18 +41,18 @@ def region_at(
     halves = _halves(gemm)
     reductions = reductions and gemm.meta["val"].dim() == 2
     if pairs and halves:
-        return grown([gemm], halves, reductions=reductions, scales=scales)
+        return grow_region([gemm], halves, reductions=reductions, scales=scales)
     if alone:
-        return grown([gemm], (), alone=True)
+        return grow_region([gemm], (), alone=True)
     if halves:
         raise NoRegion("its result is taken apart")
     if not pairs:
-        return grown([gemm], (), reductions=reductions, scales=scales)
+        return grow_region([gemm], (), reductions=reductions, scales=scales)
     partner = _partner(gemm)
     if partner is None:
         raise NoRegion("no other product of the same operand meets it")
     both = [node for node in gemm.graph.nodes if node in (gemm, partner)]  # in their order
-    return grown(both, (), reductions=reductions, scales=scales)
+    return grow_region(both, (), reductions=reductions, scales=scales)
 
 
 def _halves(gemm: fx.Node) -> tuple[fx.Node, ...]:
@@ -101,20 +101,20 @@ def _partner(gemm: fx.Node) -> fx.Node | None:
                 continue
             seen.add(user)
             todo.append(user)
-            found += [one for one in map(_product_behind, user.all_input_nodes) if one is not None]
+            found += [one for one in map(_gemm_before, user.all_input_nodes) if one is not None]
     for other in found:
         theirs = operands_of(other)
         same = _base(theirs[1]) == _base(mine[1]) and other is not gemm
         if (
             same
-            and _alike(mine[2], theirs[2])
+            and _have_same_layout(mine[2], theirs[2])
             and other.meta["val"].dtype == gemm.meta["val"].dtype
         ):
             return other
     return None
 
 
-def _product_behind(node: fx.Node) -> fx.Node | None:
+def _gemm_before(node: fx.Node) -> fx.Node | None:
     """The GEMM of which a value is computed by calls of one operand, or which it is."""
     while node.op == "call_function":
         if is_gemm(node):
@@ -127,11 +127,11 @@ def _product_behind(node: fx.Node) -> fx.Node | None:
     return None
 
 
-def _alike(one: fx.Node, other: fx.Node) -> bool:
+def _have_same_layout(one: fx.Node, other: fx.Node) -> bool:
     a, b = one.meta["val"], other.meta["val"]
     return bool(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype)
 
 
 def _base(node: fx.Node) -> tuple[fx.Node, tuple[Any, ...]]:
     """What a matrix is a reshape of, and its shape: equal for equal values."""
-    return viewed(node), tuple(node.meta["val"].shape)
+    return without_views(node), tuple(node.meta["val"].shape)

@@ -20,27 +20,27 @@ from torch import Tensor, fx
 from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, NoRegion, calls_of, widened
 from fusepass.fusion.gemm.gemm import operands_of, scales_of
 from fusepass.fusion.gemm.norm_scale import row_scale
-from fusepass.fusion.gemm.outputs import MOST_REDUCED, finished
+from fusepass.fusion.gemm.outputs import MAX_REDUCED, finish_region
 from fusepass.fusion.gemm.reductions import reduction_of
-from fusepass.fusion.gemm.region import Growth, Part, Region, Value
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
+from fusepass.fusion.gemm.region import GemmRegion, OperandSlice, RegionGrowth, Value
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand
 from fusepass.fusion.kernel_ir.epilogue import is_constant as is_number
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal
 
-_MOST_OPERANDS = 4
-_DEEPEST = 24  # calls in a row that are pulled in
+_MAX_OPERANDS = 4
+_MAX_DEPTH = 24  # calls in a row that are pulled in
 
 
-def grown(
+def grow_region(
     gemms: Sequence[fx.Node],
     halves: tuple[fx.Node, ...],
     *,
     alone: bool = False,
     reductions: bool = False,
     scales: bool = False,
-) -> Region:
+) -> GemmRegion:
     """The largest region of some products.
 
     Args:
@@ -58,15 +58,17 @@ def grown(
     width = columns // 2 if halves else columns
     of_x = x.meta["val"]
     rows = math.prod(gemms[0].meta["val"].shape[:-1])
-    growth = Growth(rows, width, of_x.device, of_x.dtype)
+    growth = RegionGrowth(rows, width, of_x.device, of_x.dtype)
     inside: list[fx.Node] = []
-    parts: list[Part] = []
-    products: list[tuple[fx.Node, fx.Node, Value, Part | None]] = []
+    parts: list[OperandSlice] = []
+    products: list[tuple[fx.Node, fx.Node, Value, OperandSlice | None]] = []
     scaled = row_scale(x) if scales and of_x.dim() == 2 else None
     if scaled is not None:
         x, growth.spared = scaled.source, scaled.spared
         shape = (growth.m, 1) if len(scaled.column.meta["val"].shape) != 2 else None
-        growth.operands.append((Part(scaled.column), Operand("column", "float32"), shape))
+        growth.operands.append(
+            (OperandSlice(scaled.column), EpilogueOperand("column", "float32"), shape)
+        )
     for gemm in gemms:
         bias, _, weight = operands_of(gemm)
         for root, part in _roots(gemm, halves, width):
@@ -78,22 +80,22 @@ def grown(
     for number, (root, gemm, value, held) in enumerate(products):
         shape = *gemm.meta["val"].shape[:-1], width
         start: Value = value if scaled is None else ("step", number)
-        growth.known[root] = _biased(growth, start, held, shape, *scales_of(gemm))
+        growth.known[root] = _add_bias(growth, start, held, shape, *scales_of(gemm))
     inside += _between(gemms[0], halves) if halves else gemms
     full = any(operand.kind == "full" for _, operand, _ in growth.operands)
     free = 0 if full else len(growth.steps)  # a bias per column is no work for cuBLAS either
     if not alone:
-        inside += _joined(growth, gemms[0], inside, reductions)
+        inside += _join_nodes(growth, gemms[0], inside, reductions)
     if len(growth.steps) == free and not alone and not growth.reduced:
         raise NoRegion("nothing pointwise follows")
-    region = finished(growth, x, tuple(parts), inside)
-    if len(gemms) == 2 and not {0, 1} <= _products_read(region.epilogue):
+    region = finish_region(growth, x, tuple(parts), inside)
+    if len(gemms) == 2 and not {0, 1} <= _products_used(region.epilogue):
         raise NoRegion("only one of the products is used")
     return region
 
 
-def _joined(
-    growth: Growth, gemm: fx.Node, inside: Sequence[fx.Node], reductions: bool
+def _join_nodes(
+    growth: RegionGrowth, gemm: fx.Node, inside: Sequence[fx.Node], reductions: bool
 ) -> list[fx.Node]:
     """The nodes behind a product that join what is ``inside``; what depends on them is tainted."""
     found: list[fx.Node] = []
@@ -101,11 +103,11 @@ def _joined(
         if node in growth.known or node in inside:
             continue
         inputs = node.all_input_nodes
-        if reductions and _is_reduced(growth, node):
+        if reductions and _try_join_reduction(growth, node):
             found.append(node)
         elif any(one in growth.tainted or one in growth.reduced for one in inputs):
             growth.tainted.add(node)
-        elif _joins(growth, node):
+        elif _try_join(growth, node):
             found.append(node)
         elif any(one in growth.known for one in inputs):
             growth.tainted.add(node)
@@ -114,19 +116,19 @@ def _joined(
 
 def _roots(
     gemm: fx.Node, halves: tuple[fx.Node, ...], width: int
-) -> list[tuple[fx.Node, Callable[[fx.Node], Part]]]:
+) -> list[tuple[fx.Node, Callable[[fx.Node], OperandSlice]]]:
     """The nodes that hold products, and which columns of the operands of ``gemm`` they are of."""
     if not halves:
-        return [(gemm, Part)]
+        return [(gemm, OperandSlice)]
     step = halves[0].meta["val"].stride(-1)
     start = 1 if step == 2 else width
     return [
-        (half, partial(Part, start=start * i, width=width, step=step))
+        (half, partial(OperandSlice, start=start * i, width=width, step=step))
         for i, half in enumerate(halves)
     ]
 
 
-def _products_read(epilogue: Epilogue) -> set[int]:
+def _products_used(epilogue: Epilogue) -> set[int]:
     """The products that what is computed last depends on."""
     first = epilogue.products + len(epilogue.operands)
 
@@ -156,10 +158,10 @@ def _between(gemm: fx.Node, halves: tuple[fx.Node, ...]) -> list[fx.Node]:
     return list(found)
 
 
-def _biased(
-    growth: Growth,
+def _add_bias(
+    growth: RegionGrowth,
     value: Value,
-    bias: Part | None,
+    bias: OperandSlice | None,
     shape: tuple[Any, ...],
     alpha: float,
     beta: float,
@@ -181,12 +183,12 @@ def _biased(
     kind = _kind(fake, shape)
     if kind is None:
         raise NoRegion("its bias is no row, column or matrix")
-    growth.operands.append((bias, Operand(kind[0], _dtype(fake)), kind[1]))
+    growth.operands.append((bias, EpilogueOperand(kind[0], _dtype(fake)), kind[1]))
     added: Value = "operand", len(growth.operands) - 1
     return step("add", value, added if beta == 1 else step("mul", added, float(beta)))
 
 
-def _joins(growth: Growth, node: fx.Node) -> bool:
+def _try_join(growth: RegionGrowth, node: fx.Node) -> bool:
     """Take a call into the region, if it fits."""
     inputs = [one for one in node.all_input_nodes if tensor_value(one) is not None]
     if node.op != "call_function" or not any(one in growth.known for one in inputs):
@@ -202,14 +204,14 @@ def _joins(growth: Growth, node: fx.Node) -> bool:
         return False
     mark = growth.mark()
     try:
-        growth.known[node] = _emitted(growth, node)
+        growth.known[node] = _emit_call(growth, node)
     except NoRegion:
-        growth.back_to(mark)
+        growth.roll_back(mark)
         return False
     return True
 
 
-def _is_reduced(growth: Growth, node: fx.Node) -> bool:
+def _try_join_reduction(growth: RegionGrowth, node: fx.Node) -> bool:
     """Take a reduction into the region, if it is one of a value of it."""
     found = reduction_of(node)
     if found is None:
@@ -220,13 +222,13 @@ def _is_reduced(growth: Growth, node: fx.Node) -> bool:
         return False
     reduced = growth.known[source], found
     kinds = {*growth.reduced.values(), reduced}
-    if len(kinds) > MOST_REDUCED or reduced[0][0] == "operand":
+    if len(kinds) > MAX_REDUCED or reduced[0][0] == "operand":
         return False
     growth.reduced[node] = reduced
     return True
 
 
-def _emitted(growth: Growth, node: fx.Node) -> Value:
+def _emit_call(growth: RegionGrowth, node: fx.Node) -> Value:
     """Write a call down in the epilogue's operations.
 
     Raises:
@@ -242,7 +244,7 @@ def _emitted(growth: Growth, node: fx.Node) -> Value:
     return _argument(growth, made, shape) if isinstance(made, fx.Node) else made  # type: ignore[no-any-return]
 
 
-def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
+def _argument(growth: RegionGrowth, one: Any, shape: tuple[Any, ...]) -> Any:
     """What an operation is given: a value of the region, a number, or an operand."""
     if not isinstance(one, fx.Node):
         return one
@@ -253,12 +255,12 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     constant = _constant(one)
     if constant is not None:
         return constant
-    if _only_for_elements(growth, one) or _half_of(growth, one) is not None:
+    if _is_elementwise_operand(growth, one) or _half_of(growth, one) is not None:
         mark = growth.mark()
         try:
-            growth.pulled[one] = _pulled(growth, one, shape)
+            growth.pulled[one] = _pull_in(growth, one, shape)
         except NoRegion:
-            growth.back_to(mark)
+            growth.roll_back(mark)
         else:
             return growth.pulled[one]
     fake = tensor_value(one)
@@ -266,18 +268,18 @@ def _argument(growth: Growth, one: Any, shape: tuple[Any, ...]) -> Any:
     if growth.depth and wide and growth.dtype is not torch.float32:
         raise NoRegion("it is single precision")
     for i, (known, *_) in enumerate(growth.operands):
-        if known == Part(one):
+        if known == OperandSlice(one):
             return "operand", i
     if fake is not None and fake.device != growth.device:
         raise NoRegion(f"{one} is not on the device of the product")  # a number on the CPU may be
     kind = None if fake is None else _kind(fake, shape)
-    if fake is None or kind is None or len(growth.operands) >= _MOST_OPERANDS:
+    if fake is None or kind is None or len(growth.operands) >= _MAX_OPERANDS:
         raise NoRegion(f"{one} is neither a row, a column nor a matrix")
-    growth.operands.append((Part(one), Operand(kind[0], _dtype(fake)), kind[1]))
+    growth.operands.append((OperandSlice(one), EpilogueOperand(kind[0], _dtype(fake)), kind[1]))
     return "operand", len(growth.operands) - 1
 
 
-def _pulled(growth: Growth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
+def _pull_in(growth: RegionGrowth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
     """The value of a node that is computed in the region though it does not depend on it.
 
     Args:
@@ -289,13 +291,13 @@ def _pulled(growth: Growth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
         NoRegion: it cannot be, or it is single precision beside products of half precision: what
             the kernel's functions are exact to is meant for what was rounded.
     """
-    if growth.depth >= _DEEPEST:
+    if growth.depth >= _MAX_DEPTH:
         raise NoRegion("much is computed for it")
     growth.depth += 1
     try:
         half = _half_of(growth, node)
         if half is None and op_name(node) not in VIEWS:
-            return _emitted(growth, node)
+            return _emit_call(growth, node)
         source: Any = half or node.args[0]
         value: Value = _argument(growth, source, shape if half else tuple(source.meta["val"].shape))
         return value
@@ -303,7 +305,7 @@ def _pulled(growth: Growth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
         growth.depth -= 1
 
 
-def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
+def _is_elementwise_operand(growth: RegionGrowth, node: fx.Node) -> bool:
     """Whether a full operand is computed element by element, and only for such computations.
 
     A derivative of what the forward saved is: computed in the region it needs not be stored first.
@@ -320,7 +322,7 @@ def _only_for_elements(growth: Growth, node: fx.Node) -> bool:
     return by_element(node) and all(map(by_element, node.users))
 
 
-def _half_of(growth: Growth, node: fx.Node) -> fx.Node | None:
+def _half_of(growth: RegionGrowth, node: fx.Node) -> fx.Node | None:
     """What a node is a copy of in single precision: the kernel reads halves as such anyway."""
     source = widened(node)
     if source is None or node.meta["val"].dtype is not torch.float32:
@@ -328,7 +330,7 @@ def _half_of(growth: Growth, node: fx.Node) -> fx.Node | None:
     return source if source.meta["val"].dtype is growth.dtype is not torch.float32 else None
 
 
-def _is_result(growth: Growth, value: Tensor) -> bool:
+def _is_result(growth: RegionGrowth, value: Tensor) -> bool:
     """Whether a value has one element for each of the product's, in its order."""
     known = known_equal
     rows = math.prod(value.shape[:-1])
@@ -343,7 +345,7 @@ def keeps_rows(view: fx.Node, source: fx.Node) -> bool:
     return known_equal(a.shape[-1], b.shape[-1]) and a.is_contiguous()
 
 
-def viewed(node: fx.Node) -> fx.Node:
+def without_views(node: fx.Node) -> fx.Node:
     """What a node is a reshape of, or itself."""
     while node.op == "call_function" and op_name(node) in VIEWS:
         node = node.args[0]  # type: ignore[assignment]

@@ -49,7 +49,7 @@ class RowNorm:
     norm: Norm
     result: fx.Node
     products: tuple[fx.Node, ...]
-    spared: tuple[fx.Node, ...]
+    removed: tuple[fx.Node, ...]
 
 
 def norm_of(x: fx.Node) -> RowNorm | None:
@@ -65,7 +65,7 @@ def norm_of(x: fx.Node) -> RowNorm | None:
     users = [user for user, _ in readers(result, _keeps_rows)]
     products = [user for user in users if not _keeps_rows(user)]
     views = list(filter(_keeps_rows, users))
-    if any(not _takes_as_x(one, (result, *views)) for one in products):
+    if any(not _reads_as_x(one, (result, *views)) for one in products):
         return None
     for rows, gain_of, shift_of, between in _with_vectors(result):
         gain, shift = _gain(gain_of, value), _shift(shift_of, value)
@@ -88,7 +88,7 @@ def _keeps_rows(node: fx.Node) -> bool:
     return op_name(node) in _SAME_ROW
 
 
-def _takes_as_x(node: fx.Node, named: tuple[fx.Node, ...]) -> bool:
+def _reads_as_x(node: fx.Node, named: tuple[fx.Node, ...]) -> bool:
     """Whether a node is a product that takes one of some nodes for its x and for nothing else."""
     if not is_gemm(node) or node.meta["val"].dim() != 2:
         return False

@@ -50,7 +50,7 @@ def scaled_rows(scaled: fx.Node, like: torch.Tensor) -> ScaledRows | None:
     value = tensor_value(scaled)
     if value is None or value.dtype is not torch.float32:
         return None
-    for rows, under, roots in _over_a_root(scaled):
+    for rows, under, roots in _divided_by_root(scaled):
         if op_name(under) != "add" or argument(under, 2, "alpha", 1) != 1:
             continue
         squares: Any = under.args[0]
@@ -68,7 +68,7 @@ def scaled_rows(scaled: fx.Node, like: torch.Tensor) -> ScaledRows | None:
     return None
 
 
-def _over_a_root(scaled: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.Node, ...]]]:
+def _divided_by_root(scaled: fx.Node) -> Iterator[tuple[fx.Node, fx.Node, tuple[fx.Node, ...]]]:
     """What may be the rows, what is under the root, and the root's calls."""
     if op_name(scaled) not in ("mul", "div") or len(scaled.args) != 2 or scaled.kwargs:
         return  # a quotient may be rounded

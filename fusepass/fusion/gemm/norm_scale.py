@@ -56,7 +56,7 @@ def row_scale(x: fx.Node) -> RowScale | None:
     if not is_cast(x) or value is None or value.dtype not in FLOATS[1:]:
         return None
     scaled: Any = x.args[0]
-    if op_name(scaled) != "mul" or not _is_single(scaled) or not _only_for_gemms(x):
+    if op_name(scaled) != "mul" or not _is_single(scaled) or not _read_only_by_gemms(x):
         return None
     for wide, column in (scaled.args, scaled.args[::-1]):
         source: Any = wide.args[0] if isinstance(wide, fx.Node) and is_cast(wide) else None
@@ -68,12 +68,17 @@ def row_scale(x: fx.Node) -> RowScale | None:
         alike = len(before.shape) == len(value.shape) and all(
             map(known_equal, before.shape, value.shape)
         )
-        if alike and before.is_contiguous() and _is_column(numbers, before) and _of_norm(column):
+        if (
+            alike
+            and before.is_contiguous()
+            and _is_column(numbers, before)
+            and _is_rsqrt_of_norm(column)
+        ):
             return RowScale(source, column, (wide, scaled, x, *reversed(views)))
     return None
 
 
-def _only_for_gemms(node: fx.Node) -> bool:
+def _read_only_by_gemms(node: fx.Node) -> bool:
     """Whether every reader of a node takes it for its x, through reshapes or at once."""
     return all(
         _is_view(user)
@@ -99,7 +104,7 @@ def _is_column(numbers: torch.Tensor, matrix: torch.Tensor) -> bool:
     return known(shape[-1], 1) and all(map(known, shape[:-1], matrix.shape[:-1]))
 
 
-def _of_norm(column: fx.Node) -> bool:
+def _is_rsqrt_of_norm(column: fx.Node) -> bool:
     """Whether they are finite, or no numbers: ``rsqrt(mean of squares + a positive number)``."""
     under: Any = column.args[0] if op_name(column) == "rsqrt" else None
     if op_name(under) != "add" or argument(under, 2, "alpha", 1) != 1:

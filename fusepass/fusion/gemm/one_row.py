@@ -21,7 +21,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal
 
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default")
-_AGAIN = "fusepass_decomposed"
+_RECOMPOSED = "fusepass_decomposed"
 _ATEN = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
 
@@ -33,10 +33,10 @@ def recompose(gm: fx.GraphModule) -> None:
         if operands is None:
             continue
         with gm.graph.inserting_before(total):
-            mm = _called(gm.graph, total, _ATEN.mm.default, *operands)
-            mm.meta[_AGAIN] = True
-            wide = _called(gm.graph, total, _CONVERT, mm, torch.float32)
-            wide.meta[_AGAIN] = True
+            mm = _insert_call(gm.graph, total, _ATEN.mm.default, *operands)
+            mm.meta[_RECOMPOSED] = True
+            wide = _insert_call(gm.graph, total, _CONVERT, mm, torch.float32)
+            wide.meta[_RECOMPOSED] = True
         rounded = [user for user in total.users if _rounds(user, mm.meta["val"].dtype)]
         for last in rounded:
             last.replace_all_uses_with(mm)
@@ -50,8 +50,8 @@ def recompose(gm: fx.GraphModule) -> None:
 def decompose(gm: fx.GraphModule) -> None:
     """Write those that are left as they were, in place."""
     for mm in list(gm.graph.nodes):
-        if mm.meta.get(_AGAIN) and mm.target is _ATEN.mm.default:
-            _written_out(mm)
+        if mm.meta.get(_RECOMPOSED) and mm.target is _ATEN.mm.default:
+            _decompose_mm(mm)
 
 
 def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
@@ -73,12 +73,12 @@ def _product(total: fx.Node) -> tuple[fx.Node, fx.Node] | None:
     fits &= isinstance(x.shape[0], int) and x.shape[0] == 1
     fits &= x.dtype == w.dtype and x.dtype in FLOATS[1:]
     casts: list[Any] = [one.args[0] for one in product.args]  # of both operands
-    was_one = all(map(_of_a_product, (total, *casts)))
+    was_one = all(map(_is_part_of_matmul, (total, *casts)))
     fits &= was_one or all(_rounds(user, x.dtype) for user in total.users)
     return (left, right) if fits and total.users else None
 
 
-def _of_a_product(node: fx.Node) -> bool:
+def _is_part_of_matmul(node: fx.Node) -> bool:
     """Whether Inductor made a node of a product; casts that the user wrote are no part of one."""
     return str(node.meta.get("original_aten")) in _PRODUCTS  # copies of it are not equal
 
@@ -112,28 +112,28 @@ def _erase(node: fx.Node) -> None:
             unused.graph.erase_node(unused)
 
 
-def _called(graph: fx.Graph, like: fx.Node, target: Any, *args: Any) -> fx.Node:
+def _insert_call(graph: fx.Graph, like: fx.Node, target: Any, *args: Any) -> fx.Node:
     """A call in place of a node, whose notes it takes over."""
     node = graph.call_function(target, args)
-    node.meta.update({key: one for key, one in like.meta.items() if key != _AGAIN})
+    node.meta.update({key: one for key, one in like.meta.items() if key != _RECOMPOSED})
     node.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]))
     return node
 
 
-def _written_out(mm: fx.Node) -> None:
+def _decompose_mm(mm: fx.Node) -> None:
     graph, dtype = mm.graph, mm.meta["val"].dtype
-    wide = [user for user in mm.users if user.meta.get(_AGAIN) and op_name(user) in CASTS]
+    wide = [user for user in mm.users if user.meta.get(_RECOMPOSED) and op_name(user) in CASTS]
     with graph.inserting_before(mm):
-        x, w = (_called(graph, mm, _CONVERT, matrix, torch.float32) for matrix in mm.args)
-        rows = _called(graph, mm, _ATEN.unsqueeze.default, x, 2)
-        columns = _called(graph, mm, _ATEN.unsqueeze.default, w, 0)
-        product = _called(graph, mm, _ATEN.mul.Tensor, rows, columns)
-        total = _called(graph, mm, _ATEN.sum.dim_IntList, product, [1])
+        x, w = (_insert_call(graph, mm, _CONVERT, matrix, torch.float32) for matrix in mm.args)
+        rows = _insert_call(graph, mm, _ATEN.unsqueeze.default, x, 2)
+        columns = _insert_call(graph, mm, _ATEN.unsqueeze.default, w, 0)
+        product = _insert_call(graph, mm, _ATEN.mul.Tensor, rows, columns)
+        total = _insert_call(graph, mm, _ATEN.sum.dim_IntList, product, [1])
         for one in wide:
             one.replace_all_uses_with(total)
             graph.erase_node(one)
         if mm.users:
-            mm.replace_all_uses_with(_called(graph, mm, _CONVERT, total, dtype))
+            mm.replace_all_uses_with(_insert_call(graph, mm, _CONVERT, total, dtype))
     graph.erase_node(mm)
 
 

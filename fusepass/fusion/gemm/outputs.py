@@ -10,19 +10,21 @@ from torch import fx
 
 from fusepass.fusion.aten_to_epilogue import CASTS, FLOATS, NoRegion
 from fusepass.fusion.extern_calls import VIEWS
-from fusepass.fusion.gemm.reductions import Reduced
-from fusepass.fusion.gemm.region import Growth, Part, Region, Value
-from fusepass.fusion.kernel_ir.epilogue import Argument, Epilogue, Output, Step
+from fusepass.fusion.gemm.reductions import Reduction
+from fusepass.fusion.gemm.region import GemmRegion, OperandSlice, RegionGrowth, Value
+from fusepass.fusion.kernel_ir.epilogue import Argument, Epilogue, EpilogueStep, Output
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import op_name
 
 _ALIASES = VIEWS | frozenset("slice select as_strided expand t transpose diagonal unfold".split())
-_MOST_OUTPUTS = 3
-MOST_REDUCED = 2
+_MAX_OUTPUTS = 3
+MAX_REDUCED = 2
 
 
-def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[fx.Node]) -> Region:
+def finish_region(
+    growth: RegionGrowth, x: fx.Node, parts: tuple[OperandSlice, ...], inside: list[fx.Node]
+) -> GemmRegion:
     """The region that has grown.
 
     Args:
@@ -39,7 +41,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     copies = _wider_copies(growth, inside)
     growth.tainted |= copies
     inside = [node for node in inside if node not in copies]
-    outputs, reduced = _outputs(growth, inside), _reduced(growth)
+    outputs, reduced = _outputs(growth, inside), _reduced_outputs(growth)
     if not outputs and not reduced:
         raise NoRegion("nothing of it is used")
     needed = [x, *(part.node for part in parts), *(part.node for part, *_ in growth.operands)]
@@ -55,7 +57,7 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
     moved = tuple(node for node in between if node in growth.tainted)
     if any(map(is_random, moved)):
         raise NoRegion("what draws random numbers would have to move")
-    return Region(
+    return GemmRegion(
         x,
         bool(growth.spared),
         parts,
@@ -71,10 +73,10 @@ def finished(growth: Growth, x: fx.Node, parts: tuple[Part, ...], inside: list[f
 
 
 def _epilogue(
-    growth: Growth,
+    growth: RegionGrowth,
     products: int,
     outputs: Iterable[tuple[Value, str]],
-    reduced: Iterable[tuple[Value, Reduced]],
+    reduced: Iterable[tuple[Value, Reduction]],
 ) -> Epilogue:
     """What has grown, with its values numbered: products first, then operands, then steps."""
     starts = {"product": 0, "operand": products, "step": products + len(growth.operands)}
@@ -87,7 +89,7 @@ def _epilogue(
     return Epilogue(
         products,
         tuple(operand for _, operand, _ in growth.operands),
-        tuple(Step(op, tuple(map(number, args))) for op, args in growth.steps),
+        tuple(EpilogueStep(op, tuple(map(number, args))) for op, args in growth.steps),
         (
             *(Output(str(number(value)), dtype) for value, dtype in outputs),
             *(Output(str(number(value)), "float32", how.over, how.by) for value, how in reduced),
@@ -95,7 +97,7 @@ def _epilogue(
     )
 
 
-def _wider_copies(growth: Growth, inside: list[fx.Node]) -> set[fx.Node]:
+def _wider_copies(growth: RegionGrowth, inside: list[fx.Node]) -> set[fx.Node]:
     """Single-precision copies of rounded values that are read outside.
 
     They are made of the rounded values there, of which they must be equal copies: the gradient of a
@@ -114,7 +116,7 @@ def _wider_copies(growth: Growth, inside: list[fx.Node]) -> set[fx.Node]:
 
 
 def _outputs(
-    growth: Growth, inside: list[fx.Node]
+    growth: RegionGrowth, inside: list[fx.Node]
 ) -> list[tuple[tuple[Value, str], list[fx.Node]]]:
     """Values that are read outside, each with its dtype and nodes; the last computed first."""
     taken = set(inside)
@@ -124,19 +126,19 @@ def _outputs(
             continue
         if node not in growth.known:
             raise NoRegion("the packed product is used as a whole")
-        if _shown(node, taken) and not node.meta["val"].is_contiguous():
+        if _is_user_visible(node, taken) and not node.meta["val"].is_contiguous():
             raise NoRegion("a part of the packed product is a result, whose strides are seen")
         dtype = str(node.meta["val"].dtype).removeprefix("torch.")
         stored.setdefault((growth.known[node], dtype), []).append(node)
     ordered = sorted(stored.items(), key=lambda one: _rank(one[0][0]), reverse=True)
-    if len(ordered) > _MOST_OUTPUTS:
+    if len(ordered) > _MAX_OUTPUTS:
         raise NoRegion(f"{len(ordered)} values of it are used")
     if any(value[0] == "operand" or dtype == "bool" for (value, dtype), _ in ordered):
         raise NoRegion("what it hands out is no product's")
     return ordered
 
 
-def _shown(node: fx.Node, taken: set[fx.Node]) -> bool:
+def _is_user_visible(node: fx.Node, taken: set[fx.Node]) -> bool:
     """Whether a value, or a view of it, is a result that the user sees.
 
     Which results are no others' than the backward's, Inductor writes down at the output.
@@ -150,9 +152,9 @@ def _shown(node: fx.Node, taken: set[fx.Node]) -> bool:
     return False
 
 
-def _reduced(growth: Growth) -> list[tuple[tuple[Value, Reduced], list[fx.Node]]]:
+def _reduced_outputs(growth: RegionGrowth) -> list[tuple[tuple[Value, Reduction], list[fx.Node]]]:
     """Values that are reduced, each with how and the nodes that do it."""
-    found: dict[tuple[Value, Reduced], list[fx.Node]] = {}
+    found: dict[tuple[Value, Reduction], list[fx.Node]] = {}
     for node, (value, how) in growth.reduced.items():
         found.setdefault((value, how), []).append(node)
     return list(found.items())

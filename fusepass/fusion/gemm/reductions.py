@@ -18,14 +18,14 @@ _BY = {"sum": "sum", "amax": "max"}
 
 
 @dataclass(frozen=True)
-class Reduced:
+class Reduction:
     """How a value is reduced: see :class:`fusepass.fusion.kernel_ir.epilogue.Output`."""
 
     over: str
     by: str
 
 
-def reduction_of(node: fx.Node) -> Reduced | None:
+def reduction_of(node: fx.Node) -> Reduction | None:
     """How a node reduces its first argument, if it does so over all its rows or all its columns.
 
     A row is what lies along the last dimension.
@@ -42,7 +42,7 @@ def reduction_of(node: fx.Node) -> Reduced | None:
     dims = [given] if isinstance(given, int) else list(given or range(count))
     reduced = {dim % count for dim in dims} if count else set()
     if count >= 2 and reduced == set(range(count - 1)):
-        return Reduced("rows", _BY[name])
+        return Reduction("rows", _BY[name])
     if count >= 2 and reduced == {count - 1}:
-        return Reduced("columns", _BY[name])
+        return Reduction("columns", _BY[name])
     return None

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass.fusion.gemm.reductions import Reduced
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
+from fusepass.fusion.gemm.reductions import Reduction
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand
 
 
 @dataclass(frozen=True)
-class Part:
+class OperandSlice:
     """What a region reads of a node: all, or some of its columns (of the last dimension).
 
     Attributes:
@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass
-class Region:
+class GemmRegion:
     """What one kernel could compute.
 
     Attributes:
@@ -65,8 +65,8 @@ class Region:
 
     x: fx.Node
     scaled: bool
-    weights: tuple[Part, ...]
-    operands: tuple[Part, ...]
+    weights: tuple[OperandSlice, ...]
+    operands: tuple[OperandSlice, ...]
     shapes: tuple[tuple[Any, ...] | None, ...]
     epilogue: Epilogue
     outputs: tuple[tuple[fx.Node, ...], ...]
@@ -81,7 +81,7 @@ Value = tuple[str, int]
 
 
 @dataclass
-class Growth:
+class RegionGrowth:
     """A region while it grows.
 
     Attributes:
@@ -105,18 +105,20 @@ class Growth:
     dtype: torch.dtype
     known: dict[fx.Node, Value] = field(default_factory=dict)
     pulled: dict[fx.Node, Value] = field(default_factory=dict)
-    operands: list[tuple[Part, Operand, tuple[Any, ...] | None]] = field(default_factory=list)
+    operands: list[tuple[OperandSlice, EpilogueOperand, tuple[Any, ...] | None]] = field(
+        default_factory=list
+    )
     steps: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    reduced: dict[fx.Node, tuple[Value, Reduced]] = field(default_factory=dict)
+    reduced: dict[fx.Node, tuple[Value, Reduction]] = field(default_factory=dict)
     spared: tuple[fx.Node, ...] = ()
     tainted: set[fx.Node] = field(default_factory=set)
     depth: int = 0
 
     def mark(self) -> tuple[int, int, int]:
-        """How far it has grown, for :meth:`back_to`."""
+        """How far it has grown, for :meth:`roll_back`."""
         return len(self.operands), len(self.steps), len(self.pulled)
 
-    def back_to(self, mark: tuple[int, int, int]) -> None:
+    def roll_back(self, mark: tuple[int, int, int]) -> None:
         """Take back what came after a mark."""
         del self.operands[mark[0] :], self.steps[mark[1] :]
         for node in list(self.pulled)[mark[2] :]:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from fusepass.fusion.aten_to_epilogue import NoRegion
 from fusepass.fusion.gemm.find import region_at
 from fusepass.fusion.gemm.gemm import is_gemm, operands_of
-from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.fusion.inductor_fusion import any_feeds_generated_code
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
@@ -32,7 +32,7 @@ _FARTHEST = 8  # calls that are made earlier for one product
 
 
 @dataclass(frozen=True)
-class Siblings:
+class SiblingGemms:
     """Products of one x that can all be computed where the first one stands.
 
     Attributes:
@@ -40,7 +40,7 @@ class Siblings:
         earlier: what they need that stands behind the first product, in the order of the graph.
     """
 
-    regions: tuple[Region, ...]
+    regions: tuple[GemmRegion, ...]
     earlier: tuple[fx.Node, ...]
 
     @property
@@ -56,8 +56,8 @@ class Siblings:
 
 
 def siblings_of(
-    first: fx.Node, most: int, most_bytes: int, takes: Callable[[Region], bool]
-) -> Siblings | None:
+    first: fx.Node, most: int, most_bytes: int, takes: Callable[[GemmRegion], bool]
+) -> SiblingGemms | None:
     """The products that could be computed together with one that stands in front of them.
 
     Args:
@@ -69,31 +69,31 @@ def siblings_of(
     Returns:
         At least two products; None where there are no others.
     """
-    same = _spelled_alike(operands_of(first)[1])
+    same = _equal_views(operands_of(first)[1])
     behind = {node for one in same for node in one.users if first < node}
-    regions: list[Region] = []
+    regions: list[GemmRegion] = []
     earlier: set[fx.Node] = set()
     held = 0
     for node in (first, *sorted(node for node in behind if _is_product_of(node, same, first))):
-        region = _alone(node)
-        needed = None if region is None else _behind(first, _read(region))
+        region = _unfused_gemm(node)
+        needed = None if region is None else _nodes_after(first, _nodes_read(region))
         if region is None or needed is None or not takes(region):
             if node is first:
                 return None
             continue
         made = {one for one in needed - earlier if op_name(one) in _COPIES}
         more = sum(map(_bytes, {node} | made if regions else made))
-        if held + more > most_bytes or (regions and not _lie_alike(region, regions[0])):
+        if held + more > most_bytes or (regions and not _have_same_strides(region, regions[0])):
             continue
         regions.append(region)
         earlier |= needed
         held += more
         if len(regions) == most:
             break
-    return Siblings(tuple(regions), tuple(sorted(earlier))) if len(regions) > 1 else None
+    return SiblingGemms(tuple(regions), tuple(sorted(earlier))) if len(regions) > 1 else None
 
 
-def _spelled_alike(x: fx.Node) -> list[fx.Node]:
+def _equal_views(x: fx.Node) -> list[fx.Node]:
     """The nodes that are x by the same views and casts of the same tensor: each layer has its own.
 
     Autocast casts one tensor for each layer, and each layer makes a matrix of it.
@@ -126,7 +126,7 @@ def _is_product_of(node: fx.Node, same: Collection[fx.Node], first: fx.Node) -> 
     return value.dim() == 2 and value.dtype is first.meta["val"].dtype
 
 
-def _alone(node: fx.Node) -> Region | None:
+def _unfused_gemm(node: fx.Node) -> GemmRegion | None:
     """A product with its bias where nothing that follows is better computed with it; else None."""
     try:
         longer = region_at(node, pairs=False)
@@ -145,17 +145,17 @@ def _alone(node: fx.Node) -> Region | None:
     return region if whole and as_they_lie and nothing_else else None
 
 
-def _read(region: Region) -> list[fx.Node]:
+def _nodes_read(region: GemmRegion) -> list[fx.Node]:
     return [part.node for part in (*region.weights, *region.operands)]
 
 
-def _lie_alike(one: Region, other: Region) -> bool:
+def _have_same_strides(one: GemmRegion, other: GemmRegion) -> bool:
     """Whether their weights have the same strides, with which one kernel reads all."""
     both = (region.weights[0].value.stride() for region in (one, other))
     return all(map(known_equal, *both))
 
 
-def _behind(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:
+def _nodes_after(first: fx.Node, wanted: Iterable[fx.Node]) -> set[fx.Node] | None:
     """What of some nodes, and of what they are made of, stands behind ``first``.
 
     None if some of it cannot be made earlier.

@@ -68,7 +68,7 @@ REDUCTIONS: Mapping[str, Callable[[Tensor, int], Tensor]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Operand:
+class EpilogueOperand:
     """What an element reads besides the product.
 
     Attributes:
@@ -82,7 +82,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Step:
+class EpilogueStep:
     """One operation: its name in :data:`OPERATIONS` and what it is given."""
 
     op: str
@@ -119,8 +119,8 @@ class Epilogue:
     """
 
     products: int
-    operands: tuple[Operand, ...]
-    steps: tuple[Step, ...]
+    operands: tuple[EpilogueOperand, ...]
+    steps: tuple[EpilogueStep, ...]
     outputs: tuple[Output, ...]
 
     def text(self) -> str:
@@ -165,7 +165,7 @@ class Epilogue:
         return replace(
             self,
             operands=kept,
-            steps=tuple(Step(step.op, tuple(map(value, step.args))) for step in rest),
+            steps=tuple(EpilogueStep(step.op, tuple(map(value, step.args))) for step in rest),
             outputs=tuple(
                 replace(output, value=str(value(output.value))) for output in self.outputs
             ),
@@ -182,8 +182,8 @@ def parse(text: str) -> Epilogue:
         record = json.loads(text)
         found = Epilogue(
             int(record["products"]),
-            tuple(Operand(**one) for one in record["operands"]),
-            tuple(Step(one["op"], tuple(one["args"])) for one in record["steps"]),
+            tuple(EpilogueOperand(**one) for one in record["operands"]),
+            tuple(EpilogueStep(one["op"], tuple(one["args"])) for one in record["steps"]),
             tuple(Output(**one) for one in record["outputs"]),
         )
     except (KeyError, TypeError) as error:
@@ -224,7 +224,7 @@ def evaluate(
             return values[int(arg[1:])]
         kind = torch.bool if isinstance(arg, bool) else wide
         if wide is torch.float32:
-            arg = in_single(arg)
+            arg = to_float32(arg)
         # Filled on the device: a copy from the host could not be part of a CUDA graph.
         return torch.full((), arg, dtype=kind, device=first.device)
 
@@ -241,7 +241,7 @@ def evaluate(
     return list(map(stored, epilogue.outputs))
 
 
-def in_single(number: float) -> float:
+def to_float32(number: float) -> float:
     """A number, or infinity where that is its nearest in single precision."""
     try:
         struct.pack("<f", number)
@@ -274,7 +274,7 @@ def is_monotone(body: Epilogue) -> bool:
     return body.outputs[0].value == previous
 
 
-def _keeps_order(step: Step, previous: str) -> bool:
+def _keeps_order(step: EpilogueStep, previous: str) -> bool:
     if step.op == "relu":
         return step.args == (previous,)
     if len(step.args) != 2 or step.args[0] != previous:
@@ -286,7 +286,7 @@ def _keeps_order(step: Step, previous: str) -> bool:
     return scales or step.op in ("maximum", "minimum", "add", "sub")
 
 
-def tells_zeros_apart(body: Epilogue) -> bool:
+def depends_on_zero_sign(body: Epilogue) -> bool:
     """Whether 0 and -0 may give different numbers."""
     return any(
         step.op in ("reciprocal", "rsqrt") or (step.op == "div" and isinstance(step.args[1], str))
@@ -294,7 +294,7 @@ def tells_zeros_apart(body: Epilogue) -> bool:
     )
 
 
-def joined(first: Epilogue, second: Epilogue) -> Epilogue:
+def compose(first: Epilogue, second: Epilogue) -> Epilogue:
     """One function after the other, both of one product."""
     count = len(first.steps)
 
@@ -303,6 +303,6 @@ def joined(first: Epilogue, second: Epilogue) -> Epilogue:
             return arg
         return first.outputs[0].value if arg == "%0" else f"%{int(arg[1:]) + count}"
 
-    steps = (Step(step.op, tuple(map(moved, step.args))) for step in second.steps)
+    steps = (EpilogueStep(step.op, tuple(map(moved, step.args))) for step in second.steps)
     output = Output(str(moved(second.outputs[0].value)), second.outputs[0].dtype)
     return Epilogue(1, (), (*first.steps, *steps), (output,))

@@ -64,7 +64,7 @@ def parse(text: str) -> Norm:
     return found
 
 
-def normalised(x: Tensor, vectors: Sequence[Tensor], norm: Norm) -> Tensor:
+def normalize(x: Tensor, vectors: Sequence[Tensor], norm: Norm) -> Tensor:
     """The norm of x (M, K), in fp32 (fp64 stays): not rounded to x's dtype.
 
     Args:

@@ -17,7 +17,7 @@ from fusepass.fusion.kernel_ir.epilogue import parse as parse_epilogue
 
 
 @dataclass(frozen=True)
-class Program:
+class PointwiseProgram:
     """What a kernel does.
 
     Attributes:
@@ -51,7 +51,7 @@ class Program:
 
 
 @functools.lru_cache(maxsize=256)
-def parse(text: str) -> Program:
+def parse(text: str) -> PointwiseProgram:
     """The program of a text.
 
     Raises:
@@ -69,4 +69,4 @@ def parse(text: str) -> Program:
         raise ValueError("a malformed program of members: a body is not one of them")
     if any(not 0 <= body < len(bodies) for body in members):
         raise ValueError("a malformed program of members: it names a body that it has not")
-    return Program(bodies, members)
+    return PointwiseProgram(bodies, members)

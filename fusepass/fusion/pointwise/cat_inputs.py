@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from fusepass.fusion.inductor_fusion import behind_views
+from fusepass.fusion.inductor_fusion import without_views
 from fusepass.fusion.pointwise.inductor_reductions import is_reduction
 from fusepass.graph.ops.op_names import op_name, tensor_value
 
@@ -64,7 +64,7 @@ def sources_of(node: fx.Node) -> frozenset[fx.Node]:
     seen, waiting = {node}, [node] if len(node.users) == 1 else []
     while waiting:
         one = waiting.pop()
-        made = behind_views(one)
+        made = without_views(one)
         if is_reduction(made):
             return frozenset()
         if not is_elementwise(made) and op_name(made) not in _GATHERED:

@@ -29,12 +29,18 @@ from torch import fx
 from fusepass.fusion.aten_to_epilogue import NoRegion, calls_of
 from fusepass.fusion.extern_calls import LIBRARY_CALLS
 from fusepass.fusion.inductor_fusion import feeds_generated_code
-from fusepass.fusion.pointwise.members import Member, dense, lie_alike, member_of, through_views
+from fusepass.fusion.pointwise.members import (
+    Member,
+    dense,
+    have_same_layout,
+    member_of,
+    without_views,
+)
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.tracing import size_hint
 
-FEWEST = 8  # members that are worth a kernel of their own
+MIN_MEMBERS = 8  # members that are worth a kernel of their own
 _MOST_ELEMENTS = 1 << 23  # of one; a launch is nothing beside the time of a larger one
 _MOST_READ_AGAIN = 4 << 20  # bytes, mostly from L2, in about the time of a launch that is saved
 
@@ -43,7 +49,7 @@ Copies = Mapping[fx.Node, fx.Node]
 
 
 @dataclass(frozen=True)
-class Groups:
+class MemberGroups:
     """What can be computed together.
 
     Attributes:
@@ -56,7 +62,7 @@ class Groups:
     overwriting: list[Member]
     copies: Copies
 
-    def where(self, wanted: Callable[[list[Member]], bool]) -> Groups:
+    def where(self, wanted: Callable[[list[Member]], bool]) -> MemberGroups:
         """Those of the groups that are wanted."""
         read = [group for group in self.read if wanted(group)]
         last = self.overwriting
@@ -68,8 +74,8 @@ class Groups:
         return [*self.read, *([self.overwriting] if self.overwriting else [])]
 
 
-def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
-    """Members that can be computed at once, at least :data:`FEWEST` of them in each group.
+def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> MemberGroups:
+    """Members that can be computed at once, at least :data:`MIN_MEMBERS` of them in each group.
 
     Args:
         graph: of ATen calls.
@@ -79,26 +85,26 @@ def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> Groups:
     copies = _copies(graph)
     found = _candidates(graph, copies)
     while True:
-        members = _alone(graph, found, copies)
+        members = _without_fusible_neighbours(graph, found, copies)
         read = _by_level(graph, members, copies, most_bytes)
         last = [one for root, one in members.items() if root in copies]
         taken = {root for group in [*read, last] for one in group for root in one.roots}
-        gone = _left_out(graph, taken)
+        gone = _dead_calls(graph, taken)
         impossible = {
             root
             for one in last
             for root in one.roots
-            if not _reads_happen_before(overwritten(copies[root]), gone, copies)
+            if not _reads_happen_before(copy_target(copies[root]), gone, copies)
         }
-        overwriting = _joined(last, copies)
+        overwriting = _join_overwriting(last, copies)
         if isinstance(overwriting, set):
             impossible |= overwriting
         elif not impossible:
             break
         found = {root: one for root, one in found.items() if root not in impossible}
     devices = {one.roots[0].meta["val"].device for one in overwriting}
-    enough = len(_sharing(overwriting)) >= FEWEST and len(devices) == 1
-    return Groups(read, overwriting if enough else [], copies)
+    enough = len(_group_by_fusion(overwriting)) >= MIN_MEMBERS and len(devices) == 1
+    return MemberGroups(read, overwriting if enough else [], copies)
 
 
 def _by_level(
@@ -111,14 +117,19 @@ def _by_level(
         if root not in copies:
             grouped[levels[root], root.meta["val"].device].append(one)
     apart = [
-        [one for some in _sharing(group) if _read_again(some) <= _MOST_READ_AGAIN for one in some]
+        [
+            one
+            for some in _group_by_fusion(group)
+            if _read_again(some) <= _MOST_READ_AGAIN
+            for one in some
+        ]
         for group in grouped.values()
     ]
-    bounded = [_bounded(group, most_bytes) for group in apart]
-    return [group for group in bounded if len(_sharing(group)) >= FEWEST]
+    bounded = [_drop_largest(group, most_bytes) for group in apart]
+    return [group for group in bounded if len(_group_by_fusion(group)) >= MIN_MEMBERS]
 
 
-def _sharing(group: Sequence[Member]) -> list[list[Member]]:
+def _group_by_fusion(group: Sequence[Member]) -> list[list[Member]]:
     """Members apart, those together that Inductor computes in one kernel for what they read."""
     readers: dict[Any, int] = {}
     pairs = [(readers.setdefault(key, i), i) for i, one in enumerate(group) for key in _reads(one)]
@@ -132,7 +143,7 @@ def _reads(one: Member) -> dict[tuple[fx.Node, int, int], int]:
         value = node.meta["val"]
         if operand.kind != "scalar":
             read, made = (_hint(each.numel()) for each in (value, one.roots[0].meta["val"]))
-            found[through_views(node), read, made] = read * value.dtype.itemsize
+            found[without_views(node), read, made] = read * value.dtype.itemsize
     return found
 
 
@@ -211,7 +222,7 @@ def _may_be_view(node: fx.Node) -> bool:
     return aliases or op_name(node) in ("reshape", "_unsafe_view", "contiguous", "expand", "to")
 
 
-def overwritten(copy: fx.Node) -> fx.Node:
+def copy_target(copy: fx.Node) -> fx.Node:
     """What a ``copy_`` overwrites."""
     into = copy.args[0]
     assert isinstance(into, fx.Node)
@@ -223,7 +234,7 @@ def _fits(root: fx.Node, into: fx.Node) -> bool:
     one, other = dense(root), dense(into)
     if one is None or other is None:
         return False
-    return lie_alike(one, other) and one.dtype == other.dtype and one.device == other.device
+    return have_same_layout(one, other) and one.dtype == other.dtype and one.device == other.device
 
 
 def _candidates(graph: fx.Graph, copies: Copies) -> dict[fx.Node, Member]:
@@ -246,13 +257,13 @@ def _candidates(graph: fx.Graph, copies: Copies) -> dict[fx.Node, Member]:
     return found
 
 
-def _alone(
+def _without_fusible_neighbours(
     graph: fx.Graph, found: Mapping[fx.Node, Member], copies: Copies
 ) -> dict[fx.Node, Member]:
     """Those of the candidates that leave nothing behind which they could have been fused with."""
     left = dict(found)
     while True:
-        gone = _left_out(graph, left)
+        gone = _dead_calls(graph, left)
         besides = gone | set(copies.values())
         kept = {
             root: one
@@ -265,7 +276,7 @@ def _alone(
         left = kept
 
 
-def _left_out(graph: fx.Graph, members: Collection[fx.Node]) -> set[fx.Node]:
+def _dead_calls(graph: fx.Graph, members: Collection[fx.Node]) -> set[fx.Node]:
     """The pointwise calls that nothing needs any more once members compute their results."""
     gone: set[fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -286,32 +297,32 @@ def _levels(graph: fx.Graph, members: Collection[fx.Node]) -> dict[fx.Node, int]
     return levels
 
 
-def _joined(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.Node]:
+def _join_overwriting(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.Node]:
     """Members that overwrite inputs, joined where one reads what another overwrites.
 
     Returns:
         They, or results that cannot be computed so.
     """
     owner: dict[Any, int] = {
-        overwritten(copies[one.roots[0]]): i for i, one in enumerate(overwriting)
+        copy_target(copies[one.roots[0]]): i for i, one in enumerate(overwriting)
     }
     pairs = [
-        (i, owner[through_views(node)])
+        (i, owner[without_views(node)])
         for i, one in enumerate(overwriting)
         for node in one.operands
-        if through_views(node) in owner
+        if without_views(node) in owner
     ]
     joined, impossible = [], set()
     for part in _components(len(overwriting), pairs):
         roots = [root for i in part for root in overwriting[i].roots]
         try:
             whole = roots[0].meta["val"]
-            if not all(lie_alike(root.meta["val"], whole) for root in roots):
+            if not all(have_same_layout(root.meta["val"], whole) for root in roots):
                 raise NoRegion("they lie differently")
             one = member_of(roots)
             kinds = zip(one.operands, one.body.operands, strict=True)
             if any(
-                through_views(node) in owner and (node not in owner or operand.kind != "full")
+                without_views(node) in owner and (node not in owner or operand.kind != "full")
                 for node, operand in kinds
             ):
                 raise NoRegion("what is overwritten is read otherwise than element by element")
@@ -321,9 +332,9 @@ def _joined(overwriting: list[Member], copies: Copies) -> list[Member] | set[fx.
     return impossible or joined
 
 
-def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
+def _drop_largest(group: list[Member], most_bytes: float) -> list[Member]:
     """Without the members that hold most, if all of them hold too much."""
-    held = {one.roots[0]: _held_longer(one) for one in group}
+    held = {one.roots[0]: _bytes_held_longer(one) for one in group}
     left = set()
     for root in sorted(held, key=held.__getitem__, reverse=True):
         if sum(held.values()) <= most_bytes:
@@ -333,11 +344,11 @@ def _bounded(group: list[Member], most_bytes: float) -> list[Member]:
     return [one for one in group if one.roots[0] not in left]
 
 
-def _held_longer(one: Member) -> int:
+def _bytes_held_longer(one: Member) -> int:
     """Bytes that are there for longer if a member is computed with others.
 
     Its results, unless they leave the graph, and what calls of the graph have made for it.
     """
     kept = [root for root in one.roots if all(user.op != "output" for user in root.users)]
-    kept += [node for node in one.operands if through_views(node).op == "call_function"]
+    kept += [node for node in one.operands if without_views(node).op == "call_function"]
     return sum(node.meta["val"].nbytes for node in kept)

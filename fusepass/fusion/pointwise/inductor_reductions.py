@@ -67,7 +67,7 @@ def _dims(node: fx.Node) -> frozenset[int]:
     )
 
 
-def is_read_beside(node: fx.Node) -> bool:
+def is_combined_with_input(node: fx.Node) -> bool:
     """Whether what comes of a result meets what was reduced, or as much, which then waits."""
     whole = count_of(node.args[0])
 
@@ -77,10 +77,10 @@ def is_read_beside(node: fx.Node) -> bool:
     return any(count_of(user) >= whole for user in reached(calls(node), calls))
 
 
-def has_little_to_do(node: fx.Node) -> bool:
+def has_cheap_prologue(node: fx.Node) -> bool:
     """Whether what is reduced is one tensor, but for a few cheap pointwise calls."""
     operands = calls = 0
-    for one in _computed_as(node.args[0]):
+    for one in _pointwise_sources(node.args[0]):
         name = op_name(one)
         if name in _VIEWS or name in _CASTS:
             continue
@@ -98,7 +98,7 @@ def reads_a_reduction(node: fx.Node) -> bool:
     return any(count_of(one) != 1 for one in _reductions_before(node))
 
 
-def follows_another(node: fx.Node) -> bool:
+def follows_reduction(node: fx.Node) -> bool:
     """Whether it reduces what is made with a reduction over the same dimensions of as much.
 
     As a sum of exponentials does the maximum that they are taken from.
@@ -120,7 +120,7 @@ def _reductions_before(node: fx.Node) -> Iterator[fx.Node]:
             yield one
 
 
-def _computed_as(node: Any) -> Iterator[fx.Node]:
+def _pointwise_sources(node: Any) -> Iterator[fx.Node]:
     """A node and those of its size that it is computed from, up to calls that are not pointwise."""
     whole = count_of(node)
 

@@ -17,12 +17,12 @@ from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS, NoRegion, calls_of
 from fusepass.fusion.extern_calls import LIBRARY_CALLS, VIEWS
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
-from fusepass.fusion.kernel_ir.pointwise_program import Program
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
+from fusepass.fusion.kernel_ir.pointwise_program import PointwiseProgram
 from fusepass.graph.ops.op_names import op_name, tensor_value
 
 _MOST_STEPS, _MOST_OPERANDS = 32, 8
-_MOST_DEEP = 2 * _MOST_STEPS
+_MAX_DEPTH = 2 * _MOST_STEPS
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Member:
     operands: tuple[fx.Node, ...]
 
 
-def program_of(group: Sequence[Member]) -> Program:
+def program_of(group: Sequence[Member]) -> PointwiseProgram:
     """The program that computes a group, in its order."""
     bodies = list(dict.fromkeys(one.body for one in group))
-    return Program(tuple(bodies), tuple(bodies.index(one.body) for one in group))
+    return PointwiseProgram(tuple(bodies), tuple(bodies.index(one.body) for one in group))
 
 
 def dense(node: fx.Node) -> Tensor | None:
@@ -62,7 +62,7 @@ def dense(node: fx.Node) -> Tensor | None:
     return value if extent else None
 
 
-def lie_alike(value: Tensor, whole: Tensor) -> bool:
+def have_same_layout(value: Tensor, whole: Tensor) -> bool:
     """Whether two tensors have one shape and one order in memory."""
     return value.shape == whole.shape and value.stride() == whole.stride()
 
@@ -79,7 +79,7 @@ class _Computation:
     def __init__(self, whole: Tensor) -> None:
         self.whole = whole
         self.operands: list[fx.Node] = []
-        self.kinds: list[Operand] = []
+        self.kinds: list[EpilogueOperand] = []
         self.steps: list[tuple[str, tuple[Any, ...]]] = []
         self._known: dict[fx.Node, Any] = {}
         self._under_way = 0  # nodes; Python's own stack has an end
@@ -89,7 +89,7 @@ class _Computation:
         if not isinstance(arg, fx.Node):
             return arg
         if arg not in self._known:
-            self._known[arg] = self._computed(arg)
+            self._known[arg] = self._compute(arg)
         return self._known[arg]
 
     def _emit(self, op: str, *args: Any) -> Any:
@@ -103,26 +103,30 @@ class _Computation:
             raise NoRegion("it has too many operations")
         return "step", len(self.steps) - 1
 
-    def _computed(self, node: fx.Node) -> Any:
+    def _compute(self, node: fx.Node) -> Any:
         constant, whole = _constant(node), self.whole
         if constant is not None:
             return constant
         write = calls_of(node)
         own = dense(node)
-        if write is not None and own is not None and (lie_alike(own, whole) or _small(own, whole)):
+        if (
+            write is not None
+            and own is not None
+            and (have_same_layout(own, whole) or _small(own, whole))
+        ):
             self._under_way += 1
-            if self._under_way > _MOST_DEEP:  # also of what will be no step
+            if self._under_way > _MAX_DEPTH:  # also of what will be no step
                 raise NoRegion("it has too many operations")
             made = self.value(write(self._emit, node))
             self._under_way -= 1
             return made
-        self.kinds.append(Operand(_kind(node, whole), str(node.meta["val"].dtype)[6:]))
-        if len(self.kinds) > _MOST_OPERANDS or not _comes_from_outside(node):
+        self.kinds.append(EpilogueOperand(_kind(node, whole), str(node.meta["val"].dtype)[6:]))
+        if len(self.kinds) > _MOST_OPERANDS or not _is_not_generated(node):
             raise NoRegion("what it is computed from could be computed in its kernel")
         self.operands.append(node)
         return "operand", len(self.operands) - 1
 
-    def named(self, arg: Any) -> Any:
+    def epilogue_argument(self, arg: Any) -> Any:
         """An argument as an epilogue has it: what is counted, operands before steps, by name."""
         if not isinstance(arg, tuple):
             return arg
@@ -143,9 +147,11 @@ def member_of(roots: Sequence[fx.Node]) -> Member:
         raise NoRegion("a result is a number")
     if "full" not in {kind.kind for kind in done.kinds}:
         raise NoRegion("nothing of its size is read")
-    steps = tuple(Step(op, tuple(map(done.named, args))) for op, args in done.steps)
+    steps = tuple(
+        EpilogueStep(op, tuple(map(done.epilogue_argument, args))) for op, args in done.steps
+    )
     outputs = [
-        Output(done.named(one), str(root.meta["val"].dtype)[6:])
+        Output(done.epilogue_argument(one), str(root.meta["val"].dtype)[6:])
         for one, root in zip(last, roots, strict=True)
     ]
     body = Epilogue(0, tuple(done.kinds), steps, tuple(outputs))
@@ -182,7 +188,7 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
     value = dense(node)
     if value is not None and value.device != whole.device:
         raise NoRegion("an operand is on another device")
-    if value is not None and lie_alike(value, whole):
+    if value is not None and have_same_layout(value, whole):
         return "full"
     if value is not None and value.numel() == 1:
         return "scalar"
@@ -191,14 +197,14 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
     raise NoRegion("an operand lies otherwise than the result")
 
 
-def through_views(node: fx.Node) -> fx.Node:
+def without_views(node: fx.Node) -> fx.Node:
     """What a view is of, in the end."""
     while op_name(node) in VIEWS:
         node = node.all_input_nodes[0]
     return node
 
 
-def _comes_from_outside(node: fx.Node) -> bool:
+def _is_not_generated(node: fx.Node) -> bool:
     """Whether nothing that Inductor generates computes a node."""
-    node = through_views(node)
+    node = without_views(node)
     return node.op in ("placeholder", "get_attr") or op_name(node) in LIBRARY_CALLS

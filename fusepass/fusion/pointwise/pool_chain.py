@@ -18,20 +18,20 @@ from fusepass.fusion.extern_calls import is_library_call, is_view
 from fusepass.fusion.inductor_fusion import feeds_generated_code
 from fusepass.fusion.kernel_ir.epilogue import (
     Epilogue,
+    EpilogueStep,
     Output,
-    Step,
+    compose,
+    depends_on_zero_sign,
     is_monotone,
-    joined,
-    tells_zeros_apart,
 )
-from fusepass.fusion.pointwise.members import through_views
+from fusepass.fusion.pointwise.members import without_views
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal, operator_name
 
 _MAXIMA = frozenset("_low_memory_max_pool_with_offsets max_pool2d_with_indices".split())
-_LAID_OUT_ANEW = frozenset("convolution cudnn_convolution_relu conv_relu".split())
+_RELAYOUTS_INPUT = frozenset("convolution cudnn_convolution_relu conv_relu".split())
 _MOST_STEPS = 32
 Pair = tuple[int, int]
 
@@ -67,7 +67,7 @@ def is_pool(node: fx.Node) -> bool:
     )
 
 
-def chain_at(node: fx.Node) -> PoolChain:
+def pool_chain_at(node: fx.Node) -> PoolChain:
     """The chain around a pooling.
 
     Raises:
@@ -77,20 +77,20 @@ def chain_at(node: fx.Node) -> PoolChain:
     pooled = _only_result(node) if largest else node
     kernel, stride, padding, divisor = _sizes(node, pooled, largest)
     image: Any = node.args[0]
-    source, computed = _before(image)
-    _check_lies(source)
+    source, computed = _prologue_before(image)
+    _check_layout(source)
     before = _body(source, computed, image)
-    nodes, last = _behind(pooled)
+    nodes, last = _epilogue_after(pooled)
     pools = [user for user in last.users if is_pool(user)]
     if feeds_generated_code(last, [*nodes, *pools]):
         raise NoRegion("Inductor computes it in the kernel that reads it")
     if _feeds_convolution(last):
         raise NoRegion("a convolution reads it, for which Inductor may lay it out in another way")
-    if any(one is not node and _moves_alike(one, node) for one in _pools_of(source)):
+    if any(one is not node and _have_same_result_size(one, node) for one in _pools_of(source)):
         raise NoRegion("Inductor pools it in one kernel with another of the same image")
     behind = _body(pooled, nodes, last)
-    if largest and is_monotone(before) and not tells_zeros_apart(behind):
-        before, behind = _body(source, (), source), joined(before, behind)
+    if largest and is_monotone(before) and not depends_on_zero_sign(behind):
+        before, behind = _body(source, (), source), compose(before, behind)
     return PoolChain(
         source, last, largest, kernel, stride, padding, divisor, before, _typed(behind, last)
     )
@@ -142,7 +142,7 @@ def _pair(given: Any) -> Pair:
 # --- on either side -------------------------------------------------------------------------------
 
 
-def _before(image: fx.Node) -> tuple[fx.Node, Sequence[fx.Node]]:
+def _prologue_before(image: fx.Node) -> tuple[fx.Node, Sequence[fx.Node]]:
     """What everything before a pooling is computed from, and by which calls, in order."""
     sources: set[fx.Node] = set()
     computed: set[fx.Node] = set()
@@ -166,18 +166,18 @@ def _before(image: fx.Node) -> tuple[fx.Node, Sequence[fx.Node]]:
             raise NoRegion("what comes before it is read elsewhere, too")
     if computed and len(image.users) > 1:
         raise NoRegion("what it pools is read elsewhere, too")
-    if not _is_there(source):
+    if not _is_materialized(source):
         raise NoRegion("Inductor computes it in the kernel that makes what it reads")
     return source, sorted(computed)
 
 
-def _is_there(node: fx.Node) -> bool:
+def _is_materialized(node: fx.Node) -> bool:
     """Whether a tensor is in memory, and lies as its fake says.
 
     What a convolution gives Inductor may lay out in another way than the graph says. It reads what
     another pooling gives from memory: each number is wanted by several windows.
     """
-    node = through_views(node)
+    node = without_views(node)
     if op_name(node) == "getitem":
         node = node.all_input_nodes[0]
     if node.op in ("placeholder", "get_attr") or is_pool(node):
@@ -191,7 +191,7 @@ def _feeds_convolution(node: fx.Node) -> bool:
 
 def _is_convolution(node: fx.Node) -> bool:
     _, name = operator_name(node.target) or ("", "")
-    return name in _LAID_OUT_ANEW
+    return name in _RELAYOUTS_INPUT
 
 
 def _pools_of(source: fx.Node) -> list[fx.Node]:
@@ -204,7 +204,7 @@ def _pools_of(source: fx.Node) -> list[fx.Node]:
     return list(filter(is_pool, reached([source], behind)))
 
 
-def _moves_alike(one: fx.Node, other: fx.Node) -> bool:
+def _have_same_result_size(one: fx.Node, other: fx.Node) -> bool:
     """Whether two poolings have as many results of an image."""
     sizes = [
         value[0] if isinstance(value := node.meta["val"], (tuple, list)) else value
@@ -213,7 +213,7 @@ def _moves_alike(one: fx.Node, other: fx.Node) -> bool:
     return tuple(sizes[0].shape[-2:]) == tuple(sizes[1].shape[-2:])
 
 
-def _check_lies(source: fx.Node) -> None:
+def _check_layout(source: fx.Node) -> None:
     value = tensor_value(source)
     if value is None or value.dtype not in FLOATS or value.dim() < 3:
         raise NoRegion("it does not read images of floating point")
@@ -230,7 +230,7 @@ def _contiguous(value: Tensor) -> bool:
     return True
 
 
-def _behind(pooled: fx.Node) -> tuple[Sequence[fx.Node], fx.Node]:
+def _epilogue_after(pooled: fx.Node) -> tuple[Sequence[fx.Node], fx.Node]:
     """What is computed from what was pooled alone, in order, and the one that others read."""
     found: dict[fx.Node, None] = {pooled: None}
     grown = True
@@ -263,7 +263,7 @@ def _body(source: fx.Node, nodes: Iterable[fx.Node], last: fx.Node) -> Epilogue:
         NoRegion: an epilogue cannot say it.
     """
     names: dict[fx.Node, Any] = {source: "%0"}
-    steps: list[Step] = []
+    steps: list[EpilogueStep] = []
 
     def value(arg: Any) -> Any:
         if not isinstance(arg, fx.Node):
@@ -273,7 +273,7 @@ def _body(source: fx.Node, nodes: Iterable[fx.Node], last: fx.Node) -> Epilogue:
         return names[arg]
 
     def emit(op: str, *args: Any) -> str:
-        steps.append(Step(op, tuple(map(value, args))))
+        steps.append(EpilogueStep(op, tuple(map(value, args))))
         return f"%{len(steps)}"
 
     for node in nodes:

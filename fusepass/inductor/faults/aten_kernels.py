@@ -13,49 +13,49 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.inductor.faults.fault import Fault, argument, calls_with, value_of
-from fusepass.inductor.faults.int64_ranges import leaves_32_bits
-from fusepass.inductor.faults.layouts import may_lie_otherwise
-from fusepass.inductor.faults.overflows import may_be_decided
-from fusepass.inductor.faults.signs_of_zero import CLAMPS, EXTREMA, is_choice_seen
+from fusepass.inductor.faults.fault import Fault, argument, faulty_calls, value_of
+from fusepass.inductor.faults.int64_ranges import may_exceed_int32
+from fusepass.inductor.faults.layouts import may_be_permuted
+from fusepass.inductor.faults.overflows import compares_with_own_operand
+from fusepass.inductor.faults.signs_of_zero import CLAMPS, EXTREMA, is_extremum_sign_seen
 from fusepass.report.decision import Decision, Station
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 
 
 @dataclass(frozen=True)
-class _Row:
+class _AtenFault:
     fault: Fault
     operators: tuple[Any, ...]
-    met: Callable[[fx.Node], bool]  # whether a call of one of them has the fault's pattern
+    applies: Callable[[fx.Node], bool]  # whether a call of one of them has the fault's pattern
 
 
-def use_own_kernels(graph: fx.Graph) -> list[Decision]:
+def use_eager_kernels(graph: fx.Graph) -> list[Decision]:
     """Have the calls of a forward or backward ATen graph made by own kernels; what was decided."""
     found = []
     for row in _ROWS:
-        calls = calls_with(row.fault, row.operators, row.met, graph)
+        calls = faulty_calls(row.fault, row.operators, row.applies, graph)
         for node in calls:
             node.meta["should_fallback"] = True  # which Inductor reads when it lowers the call
         if calls:
-            found.append(row.fault.steered("made by its own kernel", Station.AFTER))
+            found.append(row.fault.decision("made by its own kernel", Station.AFTER))
     return found
 
 
-def _is_flattened(node: fx.Node) -> bool:
+def _is_flattened_index(node: fx.Node) -> bool:
     """Whether an index counts over several dimensions, of memory that may lie otherwise."""
     x = value_of(node.args[0])
     several = x is not None and sum(1 for size in x.shape if _is_not_one(size)) > 1
-    return several and argument(node, 1) is None and may_lie_otherwise(node.args[0])  # type: ignore[arg-type]
+    return several and argument(node, 1) is None and may_be_permuted(node.args[0])  # type: ignore[arg-type]
 
 
-def _is_along_one(node: fx.Node) -> bool:
+def _is_index_along_one_dim(node: fx.Node) -> bool:
     """Whether an index counts along one dimension, of memory that may lie otherwise."""
     x = node.args[0]
-    return isinstance(x, fx.Node) and argument(node, 1) is not None and may_lie_otherwise(x)
+    return isinstance(x, fx.Node) and argument(node, 1) is not None and may_be_permuted(x)
 
 
-def _undoes(node: fx.Node) -> bool:
+def _is_inverse_pair(node: fx.Node) -> bool:
     """Whether a C++ compiler may take two calls together, ``sin(atan(x))`` for one."""
     x, made = node.args[0], value_of(node)
     on_cpu = made is not None and made.device.type == "cpu"
@@ -84,7 +84,7 @@ def _is_out_of_range(node: fx.Node) -> bool:
     return not info.min <= bound <= info.max
 
 
-def _hangs_over(node: fx.Node) -> bool:
+def _window_exceeds_padding(node: fx.Node) -> bool:
     """Whether a mean's last window reaches behind the padding, which ``ceil_mode`` lets it."""
     grad, x = value_of(node.args[0]), value_of(node.args[1])
     kernel, stride, padding = (argument(node, place, ()) for place in (2, 3, 4))
@@ -92,7 +92,7 @@ def _hangs_over(node: fx.Node) -> bool:
     if grad is None or x is None or not ceil_mode or counted is False or divisor is not None:
         return False
     count = 3 if node.target is _aten.avg_pool3d_backward.default else 2
-    kernel, stride, padding = (_each(one, count) for one in (kernel, stride or kernel, padding))
+    kernel, stride, padding = (_per_dim(one, count) for one in (kernel, stride or kernel, padding))
     for dim in range(count):
         sizes: list[Any] = [x.shape[dim - count], grad.shape[dim - count]]
         size, results = sizes
@@ -103,17 +103,17 @@ def _hangs_over(node: fx.Node) -> bool:
     return False
 
 
-def _each(numbers: Any, count: int) -> list[int]:
+def _per_dim(numbers: Any, count: int) -> list[int]:
     listed = list(numbers) if isinstance(numbers, (list, tuple)) else [numbers]
     return listed * count if len(listed) == 1 else listed
 
 
-def _is_product_of_integers(node: fx.Node) -> bool:
+def _is_integer_matmul(node: fx.Node) -> bool:
     made = value_of(node)
     return made is not None and made.device.type == "cpu" and not made.dtype.is_floating_point
 
 
-def _is_cpus(node: fx.Node) -> bool:
+def _is_on_cpu(node: fx.Node) -> bool:
     made = value_of(node)
     return made is not None and made.device.type == "cpu"
 
@@ -121,75 +121,75 @@ def _is_cpus(node: fx.Node) -> bool:
 def _is_of_other_dtype(node: fx.Node) -> bool:
     """Whether ``ldexp`` promotes otherwise than to the first operand's dtype."""
     made, x = value_of(node), value_of(node.args[0])
-    return made is not None and (x is None or made.dtype is not _made_by_inductor(x.dtype))
+    return made is not None and (x is None or made.dtype is not _inductor_result_dtype(x.dtype))
 
 
-def _made_by_inductor(dtype: torch.dtype) -> torch.dtype:
+def _inductor_result_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.float32
 
 
 _INDICES = (_aten.argmax.default, _aten.argmin.default)
 _ROWS = (
-    _Row(
+    _AtenFault(
         Fault(
             "flattened_index",
             (183082, 193661, 193751, 197739),
             "counts an index over several dimensions in the order of memory",
-            mended=(2, 15),
+            fixed_in=(2, 15),
         ),
         _INDICES,
-        _is_flattened,
+        _is_flattened_index,
     ),
-    _Row(
-        Fault("index", (178964,), "loses the index of the largest number", mended=(2, 13)),
+    _AtenFault(
+        Fault("index", (178964,), "loses the index of the largest number", fixed_in=(2, 13)),
         (*_INDICES, _aten.max.dim, _aten.min.dim),
-        _is_along_one,
+        _is_index_along_one_dim,
     ),
-    _Row(
+    _AtenFault(
         Fault(
             "pair_of_functions",
             (186018,),
             "lets the compiler make a number of sin(atan(NaN))",
-            mended=(2, 13),
+            fixed_in=(2, 13),
         ),
         (_aten.sin.default, _aten.cos.default, _aten.tan.default),
-        _undoes,
+        _is_inverse_pair,
     ),
-    _Row(
+    _AtenFault(
         Fault("any_of_bytes", (198081,), "gives bool for uint8"),
         (_aten.any.default, _aten.any.dim, _aten.any.dims),
         _gives_uint8,
     ),
-    _Row(
+    _AtenFault(
         Fault("clamp_out_of_range", (195675,), "takes a bound that eager refuses"),
         (_aten.clamp_min.default, _aten.clamp_max.default),
         _is_out_of_range,
     ),
-    _Row(
+    _AtenFault(
         Fault(
             "overhanging_mean",
             (198119,),
             "divides the gradient of a window that hangs over by all of the kernel's size",
         ),
         (_aten.avg_pool2d_backward.default, _aten.avg_pool3d_backward.default),
-        _hangs_over,
+        _window_exceeds_padding,
     ),
-    _Row(
+    _AtenFault(
         Fault("batched_integers", (191308,), "gives int64 for a product of integers"),
         (_aten.bmm.default, _aten.baddbmm.default),
-        _is_product_of_integers,
+        _is_integer_matmul,
     ),
-    _Row(
+    _AtenFault(
         Fault("erfinv", (198133,), "loses digits of erfinv near 1"),
         (_aten.erfinv.default,),
-        _is_cpus,
+        _is_on_cpu,
     ),
-    _Row(
+    _AtenFault(
         Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
         (*EXTREMA, *CLAMPS),
-        is_choice_seen,
+        is_extremum_sign_seen,
     ),
-    _Row(
+    _AtenFault(
         Fault(
             "compared_overflow",
             (190764,),
@@ -202,20 +202,20 @@ _ROWS = (
             _aten.neg.default,
             _aten.abs.default,
         ),
-        may_be_decided,
+        compares_with_own_operand,
     ),
-    _Row(
+    _AtenFault(
         Fault("ldexp_dtype", (197091,), "gives another dtype than eager"),
         (_aten.ldexp.Tensor,),
         _is_of_other_dtype,
     ),
-    _Row(
+    _AtenFault(
         Fault(
             "long_range",
             (175966, 183901),
             "computes with 64-bit numbers of a range as with 32-bit indices",
         ),
         (_prims.iota.default,),
-        leaves_32_bits,
+        may_exceed_int32,
     ),
 )

@@ -16,7 +16,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.reached import reached
 from fusepass.inductor.faults.fault import Fault, value_of
-from fusepass.inductor.faults.layouts import may_lie_otherwise
+from fusepass.inductor.faults.layouts import may_be_permuted
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
@@ -34,7 +34,7 @@ _SPREAD = Fault(
     "spread_store",
     (180164, 180771, 182012, 183898),
     "stores into a tensor whose numbers share memory, as the gradient of a sum",
-    mended=(2, 13),
+    fixed_in=(2, 13),
 )
 _SCATTERS = (
     *(_aten.slice_scatter.default, _aten.select_scatter.default),
@@ -51,7 +51,7 @@ _POOLS = frozenset(  # by name: one is registered together with Inductor
 )
 
 
-def keep_copies(graph: fx.Graph) -> list[Decision]:
+def keep_lost_copies(graph: fx.Graph) -> list[Decision]:
     """Keep such copies of a joint or forward ATen graph, in place; what was decided."""
     written = _written_inputs(graph)
     if not written:
@@ -70,7 +70,7 @@ def keep_copies(graph: fx.Graph) -> list[Decision]:
         copy.meta = {**node.meta, "should_fallback": True}
         node.replace_all_uses_with(copy)
         graph.erase_node(node)
-    return [_LOST.steered("a copy is kept", Station.AFTER)] if kept else []
+    return [_LOST.decision("a copy is kept", Station.AFTER)] if kept else []
 
 
 def _written_inputs(graph: fx.Graph) -> set[fx.Node]:
@@ -107,13 +107,13 @@ def _stores(node: fx.Node) -> bool:
     return node.op == "output" or stores or name == "copy_" or name.startswith(_WRITERS)
 
 
-def spread_out(graph: fx.Graph) -> list[Decision]:
+def copy_before_overlapping_store(graph: fx.Graph) -> list[Decision]:
     """Copy what is stored into though its numbers share memory, in a joint ATen graph."""
     stores = [
         node
         for operator in _SCATTERS
         for node in graph.find_nodes(op="call_function", target=operator)
-        if _SPREAD.is_here and _shares_numbers(value_of(node.args[0]))
+        if _SPREAD.is_here and _has_expanded_dim(value_of(node.args[0]))
     ]
     for node in stores:
         x, in_order = node.args[0], torch.contiguous_format
@@ -123,21 +123,21 @@ def spread_out(graph: fx.Graph) -> list[Decision]:
         node.args = (copy, *node.args[1:])
         node.meta = {**node.meta, "val": copy.meta["val"]}
         node.meta.pop("tensor_meta", None)
-    return [_SPREAD.steered("what is stored into is copied", Station.AFTER)] if stores else []
+    return [_SPREAD.decision("what is stored into is copied", Station.AFTER)] if stores else []
 
 
-def _laid_out(x: torch.Tensor) -> list[tuple[Any, Any]]:
+def _sizes_and_strides(x: torch.Tensor) -> list[tuple[Any, Any]]:
     return list(zip(x.shape, x.stride(), strict=True))
 
 
-def _shares_numbers(x: torch.Tensor | None) -> bool:
+def _has_expanded_dim(x: torch.Tensor | None) -> bool:
     return x is not None and any(
         isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in _laid_out(x)
+        for size, stride in _sizes_and_strides(x)
     )
 
 
-def copy_swapped(graph: fx.Graph) -> list[Decision]:
+def copy_permuted_pool_inputs(graph: fx.Graph) -> list[Decision]:
     """Copy what such pools of a forward ATen graph read, in place; what was decided."""
     pools = [
         node
@@ -146,12 +146,12 @@ def copy_swapped(graph: fx.Graph) -> list[Decision]:
     ]
     for node in pools:
         _copy_first(node)
-    return [_SWAPPED.steered("what is pooled is copied first", Station.AFTER)] if pools else []
+    return [_SWAPPED.decision("what is pooled is copied first", Station.AFTER)] if pools else []
 
 
 def _is_swapped(node: fx.Node) -> bool:
     x = node.args[0]
-    return isinstance(x, fx.Node) and _places_are_read(node) and may_lie_otherwise(x, _dims(node))
+    return isinstance(x, fx.Node) and _places_are_read(node) and may_be_permuted(x, _dims(node))
 
 
 def _copy_first(node: fx.Node) -> None:

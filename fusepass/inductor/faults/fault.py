@@ -25,23 +25,23 @@ class Fault:
 
     name: str
     reports: tuple[int, ...]
-    wrong: str
-    mended: tuple[int, int] | None = None
+    effect: str
+    fixed_in: tuple[int, int] | None = None
 
     @property
     def is_here(self) -> bool:
         """Whether the torch that is installed has it."""
-        return self.mended is None or torch_version() < self.mended
+        return self.fixed_in is None or torch_version() < self.fixed_in
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is wrong, with the reports to read."""
         reports = ", ".join(f"#{number}" for number in self.reports)
-        return f"{self.wrong} (pytorch {reports})" if reports else self.wrong
+        return f"{self.effect} (pytorch {reports})" if reports else self.effect
 
-    def steered(self, how: str, station: Station) -> Decision:
+    def decision(self, how: str, station: Station) -> Decision:
         """The line of the report for a graph that was steered round the fault."""
-        reason = f"{how}: Inductor {self.told}"
+        reason = f"{how}: Inductor {self.message}"
         return Decision(station, self.name, Outcome.APPLIED, Reason.INDUCTOR_FAULT, reason)
 
 
@@ -60,7 +60,7 @@ def argument(node: fx.Node, place: int, default: object = None) -> object:
     return node.kwargs.get(name, default)
 
 
-def calls_with(
+def faulty_calls(
     fault: Fault, operators: Sequence[Any], met: Callable[[fx.Node], bool], graph: fx.Graph
 ) -> list[fx.Node]:
     """The calls of some operators in an ATen graph that have a fault's pattern; none if mended."""

@@ -21,7 +21,7 @@ _SAME = frozenset(
 )
 
 
-def leaves_32_bits(node: fx.Node) -> bool:
+def may_exceed_int32(node: fx.Node) -> bool:
     """Whether what is computed from a range with constants may be too large for an index.
 
     Args:
@@ -34,7 +34,7 @@ def leaves_32_bits(node: fx.Node) -> bool:
     if not isinstance(length, int):
         count = max(count, _UNKNOWN)
     ends = [size_hint(_size(end)) or 0 for end in (start, step)]
-    return _grows(node, max(abs(ends[0]), abs(ends[0] + ends[1] * (count - 1))))
+    return _exceeds_int32(node, max(abs(ends[0]), abs(ends[0] + ends[1] * (count - 1))))
 
 
 def _size(value: object) -> int | torch.SymInt:
@@ -42,13 +42,13 @@ def _size(value: object) -> int | torch.SymInt:
     return found if isinstance(found, (int, torch.SymInt)) else 0
 
 
-def _grows(node: fx.Node, largest: int, depth: int = 0) -> bool:
+def _exceeds_int32(node: fx.Node, largest: int, depth: int = 0) -> bool:
     if largest > _LARGEST:
         return True
     if depth > 20:
         return False
     return any(
-        made is not None and _grows(user, made, depth + 1)
+        made is not None and _exceeds_int32(user, made, depth + 1)
         for user in node.users
         for made in [_largest(user, node, largest)]
     )

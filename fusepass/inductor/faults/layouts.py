@@ -13,13 +13,13 @@ from torch import Tensor, fx
 from fusepass.inductor.faults.fault import value_of
 from fusepass.torch_private.fx.tracing import size_hint
 
-_MOST = 200  # nodes looked at: behind so many nobody knows
+_MAX_NODES = 200  # nodes looked at: behind so many nobody knows
 _KERNELS = frozenset(  # of libraries, whose results lie as their meta data say
     "mm addmm bmm baddbmm convolution _convolution convolution_backward _scaled_dot_product".split()
 )
 
 
-def may_lie_otherwise(node: fx.Node, last: int | None = None) -> bool:
+def may_be_permuted(node: fx.Node, last: int | None = None) -> bool:
     """Whether a tensor, or one that may be computed in its kernel, lies in another order.
 
     Args:
@@ -30,7 +30,7 @@ def may_lie_otherwise(node: fx.Node, last: int | None = None) -> bool:
     while waiting:
         one = waiting.pop()
         value = value_of(one)
-        if len(seen) > _MOST or (value is not None and not _in_order(value, last)):
+        if len(seen) > _MAX_NODES or (value is not None and not _in_order(value, last)):
             return True
         packet = getattr(one.target, "overloadpacket", None)
         name = getattr(packet, "__name__", "")

@@ -37,7 +37,7 @@ _NORMAL = Fault("dtype_of_normal", (194547,), "draws in another dtype than eager
 _NAMES = frozenset(("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"))
 
 
-def op_by_op_for(gm: fx.GraphModule) -> list[Decision]:
+def op_by_op_reason(gm: fx.GraphModule) -> list[Decision]:
     """Why a graph that Dynamo recorded is not given to Inductor; empty if it is."""
     graphs = [one.graph for one in gm.modules() if isinstance(one, fx.GraphModule)]
     met = {
@@ -47,7 +47,7 @@ def op_by_op_for(gm: fx.GraphModule) -> list[Decision]:
             for fault, is_met in _CALLS.items()
         },
     }
-    return [fault.steered("run op by op", Station.HAND_OFF) for fault in met if met[fault]]
+    return [fault.decision("run op by op", Station.HAND_OFF) for fault in met if met[fault]]
 
 
 def _is_refused(node: fx.Node) -> bool:

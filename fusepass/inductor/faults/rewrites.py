@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.inductor.faults.fault import Fault, calls_with, value_of
-from fusepass.inductor.faults.signs_of_zero import is_handed_out, is_sign_seen
+from fusepass.inductor.faults.fault import Fault, faulty_calls, value_of
+from fusepass.inductor.faults.signs_of_zero import is_output, is_sign_seen
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
 _HALF = (torch.float16, torch.bfloat16)
-_OF_ANOTHER = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
+_VALUE_META = ("tensor_meta", "eager_input_vals", "val")  # what a node's parts do not share
 _NEAR = 0.3
 _TERMS = {torch.float32: 9, torch.float64: 15}  # of a sum that is exact to the last digit there
 _SQUARED = 1e15  # of which one more or less is nothing, and the square is far from the end
@@ -31,14 +31,14 @@ _EXPONENT = 80.0  # whose exponential is far from where single precision ends
 
 
 @dataclass(frozen=True)
-class _Row:
+class _RewriteFault:
     fault: Fault
     operators: tuple[Any, ...]
-    met: Callable[[fx.Node], bool]
-    formula: Callable[[_Writer], fx.Node]
+    applies: Callable[[fx.Node], bool]
+    formula: Callable[[_FormulaWriter], fx.Node]
 
 
-class _Writer:
+class _FormulaWriter:
     """Writes calls in front of a node, in the type that eager computes it in."""
 
     def __init__(self, node: fx.Node) -> None:
@@ -49,7 +49,7 @@ class _Writer:
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         made = self.node.graph.call_function(target, args, kwargs)
         meta = self.node.meta
-        made.meta = {key: value for key, value in meta.items() if key not in _OF_ANOTHER}
+        made.meta = {key: value for key, value in meta.items() if key not in _VALUE_META}
         with getattr(self.result, "fake_mode", None) or nullcontext():
             made.meta["val"] = target(*fx.map_arg(args, lambda one: one.meta["val"]), **kwargs)
         return made
@@ -78,20 +78,20 @@ class _Writer:
         return self.call(_aten.full.default, [], value, dtype=self.wide, device=device)
 
 
-def write_out(graph: fx.Graph) -> list[Decision]:
+def rewrite_faulty_calls(graph: fx.Graph) -> list[Decision]:
     """Write such calls of a joint or forward ATen graph out, in place; what was decided."""
     found = []
     for row in _ROWS:
-        calls = calls_with(row.fault, row.operators, row.met, graph)
+        calls = faulty_calls(row.fault, row.operators, row.applies, graph)
         for node in calls:
             _replace(node, row.formula)
         if calls:
-            found.append(row.fault.steered("written as eager computes it", Station.AFTER))
+            found.append(row.fault.decision("written as eager computes it", Station.AFTER))
     return found
 
 
-def _replace(node: fx.Node, formula: Callable[[_Writer], fx.Node]) -> None:
-    writer = _Writer(node)
+def _replace(node: fx.Node, formula: Callable[[_FormulaWriter], fx.Node]) -> None:
+    writer = _FormulaWriter(node)
     with node.graph.inserting_before(node):
         made = formula(writer)
         if writer.wide is not writer.result.dtype:
@@ -115,19 +115,19 @@ def _is_floor(node: fx.Node) -> bool:
     return rounded and _is_real(node)
 
 
-def _remainder(writer: _Writer) -> fx.Node:
+def _remainder(writer: _FormulaWriter) -> fx.Node:
     left, right = map(writer.rounded, writer.operands())
     return _with_sign_of(writer, _modulo(writer, left, right), right)
 
 
-def _modulo(writer: _Writer, left: Any, right: Any) -> fx.Node:
+def _modulo(writer: _FormulaWriter, left: Any, right: Any) -> fx.Node:
     """``fmod``, of tensors: a number becomes one."""
     left = left if isinstance(left, fx.Node) else writer.number(left)
     right = right if isinstance(right, fx.Node) else writer.number(right)
     return writer.call(_aten.fmod.Tensor, left, right)
 
 
-def _differs(writer: _Writer, modulo: fx.Node, right: Any) -> fx.Node:
+def _differs(writer: _FormulaWriter, modulo: fx.Node, right: Any) -> fx.Node:
     """Where what is left over is not zero and has another sign than the divisor."""
     if isinstance(right, fx.Node):
         negative = writer.call(_aten.lt.Scalar, right, 0)
@@ -139,13 +139,13 @@ def _differs(writer: _Writer, modulo: fx.Node, right: Any) -> fx.Node:
     return writer.call(_aten.logical_and.default, writer.call(_aten.ne.Scalar, modulo, 0), other)
 
 
-def _with_sign_of(writer: _Writer, modulo: fx.Node, right: Any) -> fx.Node:
+def _with_sign_of(writer: _FormulaWriter, modulo: fx.Node, right: Any) -> fx.Node:
     add = _aten.add.Tensor
     moved = writer.call(add, modulo, right)
     return writer.call(_aten.where.self, _differs(writer, modulo, right), moved, modulo)
 
 
-def _floor_division(writer: _Writer) -> fx.Node:
+def _floor_division(writer: _FormulaWriter) -> fx.Node:
     """As Python has it: ``(a - fmod(a, b)) / b``, one less where signs differ, then rounded."""
     call = writer.call
     left, right = writer.operands()
@@ -169,7 +169,7 @@ def _is_on_cpu(node: fx.Node) -> bool:
     return made is not None and made.device.type == "cpu" and made.dtype.is_floating_point
 
 
-def _expm1(writer: _Writer) -> fx.Node:
+def _expm1(writer: _FormulaWriter) -> fx.Node:
     """Near zero the sum that ``e^x`` is, without its first number."""
     call = writer.call
     x = writer.widened(writer.node.args[0])
@@ -186,7 +186,7 @@ def _is_single(node: fx.Node) -> bool:
     return made is not None and made.dtype in (torch.float32, *_HALF)
 
 
-def _hyperbolic(writer: _Writer) -> fx.Node:
+def _hyperbolic(writer: _FormulaWriter) -> fx.Node:
     """Beyond where both halves matter ``e^|x| / 2``, without that ``e^|x|`` overflows first."""
     call = writer.call
     x = writer.widened(writer.node.args[0])
@@ -199,7 +199,7 @@ def _hyperbolic(writer: _Writer) -> fx.Node:
     return call(_aten.where.self, call(_aten.gt.Scalar, size, _EXPONENT), large, near)
 
 
-def _acosh(writer: _Writer) -> fx.Node:
+def _acosh(writer: _FormulaWriter) -> fx.Node:
     """For large numbers ``log(2x)``, without the square that overflows."""
     call = writer.call
     x = writer.widened(writer.node.args[0])
@@ -212,7 +212,7 @@ def _is_inverse_root(node: fx.Node) -> bool:
     return _is_real(node) and str(node.args[1]) == "-0.5"
 
 
-def _inverse_root(writer: _Writer) -> fx.Node:
+def _inverse_root(writer: _FormulaWriter) -> fx.Node:
     return writer.call(_aten.rsqrt.default, writer.widened(writer.node.args[0]))
 
 
@@ -222,7 +222,7 @@ def _is_narrow_integer(node: fx.Node) -> bool:
     return on_cpu and made is not None and made.dtype in (torch.uint8, torch.int8, torch.int16)
 
 
-def _abs(writer: _Writer) -> fx.Node:
+def _abs(writer: _FormulaWriter) -> fx.Node:
     """In the type itself, in which the smallest number has no opposite."""
     x = writer.node.args[0]
     negative = writer.call(_aten.lt.Scalar, x, 0)
@@ -250,28 +250,28 @@ def _is_a_term(node: fx.Node) -> bool:
     return getattr(packet, "__name__", "") in _WITH_FACTORS
 
 
-def _nothing(writer: _Writer) -> fx.Node:
+def _nothing(writer: _FormulaWriter) -> fx.Node:
     device = writer.result.device
     always = writer.call(_aten.full.default, [], True, dtype=torch.bool, device=device)
     given = writer.widened(writer.node.args[0])
     return writer.call(_aten.where.self, always, writer.number(0.0), given)
 
 
-def _times_zero(writer: _Writer) -> fx.Node:
+def _times_zero(writer: _FormulaWriter) -> fx.Node:
     return writer.call(_aten.mul.Tensor, writer.widened(writer.node.args[0]), 0.0)
 
 
 def _is_zero_added(node: fx.Node) -> bool:
     """Whether zeros are added that Inductor takes away, and the sign of the sum is seen."""
     made = value_of(node)
-    return _is_real(node) and _zeros_beside(node, made) is not None and _is_seen(node)
+    return _is_real(node) and _zero_addend(node, made) is not None and _is_zero_sign_seen(node)
 
 
-def _is_seen(node: fx.Node) -> bool:
-    return is_handed_out(node) or is_sign_seen(node)
+def _is_zero_sign_seen(node: fx.Node) -> bool:
+    return is_output(node) or is_sign_seen(node)
 
 
-def _zeros_beside(node: fx.Node, made: torch.Tensor | None) -> fx.Node | None:
+def _zero_addend(node: fx.Node, made: torch.Tensor | None) -> fx.Node | None:
     """What zeros are added to that leave everything but signs of zeros as it is."""
     for one, other in (node.args[:2], node.args[1::-1]):
         value = value_of(one)
@@ -285,61 +285,61 @@ def _zeros_beside(node: fx.Node, made: torch.Tensor | None) -> fx.Node | None:
     return None
 
 
-def _plus_zero(writer: _Writer) -> fx.Node:
-    other = _zeros_beside(writer.node, writer.result)
+def _plus_zero(writer: _FormulaWriter) -> fx.Node:
+    other = _zero_addend(writer.node, writer.result)
     return writer.call(_aten.add.Tensor, writer.widened(other), 0.0)
 
 
 _ROWS = (
-    _Row(
+    _RewriteFault(
         Fault("ignored_term", (196596,), "multiplies what the factor 0 leaves out"),
         (_aten.mul.Tensor, _aten.mul.Scalar),
         _is_ignored,
         _nothing,
     ),
-    _Row(
+    _RewriteFault(
         Fault("inverse_root", (), "gives another infinity than eager"),
         (_aten.pow.Tensor_Scalar,),
         _is_inverse_root,
         _inverse_root,
     ),
-    _Row(
+    _RewriteFault(
         Fault("zero_times", (186281,), "makes 0 of NaN times 0"),
         (_aten.mul.Tensor, _aten.mul.Scalar),
         _is_zero_times,
         _times_zero,
     ),
-    _Row(
+    _RewriteFault(
         Fault("sign_of_zero", (189799,), "gives zero another sign"),
         (_aten.add.Tensor,),
         _is_zero_added,
         _plus_zero,
     ),
-    _Row(
+    _RewriteFault(
         Fault("narrow_abs", (187018,), "computes abs in a wider type"),
         (_aten.abs.default,),
         _is_narrow_integer,
         _abs,
     ),
-    _Row(
+    _RewriteFault(
         Fault("large_acosh", (183767,), "overflows below the largest number of the dtype"),
         (_aten.acosh.default,),
         _is_single,
         _acosh,
     ),
-    _Row(
+    _RewriteFault(
         Fault("floor_division", (197895,), "rounds a quotient before its floor is taken"),
         (_aten.floor_divide.default, _aten.div.Tensor_mode, _aten.div.Scalar_mode),
         _is_floor,
         _floor_division,
     ),
-    _Row(
+    _RewriteFault(
         Fault("remainder", (198057,), "multiplies a rounded quotient back"),
         (_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.remainder.Scalar_Tensor),
         _is_real,
         _remainder,
     ),
-    _Row(
+    _RewriteFault(
         Fault(
             "expm1", (189801,), "computes exp(x) - 1 for expm1(x), so that small numbers are lost"
         ),
@@ -347,7 +347,7 @@ _ROWS = (
         _is_on_cpu,
         _expm1,
     ),
-    _Row(
+    _RewriteFault(
         Fault("hyperbolic", (183763,), "overflows below the largest number of the dtype"),
         (_aten.sinh.default, _aten.cosh.default),
         _is_single,

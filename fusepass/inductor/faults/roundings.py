@@ -33,29 +33,31 @@ _VIEWS = (
     *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.slice.Tensor),
     *(_aten.select.int, _aten.clone.default, _aten.alias.default, _aten.t.default),
 )
-_STEEP = (_aten.tan.default,)  # of which a rounded operand gives another number altogether
+_STEEP_FUNCTIONS = (
+    _aten.tan.default,
+)  # of which a rounded operand gives another number altogether
 
 
-def keep_roundings(graph: fx.Graph) -> list[Decision]:
+def keep_casts(graph: fx.Graph) -> list[Decision]:
     """Have such chains of a joint or forward ATen graph rounded as written; what was decided."""
     kept: set[fx.Node] = set()
     for node in graph.find_nodes(op="call_function", target=_CONVERT):
         made, given = value_of(node), value_of(node.args[0])
         if made is None or given is None or made.dtype not in _HALF:
             continue
-        if given.dtype in _WIDE and _is_the_programs(node):
+        if given.dtype in _WIDE and _is_users_cast(node):
             kept |= _chain(node)
-    for operator in _STEEP:
+    for operator in _STEEP_FUNCTIONS:
         for node in graph.find_nodes(op="call_function", target=operator):
-            kept |= _behind_halves(node)
+            kept |= _half_precision_operand(node)
     for node in kept:
         node.meta["should_fallback"] = True
         if node.target is _CONVERT:
-            _part(node)
-    return [_FAULT.steered("rounded as written", Station.AFTER)] if kept else []
+            _separate_cast_pair(node)
+    return [_FAULT.decision("rounded as written", Station.AFTER)] if kept else []
 
 
-def _part(cast: fx.Node) -> None:
+def _separate_cast_pair(cast: fx.Node) -> None:
     """Put a copy behind a cast: up to torch 2.12 a pattern takes a pair of casts away."""
     with cast.graph.inserting_after(cast):
         copy = cast.graph.call_function(_aten.lift_fresh_copy.default, (cast,))
@@ -63,7 +65,7 @@ def _part(cast: fx.Node) -> None:
     cast.replace_all_uses_with(copy, lambda user: user is not copy)
 
 
-def _is_the_programs(node: fx.Node) -> bool:
+def _is_users_cast(node: fx.Node) -> bool:
     """Whether a cast, or the one of which it is the gradient, stands in the program."""
     calls = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     target: Any = calls[-1][1] if calls else None
@@ -80,7 +82,7 @@ def _chain(cast: fx.Node) -> set[fx.Node]:
         met = False
         for user in node.users:
             if _widens(user):
-                met |= direct or (user.target is _CONVERT and _is_the_programs(user))
+                met |= direct or (user.target is _CONVERT and _is_users_cast(user))
             elif user.target is _aten.view.dtype:
                 met = True
             elif user.target in _VIEWS:
@@ -98,7 +100,7 @@ def _chain(cast: fx.Node) -> set[fx.Node]:
 _DEEPEST = 16
 
 
-def _behind_halves(node: fx.Node) -> set[fx.Node]:
+def _half_precision_operand(node: fx.Node) -> set[fx.Node]:
     """The call that makes the operand of a steep function, if both are of half precision."""
     operand = node.args[0]
     while isinstance(operand, fx.Node) and operand.target is _CONVERT:

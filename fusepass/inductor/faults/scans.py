@@ -29,7 +29,7 @@ def hide_scans(graph: fx.Graph) -> list[Decision]:
         node.kwargs = {**node.kwargs, "dim": node.args[1]}
         node.args = node.args[:1]
         found = True
-    return [_FAULT.steered("kept a sum", Station.AFTER)] if found else []
+    return [_FAULT.decision("kept a sum", Station.AFTER)] if found else []
 
 
 def show_scans(graph: fx.Graph) -> None:

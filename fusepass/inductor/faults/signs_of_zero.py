@@ -32,14 +32,14 @@ _SHOW = {"div": 1, "reciprocal": 0, "rsqrt": 0, "copysign": 1, "signbit": 0, "po
 _BOTH = frozenset(("atan2", "view_as_dtype"))
 
 
-def is_choice_seen(node: fx.Node) -> bool:
+def is_extremum_sign_seen(node: fx.Node) -> bool:
     """Whether the sign of a zero is seen that an extremum or a clamp chooses, on the CPU."""
     made = value_of(node)
     if made is None or not made.dtype.is_floating_point or made.device.type != "cpu":
         return False
     if node.target in CLAMPS:  # whose result is handed out too often for the sign alone
         return _is_bound_by_zero(node) and is_sign_seen(node)
-    return is_handed_out(node) or is_sign_seen(node)
+    return is_output(node) or is_sign_seen(node)
 
 
 def _is_bound_by_zero(node: fx.Node) -> bool:
@@ -47,7 +47,7 @@ def _is_bound_by_zero(node: fx.Node) -> bool:
     return any(isinstance(one, fx.Node) or one == 0 for one in bounds)
 
 
-def is_handed_out(node: fx.Node) -> bool:
+def is_output(node: fx.Node) -> bool:
     """Whether a graph returns a call's result, or keeps it for its backward."""
     return any(user.op == "output" for user in node.users)
 

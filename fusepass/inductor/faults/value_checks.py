@@ -15,15 +15,15 @@ from fusepass.inductor.faults.fault import Fault
 from fusepass.report.decision import Decision, Station
 
 _FAULT = Fault("lost_check", (151918, 185246, 185885, 193757), "takes values that eager refuses")
-_LOOKUP = Fault("lost_check", (151918,), "takes values that eager refuses", mended=(2, 13))
+_LOOKUP = Fault("lost_check", (151918,), "takes values that eager refuses", fixed_in=(2, 13))
 _OUTSIDE = "index out of range in self"
 _OF_DIMENSION = "index {{}} is out of bounds for dimension {} with size {}"
-_CHANCES = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
+_BERNOULLI = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
 _LOSS = "all elements of {} should be between 0 and 1"
 
 
 @torch.library.custom_op("fusepass::checked", mutates_args=())
-def checked(x: Tensor, low: float, high: float, index: bool, message: str) -> Tensor:
+def check_values(x: Tensor, low: float, high: float, index: bool, message: str) -> Tensor:
     """A zero of the same dtype, to be added to what was looked at."""
     if x.numel():
         least, most = torch.aminmax(x)
@@ -33,7 +33,7 @@ def checked(x: Tensor, low: float, high: float, index: bool, message: str) -> Te
     return x.new_zeros(())
 
 
-@checked.register_fake
+@check_values.register_fake
 def _(x: Tensor, low: float, high: float, index: bool, message: str) -> Tensor:
     return x.new_empty(())
 
@@ -51,12 +51,12 @@ def add_checks(gm: fx.GraphModule) -> list[Decision]:
             elif name == "embedding" and _LOOKUP.is_here:
                 found |= _check_lookup(node)
             elif name in ("bernoulli", "bernoulli_"):
-                found |= _check_chances(node)
+                found |= _check_bernoulli(node)
             elif name == "binary_cross_entropy":
                 found |= _check_probabilities(node)
         if found:
             module.recompile()
-    return [_FAULT.steered("values are looked at first", Station.HAND_OFF)] if found else []
+    return [_FAULT.decision("values are looked at first", Station.HAND_OFF)] if found else []
 
 
 def _check_index(node: fx.Node) -> bool:
@@ -68,31 +68,31 @@ def _check_index(node: fx.Node) -> bool:
         return False  # a check would make the size a constant
     one = x.dim() == 1  # with more dimensions another kernel of eager raises otherwise
     text = _OUTSIDE if one else _OF_DIMENSION.format(dim % x.dim(), size)
-    return _look_at(node, index, (0, size - 1), one, text)
+    return _insert_check(node, index, (0, size - 1), one, text)
 
 
 def _check_lookup(node: fx.Node) -> bool:
     weight = tensor_value(argument(node, 1, "weight"))
     if weight is None or not isinstance(weight.shape[0], int):
         return False
-    return _look_at(node, argument(node, 0, "input"), (0, weight.shape[0] - 1), True, _OUTSIDE)
+    return _insert_check(node, argument(node, 0, "input"), (0, weight.shape[0] - 1), True, _OUTSIDE)
 
 
 def _check_probabilities(node: fx.Node) -> bool:
     names = ("input", "target")
     pairs = [(argument(node, place, name), _LOSS.format(name)) for place, name in enumerate(names)]
-    found = [_look_at(node, value, (0, 1), False, text) for value, text in pairs]
+    found = [_insert_check(node, value, (0, 1), False, text) for value, text in pairs]
     return any(found)
 
 
-def _check_chances(node: fx.Node) -> bool:
+def _check_bernoulli(node: fx.Node) -> bool:
     """Check ``bernoulli``: eager draws in float64, or in the dtype of the tensor of chances."""
     of_chances = op_name(node) == "bernoulli" and argument(node, 1, "p") is None
     chances = argument(node, 0, "input") if of_chances else argument(node, 1, "p")
-    return _look_at(node, chances, (0, 1), False, _CHANCES)
+    return _insert_check(node, chances, (0, 1), False, _BERNOULLI)
 
 
-def _look_at(
+def _insert_check(
     node: fx.Node, value: object, ends: tuple[int, int], index: bool, message: str
 ) -> bool:
     held = tensor_value(value)

@@ -20,12 +20,17 @@ from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.report.user_code import is_users_file
-from fusepass.rewrite.apply.output_contract import keeps_a_result
-from fusepass.rewrite.apply.replacement import Site, fakes_of, record, sizes_in
-from fusepass.rewrite.apply.splice import MADE_BY
+from fusepass.rewrite.apply.output_contract import saves_a_result
+from fusepass.rewrite.apply.replacement import (
+    MatchSite,
+    fake_operands,
+    record_replacement,
+    sizes_in,
+)
+from fusepass.rewrite.apply.splice import REPLACED_BY_RULE
 from fusepass.rewrite.match.binding import Binding, bind
 from fusepass.rewrite.match.legality import Cut, Surroundings, cut, written_later
-from fusepass.rewrite.match.matcher import State
+from fusepass.rewrite.match.matcher import MatchState
 from fusepass.rewrite.match.pattern import Pattern
 from fusepass.rewrite.match.trace import GradModeError, TraceError
 from fusepass.rewrite.reject import Accept, Reject
@@ -39,11 +44,11 @@ class CheckFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Search:
+class GraphSearch:
     """One graph and what is needed to look at every match in it."""
 
     terms: TermGraph
-    around: Surroundings
+    surroundings: Surroundings
     options: Options
     fake_mode: Any
     training: bool
@@ -65,7 +70,7 @@ def is_training(terms: TermGraph, place: Place) -> bool:
     return any(value is not None and value.requires_grad for value in values)
 
 
-def admitted(within: Search, pattern: Pattern, state: State) -> Site | Reject:
+def filter_match(within: GraphSearch, pattern: Pattern, state: MatchState) -> MatchSite | Reject:
     """Where the rule of a match may act, or why it may not.
 
     Raises:
@@ -82,14 +87,14 @@ def admitted(within: Search, pattern: Pattern, state: State) -> Site | Reject:
     if isinstance(binding, Reject):
         return binding
     bases = tuple(dict.fromkeys(operand.node for operand in binding.operands.values()))
-    taken = cut(within.around, _without_kept_views(state, nodes), nodes, bases)
+    taken = cut(within.surroundings, _without_kept_views(state, nodes), nodes, bases)
     if isinstance(taken, Reject):
         return taken
-    again = _again(pattern, taken)
-    return again or _tested(within, rule, pattern, binding, taken, nodes, bases)
+    again = _repeats_itself(pattern, taken)
+    return again or _checked_replacement(within, rule, pattern, binding, taken, nodes, bases)
 
 
-def _without_kept_views(state: State, outputs: list[fx.Node]) -> list[fx.Node]:
+def _without_kept_views(state: MatchState, outputs: list[fx.Node]) -> list[fx.Node]:
     """The calls of a match, less reshapes of its outputs that others read too: these stay."""
     own = {term.node for term in state.parts.values()}
     inside = set(state.nodes)
@@ -102,24 +107,24 @@ def _without_kept_views(state: State, outputs: list[fx.Node]) -> list[fx.Node]:
     return [node for node in state.nodes if node in inside]
 
 
-def _again(pattern: Pattern, taken: Cut) -> Reject | None:
+def _repeats_itself(pattern: Pattern, taken: Cut) -> Reject | None:
     """A rule that matches what it made itself would never come to an end."""
-    made = [n for n in taken.nodes if pattern.rule.name in n.meta.get(MADE_BY, ())]
+    made = [n for n in taken.nodes if pattern.rule.name in n.meta.get(REPLACED_BY_RULE, ())]
     if not made:
         return None
     text = "its own replacement matches its pattern again; it was applied once"
     return Reject(Reason.REPEAT, text, made[0])
 
 
-def _tested(
-    within: Search,
+def _checked_replacement(
+    within: GraphSearch,
     rule: Rule,
     pattern: Pattern,
     binding: Binding,
     taken: Cut,
     outputs: list[fx.Node],
     bases: tuple[fx.Node, ...],
-) -> Site | Reject:
+) -> MatchSite | Reject:
     if not within.options.rule_on(rule.name):
         return Reject(Reason.RULE_OFF, "switched off in options", outputs[0])
     values = [tensor_value(node) for node in outputs]
@@ -129,7 +134,7 @@ def _tested(
     if write is not None:
         text = "an operand is written to later; a backward that saved it would not run"
         return Reject(Reason.ALIAS, text, write)
-    _, seen = fakes_of(binding, bases, within.fake_mode, grad=grad)
+    _, seen = fake_operands(binding, bases, within.fake_mode, grad=grad)
     training = within.training and (grad or within.place == "after")
     match = Match(
         {**binding.scalars, **seen},
@@ -140,12 +145,12 @@ def _tested(
         training,
         within.place,
     )
-    verdict = _said(rule, match)
+    verdict = _run_check(rule, match)
     if isinstance(verdict, Reject):
         return verdict
     autocasts = autocasts_at(outputs[0]) if within.place == "before" else []
     try:
-        graph = record(
+        graph = record_replacement(
             pattern,
             binding,
             bases,
@@ -163,17 +168,17 @@ def _tested(
     if isinstance(graph, Reject):
         return graph
     write = written_later(within.terms, outputs, taken.nodes) if grad else None
-    if write is not None and keeps_a_result(graph):
+    if write is not None and saves_a_result(graph):
         text = "a result is written to later, and the replacement's backward would read it"
         return Reject(Reason.ALIAS, text, write)
     unheld = unheld_symbols(sizes_in(graph), outputs[0].graph)
     if unheld:
         text = f"the replacement computes with {min(unheld)}, a size that the graph does not hold"
         return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
-    return Site(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)
+    return MatchSite(pattern, binding, taken, tuple(outputs), match, verdict, graph, bases)
 
 
-def _said(rule: Rule, match: Match) -> Reject | Accept | None:
+def _run_check(rule: Rule, match: Match) -> Reject | Accept | None:
     if rule.check is None:
         return None
     try:

@@ -17,15 +17,15 @@ from fusepass.capture.nodes.select_node import BRANCH, Branch
 from fusepass.errors import BranchRuleError, RewriteFault
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite.apply.snapshot import copied
-from fusepass.rewrite.apply.verify import Facts
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.apply.snapshot import copy_graph
+from fusepass.rewrite.apply.verify import GraphFacts
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.torch_private.dynamo.compile_state import transparent
 from fusepass.torch_private.fx.graph_constants import remove_constant
 from fusepass.torch_private.fx.graphs import fake_mode_of, source_of
 
-Admit = Callable[[fx.GraphModule], Reject | None]
+AcceptEdit = Callable[[fx.GraphModule], Reject | None]
 
 
 def rewrite(
@@ -33,7 +33,7 @@ def rewrite(
     rules: tuple[GraphRule, ...],
     options: Options,
     station: Station = Station.BEFORE,
-    admit: Admit | None = None,
+    admit: AcceptEdit | None = None,
 ) -> list[Decision]:
     """Apply rules to ``gm`` and the graphs nested in it, in place.
 
@@ -54,11 +54,11 @@ def rewrite(
     for rule in rules:
         for module in innermost_first(gm):  # a rule before this one may have made new ones
             nested = module is not gm
-            decisions += _Attempt(module, rule, options, station, nested=nested, admit=admit).run()
+            decisions += _RuleRun(module, rule, options, station, nested=nested, admit=admit).run()
     return decisions
 
 
-class _Attempt:
+class _RuleRun:
     """One rule on one graph: all of its sites, or none when it fails at one of them."""
 
     def __init__(
@@ -69,7 +69,7 @@ class _Attempt:
         station: Station,
         *,
         nested: bool,
-        admit: Admit | None,
+        admit: AcceptEdit | None,
     ) -> None:
         self.gm, self.rule, self.options, self.nested = gm, rule, options, nested
         self.station, self.admit = station, admit
@@ -88,18 +88,18 @@ class _Attempt:
         gm, rule, options = self.gm, self.rule, self.options
         anchors = [node for node in gm.graph.nodes if rule.anchor(node)]
         decisions: list[Decision] = []
-        facts: Facts | None = None
+        facts: GraphFacts | None = None
         changed = False
         fake_mode = fake_mode_of(gm) if anchors else None
         shared: dict[str, Any] = {}
         present = set(anchors)
         if anchors and rule.tries:
-            self.before = copied(gm.graph)
+            self.before = copy_graph(gm.graph)
         for node in anchors:
             if node not in present:
                 continue  # another replacement took it in
             self.site = node
-            match = Site(gm, node, options, fake_mode, self.nested, shared)
+            match = RuleSite(gm, node, options, fake_mode, self.nested, shared)
             verdict = self._verdict(match)
             # Capture has reported its own branches; and where a node came from is slow to read.
             place = ("", 0) if rule.settled_by_capture else source_of(node)
@@ -110,27 +110,27 @@ class _Attempt:
                     decisions.append(self._decision(Outcome.REJECTED, *why, place, kept))
                 continue
             if not changed and not rule.settled_by_capture:  # capture has proved its own rules
-                self.before = self.before or copied(gm.graph)
+                self.before = self.before or copy_graph(gm.graph)
                 before_autograd = self.station is Station.BEFORE
                 verify = options.verify and before_autograd
-                facts = Facts(gm.graph, fake_mode) if verify else None
+                facts = GraphFacts(gm.graph, fake_mode) if verify else None
             changed = True
             branch = node.meta.get(BRANCH)
             rule.replace(match)
             present = set(gm.graph.nodes)
-            decisions += self._applied(verdict, place, branch)
+            decisions += self._applied_decision(verdict, place, branch)
         if changed:
-            rejected = None if facts is None else self._moved(facts)
+            rejected = None if facts is None else self._changed_strides(facts)
             if rejected is None:
                 gm.graph.lint()
                 gm.recompile()
                 rejected = None if self.admit is None else self.admit(gm)
             if rejected is not None:
-                self._put_back()
-                return [_undone(one, rejected) for one in decisions]
+                self._restore_graph()
+                return [_undone_decision(one, rejected) for one in decisions]
         return decisions
 
-    def _applied(
+    def _applied_decision(
         self, verdict: Accept | None, place: tuple[str, int], branch: Branch | None
     ) -> Iterator[Decision]:
         """What is said of a site that the rule has replaced, which may have been a branch."""
@@ -142,7 +142,7 @@ class _Attempt:
             said = verdict or Accept(Reason.PROVED, rule.summary)
             yield self._decision(Outcome.APPLIED, said.code, said.text, place, rule.treatment)
 
-    def _moved(self, facts: Facts) -> Reject | None:
+    def _changed_strides(self, facts: GraphFacts) -> Reject | None:
         """Why the graph cannot stay as the rule made it: results in other strides."""
         try:
             facts.check(self.gm.graph)
@@ -152,7 +152,7 @@ class _Attempt:
             return Reject(Reason.STRIDE_MISMATCH, str(moved), self.site)
         return None
 
-    def _verdict(self, match: Site) -> Reject | Accept | None:
+    def _verdict(self, match: RuleSite) -> Reject | Accept | None:
         lowers = self.rule.settled_by_capture and not self.rule.treatment
         if not lowers and not self.options.rule_on(self.rule.name):
             return Reject(Reason.RULE_OFF, "switched off in options", match.anchor)
@@ -166,11 +166,11 @@ class _Attempt:
             raise transparent(
                 BranchRuleError(rule.name, rule.location, f"{problem}. Please report this")
             ) from fault
-        self._put_back()
+        self._restore_graph()
         warnings.warn(RewriteFault(rule.name, problem), stacklevel=2)
         return self._decision(Outcome.REJECTED, Reason.INTERNAL, f"undone: {problem}", place)
 
-    def _put_back(self) -> None:
+    def _restore_graph(self) -> None:
         if self.before is not None:
             self.gm.graph = self.before
             for name in {name for name, _ in self.gm.named_children()} - self.children:
@@ -184,7 +184,7 @@ class _Attempt:
         return Decision(self.station, self.rule.name, outcome, code, text, treatment, *place)
 
 
-def _undone(decision: Decision, rejected: Reject) -> Decision:
+def _undone_decision(decision: Decision, rejected: Reject) -> Decision:
     if decision.outcome is not Outcome.APPLIED:
         return decision
     text = f"undone: {rejected.text}"

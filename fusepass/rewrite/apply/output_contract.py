@@ -18,7 +18,7 @@ from fusepass.torch_private.fx.graphs import known_equal, storage_key
 from fusepass.torch_private.fx.tracing import lacks_backward
 
 
-def misfit(
+def replacement_mismatch(
     graph: fx.Graph,
     outputs: Sequence[fx.Node],
     bases: Sequence[fx.Node],
@@ -43,20 +43,22 @@ def misfit(
         new, old = tensor_value(node), tensor_value(output)
         if new is None or old is None:
             return Reject(Reason.OTHER_OP, "an output is no tensor", output)
-        problem = _differs(new, old)
+        problem = _metadata_difference(new, old)
         if problem is not None:
             code, what = problem
             return Reject(code, f"the replacement of {output.name} {what}", output)
         if _memory_among(new, fresh) != _memory_among_nodes(output, bases):
             text = f"the replacement of {output.name} shares memory with other operands than it did"
             return Reject(Reason.ALIAS, text, output)
-    return _shared(returned, outputs) or (_gradients(graph, outputs, fresh) if grad else None)
+    return _changes_aliasing(returned, outputs) or (
+        _gradients(graph, outputs, fresh) if grad else None
+    )
 
 
-def _shared(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject | None:
+def _changes_aliasing(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject | None:
     """Results that share memory now and did not, or the other way: a write to one would tell."""
     for (one, new), (other, old) in itertools.combinations(zip(outputs, returned, strict=True), 2):
-        was = memory_of(one) == memory_of(other) and not _overwritten(one, other)
+        was = memory_of(one) == memory_of(other) and not _is_updated_in_place(one, other)
         tensors = tensor_value(new), tensor_value(old)
         if any(tensor is None for tensor in tensors):
             continue
@@ -68,7 +70,7 @@ def _shared(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject |
     return None
 
 
-def _overwritten(one: fx.Node, other: fx.Node) -> bool:
+def _is_updated_in_place(one: fx.Node, other: fx.Node) -> bool:
     """Whether the later of two values is made in place, of the earlier one's memory.
 
     Readers of the earlier one read it before that: legality refuses a view that is read later.
@@ -77,7 +79,7 @@ def _overwritten(one: fx.Node, other: fx.Node) -> bool:
     return call is not None and call.inplace
 
 
-def _differs(new: torch.Tensor, old: torch.Tensor) -> tuple[Reason, str] | None:
+def _metadata_difference(new: torch.Tensor, old: torch.Tensor) -> tuple[Reason, str] | None:
     if new.dtype != old.dtype:
         hint = ""
         if new.dtype.is_floating_point and old.dtype.is_floating_point:
@@ -132,17 +134,19 @@ def _gradients(
     return None
 
 
-def keeps_a_result(graph: fx.Graph) -> bool:
+def saves_a_result(graph: fx.Graph) -> bool:
     """Whether the backward of a recorded replacement reads memory of one of its results."""
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
     tensors = [t for t in map(tensor_value, returned) if t is not None]
     results = {storage_key(tensor) for tensor in tensors}
     return any(
-        storage_key(kept) in results for node in _backward_of(tensors) for kept in _saved_by(node)
+        storage_key(kept) in results
+        for node in _backward_of(tensors)
+        for kept in _tensors_saved_by(node)
     )
 
 
-def _saved_by(node: Any) -> Iterator[torch.Tensor]:
+def _tensors_saved_by(node: Any) -> Iterator[torch.Tensor]:
     """Tensors that a node of autograd keeps; one of a library's operator has a tuple of them."""
     for name in dir(node):
         if name == "saved_tensors" or name.startswith("_saved_"):

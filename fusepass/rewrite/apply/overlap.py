@@ -13,7 +13,7 @@ import networkx as nx
 from torch import fx
 
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.rewrite.apply.replacement import Site
+from fusepass.rewrite.apply.replacement import MatchSite
 
 EXACT_UP_TO = 16  # sites in one connected part of the conflict graph
 _SOME_SIZE = 64  # for a symbolic one
@@ -21,15 +21,17 @@ _LAUNCH_NS = 2000.0
 _NS_PER_BYTE = 1e9 / 3e12
 
 
-def chosen(sites: Sequence[Site]) -> tuple[list[Site], dict[int, Site]]:
+def select_non_overlapping(
+    sites: Sequence[MatchSite],
+) -> tuple[list[MatchSite], dict[int, MatchSite]]:
     """The sites to apply, and for each one left out (by place in ``sites``) who stands in its way.
 
     Higher ``priority`` goes first; among equals the set with the greatest saving wins.
     """
-    taken: list[Site] = []
-    losers: dict[int, Site] = {}
+    taken: list[MatchSite] = []
+    losers: dict[int, MatchSite] = {}
     order = sorted({site.pattern.rule.priority for site in sites}, reverse=True)
-    owner: dict[fx.Node, Site] = {}
+    owner: dict[fx.Node, MatchSite] = {}
     for priority in order:
         free = []
         for place, site in enumerate(sites):
@@ -51,11 +53,11 @@ def chosen(sites: Sequence[Site]) -> tuple[list[Site], dict[int, Site]]:
     return taken, losers
 
 
-def _independent(sites: list[tuple[int, Site]]) -> set[int]:
+def _independent(sites: list[tuple[int, MatchSite]]) -> set[int]:
     graph = nx.Graph()
     claimed: dict[fx.Node, list[int]] = {}
     for place, site in sites:
-        graph.add_node(place, weight=saving(site))
+        graph.add_node(place, weight=estimated_saving(site))
         for node in site.cut.nodes:
             claimed.setdefault(node, []).append(place)
     for places in claimed.values():
@@ -69,11 +71,11 @@ def _independent(sites: list[tuple[int, Site]]) -> set[int]:
                     graph.add_edge(place, other)
     best: set[int] = set()
     for part in nx.connected_components(graph):
-        best |= _best(graph.subgraph(part))
+        best |= _heaviest_independent_set(graph.subgraph(part))
     return best
 
 
-def _best(part: nx.Graph) -> set[int]:
+def _heaviest_independent_set(part: nx.Graph) -> set[int]:
     if len(part) == 1:
         return set(part)
     if len(part) <= EXACT_UP_TO:
@@ -88,7 +90,7 @@ def _best(part: nx.Graph) -> set[int]:
     return picked
 
 
-def saving(site: Site) -> int:
+def estimated_saving(site: MatchSite) -> int:
     """Estimated saving in nanoseconds: launches, and traffic of values no longer stored."""
     nanoseconds = _LAUNCH_NS * len(site.cut.nodes)
     for node in site.cut.nodes:

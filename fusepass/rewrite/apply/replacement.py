@@ -17,7 +17,7 @@ from torch import fx
 from fusepass.graph.ops.arguments import SymbolicSize
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.output_contract import misfit
+from fusepass.rewrite.apply.output_contract import replacement_mismatch
 from fusepass.rewrite.match import trace
 from fusepass.rewrite.match.binding import Binding
 from fusepass.rewrite.match.legality import Cut
@@ -28,7 +28,7 @@ from fusepass.torch_private.fx.graphs import known_equal
 
 
 @dataclass(frozen=True)
-class Site:
+class MatchSite:
     """A place where a rule may act.
 
     Attributes:
@@ -52,7 +52,7 @@ class Site:
     bases: tuple[fx.Node, ...]
 
 
-def fakes_of(
+def fake_operands(
     binding: Binding, bases: Sequence[fx.Node], fake_mode: Any, *, grad: bool
 ) -> tuple[list[Any], dict[str, Any]]:
     """A fresh fake tensor for each base, and the operands as the pattern sees them."""
@@ -66,7 +66,7 @@ def fakes_of(
     return [fresh[node] for node in bases], seen
 
 
-def record(
+def record_replacement(
     pattern: Pattern,
     binding: Binding,
     bases: Sequence[fx.Node],
@@ -82,7 +82,7 @@ def record(
         Exception: what the replacement raises.
     """
     originals = [tensor_value(node) for node in outputs]
-    fresh, _ = fakes_of(binding, bases, fake_mode, grad=grad)
+    fresh, _ = fake_operands(binding, bases, fake_mode, grad=grad)
     versions = [tensor._version for tensor in fresh]
     rule = pattern.rule
 
@@ -97,20 +97,20 @@ def record(
             else known.get(str(binding.scalars[name]), binding.scalars[name])
             for name in pattern.names
         ]
-        results = trace.returned(rule.replacement(*parts))
+        results = trace.as_outputs(rule.replacement(*parts))
         if not pattern.rowwise or len(results) != len(originals):
             return results
         shapes = [[known.get(str(size), size) for size in _shape(o)] for o in originals]
         return tuple(map(_as_rows_of, results, shapes))
 
-    with trace.state_of(autocasts, grad=grad):
+    with trace.grad_and_autocast(autocasts, grad=grad):
         if rule.place == "before":
             graph = trace.record_torch(replaced, [*fresh, *sizes.values()], fake_mode)
         else:
             graph = trace.record_aten(replaced, [*fresh, *sizes.values()], fake_mode)
     if [tensor._version for tensor in fresh] != versions:
         return Reject(Reason.SIDE_EFFECT, "the replacement writes to its operands", outputs[0])
-    return misfit(graph, outputs, bases, fresh, grad=grad) or graph
+    return replacement_mismatch(graph, outputs, bases, fresh, grad=grad) or graph
 
 
 def sizes_in(graph: fx.Graph) -> list[Any]:

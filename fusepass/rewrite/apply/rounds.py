@@ -16,11 +16,11 @@ from torch import fx
 from fusepass.errors import RewriteFault
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.rewrite.apply.overlap import chosen
-from fusepass.rewrite.apply.replacement import Site
-from fusepass.rewrite.apply.search import Found, fake_mode_of, search
-from fusepass.rewrite.apply.snapshot import copied
-from fusepass.rewrite.apply.splice import Renamed, splice
+from fusepass.rewrite.apply.overlap import select_non_overlapping
+from fusepass.rewrite.apply.replacement import MatchSite
+from fusepass.rewrite.apply.search import SearchResult, fake_mode_of, search
+from fusepass.rewrite.apply.snapshot import copy_graph
+from fusepass.rewrite.apply.splice import Replaced, splice
 from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.rule import Place, Rule
 from fusepass.torch_private.fx.graphs import source_of
@@ -71,21 +71,21 @@ def _rounds(
     applied: list[Decision] = []
     conflicts: list[Decision] = []
     faulty: set[str] = set()
-    found = Found()
+    found = SearchResult()
     for _ in range(MAX_ROUNDS):
         found = search(gm.graph, rules, options, place, fake_mode_of(gm.graph), faulty, built_in)
         if not found.sites:
             break
-        sites, losers = chosen(found.sites)
+        sites, losers = select_non_overlapping(found.sites)
         station = Station(place)
         conflicts += [
-            _conflict(station, found.sites[i], rival)
+            _conflict_decision(station, found.sites[i], rival)
             for i, rival in losers.items()
             if not {found.sites[i].pattern.rule.name, rival.pattern.rule.name} <= built_in
         ]
-        before = copied(gm.graph)
+        before = copy_graph(gm.graph)
         try:
-            decisions = [_applied(station, site) for site in _splice_all(gm, sites)]
+            decisions = [_applied_decision(station, site) for site in _splice_all(gm, sites)]
         except Exception as fault:  # noqa: BLE001 - whatever it is, the graph must stay whole
             gm.graph = before
             names = ", ".join(sorted({site.pattern.rule.name for site in sites}))
@@ -97,7 +97,7 @@ def _rounds(
         gm.recompile()
     station = Station(place)
     rejected = [
-        _rejected(station, rule, node, reject)
+        _rejected_decision(station, rule, node, reject)
         for rule, node, reject in found.rejected
         # Our rules overlap by design: one that leaves a site to another of them is no news.
         if not (rule.name in built_in and reject.code is Reason.OVERLAP)
@@ -105,12 +105,12 @@ def _rounds(
     return applied + conflicts + rejected + _near_misses(station, found)
 
 
-def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
+def _splice_all(gm: fx.GraphModule, sites: Sequence[MatchSite]) -> list[MatchSite]:
     """Splice in graph order; a site another one cut into is left for the next round."""
     symbols = symbol_nodes(gm.graph)
-    renamed = Renamed()
+    renamed = Replaced()
     gone: set[fx.Node] = set()
-    done: list[Site] = []
+    done: list[MatchSite] = []
     order = {node: position for position, node in enumerate(gm.graph.nodes)}
     for site in sorted(sites, key=lambda s: order[s.cut.nodes[-1]]):
         needed = {
@@ -125,7 +125,7 @@ def _splice_all(gm: fx.GraphModule, sites: Sequence[Site]) -> list[Site]:
     return done
 
 
-def _applied(station: Station, site: Site) -> Decision:
+def _applied_decision(station: Station, site: MatchSite) -> Decision:
     verdict, gone = site.verdict, len(site.cut.nodes)
     text = f"{gone} operations became one replacement"
     code, times = Reason.PROVED, _NOTHING
@@ -135,13 +135,13 @@ def _applied(station: Station, site: Site) -> Decision:
     return _decision(station, name, Outcome.APPLIED, code, text, site.outputs[0], times)
 
 
-def _conflict(station: Station, site: Site, rival: Site) -> Decision:
+def _conflict_decision(station: Station, site: MatchSite, rival: MatchSite) -> Decision:
     text = f"rule {rival.pattern.rule.name!r} took the same operations"
     name = site.pattern.rule.name
     return _decision(station, name, Outcome.REJECTED, Reason.OVERLAP, text, site.outputs[0])
 
 
-def _rejected(station: Station, rule: Rule, node: fx.Node, reject: Reject) -> Decision:
+def _rejected_decision(station: Station, rule: Rule, node: fx.Node, reject: Reject) -> Decision:
     outcome = {Reason.SLOWER: Outcome.SLOWER, Reason.NO_RULE: Outcome.LEFT_TO_INDUCTOR}.get(
         reject.code, Outcome.REJECTED
     )
@@ -154,8 +154,8 @@ def _has_source(node: fx.Node) -> bool:
     return bool(source_of(node)[0])
 
 
-def _near_misses(station: Station, found: Found) -> list[Decision]:
-    pairs = [*found.misses.items(), *found.nearly.values()]
+def _near_misses(station: Station, found: SearchResult) -> list[Decision]:
+    pairs = [*found.misses.items(), *found.partial_matches.values()]
     return [
         _decision(station, name, Outcome.REJECTED, miss.code, miss.sentence(), miss.node)
         for name, miss in pairs

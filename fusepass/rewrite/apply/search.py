@@ -18,20 +18,25 @@ from fusepass.graph.terms.term import Term, operands
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.candidate_filter import CheckFailed, Search, admitted, is_training
-from fusepass.rewrite.apply.replacement import Site
-from fusepass.rewrite.apply.splice import MADE_BY
+from fusepass.rewrite.apply.candidate_filter import (
+    CheckFailed,
+    GraphSearch,
+    filter_match,
+    is_training,
+)
+from fusepass.rewrite.apply.replacement import MatchSite
+from fusepass.rewrite.apply.splice import REPLACED_BY_RULE
 from fusepass.rewrite.match import near_miss
 from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.match.legality import Surroundings
-from fusepass.rewrite.match.matcher import Attempt
+from fusepass.rewrite.match.matcher import MatchAttempt
 from fusepass.rewrite.match.pattern import FLOATS, Pattern
 from fusepass.rewrite.reject import Reject
 from fusepass.rewrite.rule import Place, Rule
 
 
 @dataclass
-class Found:
+class SearchResult:
     """What a search of one graph gave.
 
     Attributes:
@@ -42,10 +47,10 @@ class Found:
         touched: calls of all matches, also of those turned down.
     """
 
-    sites: list[Site] = field(default_factory=list)
+    sites: list[MatchSite] = field(default_factory=list)
     rejected: list[tuple[Rule, fx.Node, Reject]] = field(default_factory=list)
     misses: dict[str, near_miss.NearMiss] = field(default_factory=dict)
-    nearly: dict[fx.Node, tuple[str, near_miss.NearMiss]] = field(default_factory=dict)
+    partial_matches: dict[fx.Node, tuple[str, near_miss.NearMiss]] = field(default_factory=dict)
     touched: set[fx.Node] = field(default_factory=set)
 
 
@@ -57,7 +62,7 @@ def search(
     fake_mode: Any,
     faulty: set[str],
     built_in: frozenset[str],
-) -> Found:
+) -> SearchResult:
     """Try every rule at every node.
 
     Args:
@@ -69,13 +74,13 @@ def search(
         faulty: names of rules that failed; left alone, and added to.
         built_in: names of our own rules.
     """
-    found = Found()
-    by_name = _patterns_by_name(graph, _for_devices(graph, rules, options), faulty)
+    found = SearchResult()
+    by_name = _patterns_by_name(graph, _rules_for_devices(graph, rules, options), faulty)
     if not by_name or fake_mode is None:
         return found
     terms = TermGraph(graph)
     training = is_training(terms, place)
-    within = Search(terms, Surroundings.of(terms), options, fake_mode, training, place, faulty)
+    within = GraphSearch(terms, Surroundings.of(terms), options, fake_mode, training, place, faulty)
     for node in graph.nodes:
         patterns = by_name.get(plain_name(node) or "", ())
         if not patterns or tensor_value(node) is None:
@@ -90,26 +95,31 @@ def search(
 
 
 def _find_misses(
-    within: Search, by_name: dict[str, list[Pattern]], found: Found, built_in: frozenset[str]
+    within: GraphSearch,
+    by_name: dict[str, list[Pattern]],
+    found: SearchResult,
+    built_in: frozenset[str],
 ) -> None:
     """Keep the best miss of each user's rule, and that of a built-in one at each similar call."""
     matched = {rule.name for rule, _, _ in found.rejected}
     patterns = dict.fromkeys(p for listed in by_name.values() for p in listed)
-    for core, pattern, miss in near_miss.climb(within.terms, list(patterns)):
+    for core, pattern, miss in near_miss.search_from_below(within.terms, list(patterns)):
         name = pattern.rule.name
-        if name in miss.node.meta.get(MADE_BY, ()) or name in core.meta.get(MADE_BY, ()):
+        if name in miss.node.meta.get(REPLACED_BY_RULE, ()) or name in core.meta.get(
+            REPLACED_BY_RULE, ()
+        ):
             continue
         if name not in built_in and name not in matched:
-            near_miss.keep(found.misses, name, miss)
-        elif name in built_in and core not in found.touched and _looks_like_it(within, miss):
-            held = found.nearly.get(core)
+            near_miss.keep_best(found.misses, name, miss)
+        elif name in built_in and core not in found.touched and _resembles_pattern(within, miss):
+            held = found.partial_matches.get(core)
             if held is None or miss.matched * held[1].of > held[1].matched * miss.of:
-                found.nearly[core] = (name, miss)
+                found.partial_matches[core] = (name, miss)
     for name in [*(built_in & found.misses.keys()), *(matched & found.misses.keys())]:
         found.misses.pop(name, None)
 
 
-def _looks_like_it(within: Search, miss: near_miss.NearMiss) -> bool:
+def _resembles_pattern(within: GraphSearch, miss: near_miss.NearMiss) -> bool:
     """A linear layer and a residual are no failed activation: no other full tensor may join."""
     term = within.terms.term(miss.node)
     ranks = {operand.key: _rank(operand.node) for operand in operands(term)}
@@ -122,7 +132,7 @@ def _rank(node: fx.Node | None) -> int:
     return -1 if value is None else value.dim()
 
 
-def _for_devices(graph: fx.Graph, rules: Sequence[Rule], options: Options) -> Sequence[Rule]:
+def _rules_for_devices(graph: fx.Graph, rules: Sequence[Rule], options: Options) -> Sequence[Rule]:
     """Rules that have a device in this graph; references run on any."""
     if options.candidate == "reference" or not any(rule.devices for rule in rules):
         return rules
@@ -153,32 +163,32 @@ def _patterns_by_name(
     return table
 
 
-def _try(within: Search, pattern: Pattern, root: Term, found: Found) -> None:
+def _try(within: GraphSearch, pattern: Pattern, root: Term, found: SearchResult) -> None:
     rule = pattern.rule
-    attempt = Attempt(pattern, within.terms)
+    attempt = MatchAttempt(pattern, within.terms)
     first: Reject | None = None
     for state in attempt.run(root):
         found.touched.update(state.nodes)
         try:
-            site = admitted(within, pattern, state)
+            site = filter_match(within, pattern, state)
         except Exception as fault:  # noqa: BLE001 - rules are anybody's code
             within.faulty.add(rule.name)
-            problem = _warned(rule, fault)
+            problem = _warn_of_fault(rule, fault)
             found.rejected.append(
                 (rule, root.owner, Reject(Reason.INTERNAL, f"it failed: {problem}", root.owner))
             )
             return
-        if isinstance(site, Site):
+        if isinstance(site, MatchSite):
             found.sites.append(site)
             return
         first = first or site
     if first is not None:
         found.rejected.append((rule, root.owner, first))
-    elif attempt.miss is not None and rule.name not in root.owner.meta.get(MADE_BY, ()):
-        near_miss.keep(found.misses, rule.name, near_miss.of(pattern, attempt.miss))
+    elif attempt.miss is not None and rule.name not in root.owner.meta.get(REPLACED_BY_RULE, ()):
+        near_miss.keep_best(found.misses, rule.name, near_miss.near_miss_of(pattern, attempt.miss))
 
 
-def _warned(rule: Rule, fault: Exception) -> str:
+def _warn_of_fault(rule: Rule, fault: Exception) -> str:
     """Warn of a fault at a match, at the rule's own line if it is in its ``check``; what it was."""
     users = not (getattr(rule.check, "__module__", None) or "").startswith("fusepass.")
     if isinstance(fault, CheckFailed) and users:

@@ -13,7 +13,7 @@ from torch import fx
 from fusepass.torch_private.fx.graphs import lend_inputs
 
 
-def copied(graph: fx.Graph) -> fx.Graph:
+def copy_graph(graph: fx.Graph) -> fx.Graph:
     """A copy with all that others have hung on the graph and its nodes, as Dynamo does."""
     duplicate = copy.deepcopy(graph)
     for old, new in [(graph, duplicate), *zip(graph.nodes, duplicate.nodes, strict=True)]:
@@ -22,13 +22,13 @@ def copied(graph: fx.Graph) -> fx.Graph:
     return duplicate
 
 
-def remembered(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
+def snapshot(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
     """Remember the graphs of some modules; what is returned puts copies of them back."""
-    saved = [(module, copied(module.graph)) for module in modules]
+    saved = [(module, copy_graph(module.graph)) for module in modules]
 
     def put_back() -> None:
         for module, graph in saved:
-            module.graph = copied(graph)
+            module.graph = copy_graph(graph)
             module.recompile()
 
     return put_back
@@ -37,7 +37,7 @@ def remembered(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
 _KEYS = ("stack_trace", "nn_module_stack", "original_aten")
 
 
-def inherit(made: fx.Node, source: fx.Node) -> None:
+def inherit_meta(made: fx.Node, source: fx.Node) -> None:
     """Let a node that stands for another say that it comes from where that does."""
     for key in _KEYS:
         if key in source.meta:

@@ -10,18 +10,18 @@ import torch
 from torch import fx
 
 from fusepass.graph.ops.arguments import SymbolicSize
-from fusepass.rewrite.apply.replacement import Site
+from fusepass.rewrite.apply.replacement import MatchSite
 from fusepass.torch_private.fx.size_nodes import size_as_node
 
-MADE_BY = "fusepass_rules"
+REPLACED_BY_RULE = "fusepass_rules"
 CANDIDATE = "fusepass_candidate"  # meta key: the option in force, for lowerings to read
-_OF_THE_VALUE = frozenset(
+_VALUE_META = frozenset(
     "example_value val tensor_meta unbacked_bindings original_aten eager_input_vals".split()
 )
 
 
 @dataclass
-class Renamed:
+class Replaced:
     """What stands for what, after the splices so far.
 
     Attributes:
@@ -38,7 +38,7 @@ class Renamed:
         return self.reads.get((reader, name)) or self.outputs.get(name, name)
 
 
-def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
+def splice(site: MatchSite, renamed: Replaced, symbols: dict[Any, fx.Node]) -> None:
     """Put a recorded replacement into the graph and take the match out.
 
     Args:
@@ -52,8 +52,10 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
     graph = site.outputs[0].graph
     where = site.cut.before or site.cut.nodes[-1].next
     table: dict[fx.Node, Any] = {}
-    inherited = {k: v for k, v in site.outputs[0].meta.items() if k not in _OF_THE_VALUE}
-    rules = {site.pattern.rule.name}.union(*(n.meta.get(MADE_BY, ()) for n in site.cut.nodes))
+    inherited = {k: v for k, v in site.outputs[0].meta.items() if k not in _VALUE_META}
+    rules = {site.pattern.rule.name}.union(
+        *(n.meta.get(REPLACED_BY_RULE, ()) for n in site.cut.nodes)
+    )
     bases = iter(site.bases)
     results: Sequence[fx.Node] = ()
 
@@ -87,10 +89,10 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
                 args = tuple(argument(a) for a in node.args)
                 kwargs = {k: argument(v) for k, v in node.kwargs.items()}
                 new = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
-                new.meta = {**inherited, **node.meta, MADE_BY: frozenset(rules)}
+                new.meta = {**inherited, **node.meta, REPLACED_BY_RULE: frozenset(rules)}
                 new.meta[CANDIDATE] = site.match.options.candidate
                 table[node] = new
-    _hand_over(site, results, renamed)
+    _redirect_readers(site, results, renamed)
     for node in reversed(site.cut.nodes):
         if not node.users:
             graph.erase_node(node)
@@ -98,11 +100,11 @@ def splice(site: Site, renamed: Renamed, symbols: dict[Any, fx.Node]) -> None:
             raise ValueError(f"{node.name} is still read after its match was taken out")
 
 
-def _hand_over(site: Site, results: Sequence[fx.Node], renamed: Renamed) -> None:
+def _redirect_readers(site: MatchSite, results: Sequence[fx.Node], renamed: Replaced) -> None:
     """Let what is not in the match read the results in place of its outputs."""
     for output, result, readers in zip(site.outputs, results, site.cut.readers, strict=True):
-        if result not in site.bases and MADE_BY in result.meta:
-            _name_the_same_memory(result, output)
+        if result not in site.bases and REPLACED_BY_RULE in result.meta:
+            _copy_memory_identity(result, output)
         for reader, name in readers:  # by a name that an earlier splice may have changed
             reader.replace_input_with(renamed.read(reader, name), result)
             renamed.reads[reader, name] = result
@@ -111,7 +113,7 @@ def _hand_over(site: Site, results: Sequence[fx.Node], renamed: Renamed) -> None
             reader.replace_input_with(output, result)
 
 
-def _name_the_same_memory(result: fx.Node, output: fx.Node) -> None:
+def _copy_memory_identity(result: fx.Node, output: fx.Node) -> None:
     """What is known of views of the output must hold for views of its replacement."""
     for key in ("example_value", "val"):
         if key in output.meta:

@@ -19,7 +19,7 @@ from fusepass.graph.safety.gradient_gates import repropagate
 from fusepass.torch_private.fx.graphs import has_unbacked_size, tree_flatten
 
 
-class Facts:
+class GraphFacts:
     """A graph before a rewrite, to hold the graph after it against.
 
     Args:

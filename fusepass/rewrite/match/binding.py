@@ -18,7 +18,7 @@ from torch import fx
 
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.match.matcher import Bound, State
+from fusepass.rewrite.match.matcher import BoundTerm, MatchState
 from fusepass.rewrite.match.pattern import FLOATS, Operation, Pattern, Size
 from fusepass.rewrite.match.same_constant import number, same_size
 from fusepass.rewrite.reject import Reject
@@ -28,7 +28,7 @@ from fusepass.torch_private.fx.tracing import evaluated_size
 
 
 @dataclass(frozen=True)
-class Operand:
+class BoundOperand:
     """A tensor the replacement is given.
 
     Attributes:
@@ -51,7 +51,7 @@ class Operand:
 class Binding:
     """Operands by parameter name, and bound scalars by parameter name."""
 
-    operands: Mapping[str, Operand]
+    operands: Mapping[str, BoundOperand]
     scalars: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ class _Mismatch(Exception):
         self.reject = Reject(code, text, node)
 
 
-def bind(pattern: Pattern, state: State) -> Binding | Reject:
+def bind(pattern: Pattern, state: MatchState) -> Binding | Reject:
     """Check and name what a match binds."""
     try:
         operands = {v.name: _operand(state.variables[v.name]) for v in pattern.variables}
@@ -77,13 +77,13 @@ def bind(pattern: Pattern, state: State) -> Binding | Reject:
     except _Mismatch as mismatch:
         return mismatch.reject
     final = {
-        name: Operand(operand.node, operand.dims, name in merged)
+        name: BoundOperand(operand.node, operand.dims, name in merged)
         for name, operand in operands.items()
     }
     return Binding(final, {name: number(value) for name, value in state.scalars.items()})
 
 
-def _operand(bound: Bound) -> Operand:
+def _operand(bound: BoundTerm) -> BoundOperand:
     term, dims = bound.term, bound.dims
     if term.node is None:  # the transposed weight inside a linear layer
         given = dict(term.args)
@@ -94,22 +94,22 @@ def _operand(bound: Bound) -> Operand:
         dims = None
     if term.node is None:
         raise _Mismatch(Reason.OTHER_OP, "an operand is inside another operation", term.owner)
-    return Operand(term.node, dims)
+    return BoundOperand(term.node, dims)
 
 
-def _value(operand: Operand) -> torch.Tensor:
+def _value(operand: BoundOperand) -> torch.Tensor:
     value = tensor_value(operand.node)
     if value is None:
         raise _Mismatch(Reason.OTHER_OP, "an operand is no tensor", operand.node)
     return value
 
 
-def _shape(operand: Operand) -> tuple[Any, ...]:
+def _shape(operand: BoundOperand) -> tuple[Any, ...]:
     shape = tuple(_value(operand).shape)
     return shape if operand.dims is None else tuple(shape[d] for d in operand.dims)
 
 
-def _check_dtypes(pattern: Pattern, operands: dict[str, Operand]) -> None:
+def _check_dtypes(pattern: Pattern, operands: dict[str, BoundOperand]) -> None:
     common: dict[torch.dtype, torch.dtype] = {}
     device = None
     for variable in pattern.variables:
@@ -133,7 +133,7 @@ def _check_dtypes(pattern: Pattern, operands: dict[str, Operand]) -> None:
 Leading = dict[Any, list[tuple[Any, ...]]]
 
 
-def _sizes(pattern: Pattern, operands: dict[str, Operand]) -> tuple[dict[Any, Any], Leading]:
+def _sizes(pattern: Pattern, operands: dict[str, BoundOperand]) -> tuple[dict[Any, Any], Leading]:
     """Symbol to size, and first symbol to the leading dimensions that stand for it."""
     sizes: dict[Any, Any] = {}
     places: dict[Any, str] = {}  # where each was read
@@ -151,15 +151,17 @@ def _sizes(pattern: Pattern, operands: dict[str, Operand]) -> tuple[dict[Any, An
             leading.setdefault(wanted[0], []).append(shape[: extra + 1])
             rest = rest[1:]
         for dim, (symbol, size) in rest:
-            _settle(sizes, places, symbol, size, f"{variable.name}.shape[{dim}]", operand)
+            _bind_size(sizes, places, symbol, size, f"{variable.name}.shape[{dim}]", operand)
     for symbol, found in leading.items():
-        _settle_leading(pattern, operands, sizes, places, symbol, found)
-    merged = {symbol: _product(found[0]) for symbol, found in leading.items()}
+        _bind_leading(pattern, operands, sizes, places, symbol, found)
+    merged = {symbol: _numel(found[0]) for symbol, found in leading.items()}
     _check_computed(pattern, operands, merged | sizes)
     return sizes, leading
 
 
-def _check_computed(pattern: Pattern, operands: dict[str, Operand], sizes: dict[Any, Any]) -> None:
+def _check_computed(
+    pattern: Pattern, operands: dict[str, BoundOperand], sizes: dict[Any, Any]
+) -> None:
     """Sizes that are expressions of others, as in front of a sum with ``torch.cat((x, x))``.
 
     The operation itself does not tell: a size of 1 would be broadcast.
@@ -171,7 +173,7 @@ def _check_computed(pattern: Pattern, operands: dict[str, Operand], sizes: dict[
         for dim, symbol in enumerate(wanted):
             if isinstance(symbol, int) or getattr(symbol, "is_symbol", False):
                 continue
-            size = shape[dim + extra] if dim else _product(shape[: extra + 1])
+            size = shape[dim + extra] if dim else _numel(shape[: extra + 1])
             try:
                 value = evaluated_size(symbol, sizes)
             except KeyError:  # of a size that no variable has by itself
@@ -181,15 +183,15 @@ def _check_computed(pattern: Pattern, operands: dict[str, Operand], sizes: dict[
                 raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
 
 
-def _settle_leading(
+def _bind_leading(
     pattern: Pattern,
-    operands: dict[str, Operand],
+    operands: dict[str, BoundOperand],
     sizes: dict[Any, Any],
     places: dict[Any, str],
     symbol: Any,
     found: list[tuple[Any, ...]],
 ) -> None:
-    totals = [_product(group) for group in found]
+    totals = [_numel(group) for group in found]
     names = [v for v in pattern.variables if v.shape and v.shape[0] == symbol]
     for variable, total in zip(names, totals, strict=False):
         if not known_equal(total, totals[0]):
@@ -197,10 +199,10 @@ def _settle_leading(
             raise _Mismatch(Reason.SHAPE_MISMATCH, text, operands[variable.name].node)
     if all(len(group) == 1 for group in found) or symbol in sizes:
         place = f"{names[0].name}.shape[0]"
-        _settle(sizes, places, symbol, totals[0], place, operands[names[0].name])
+        _bind_size(sizes, places, symbol, totals[0], place, operands[names[0].name])
 
 
-def _product(group: tuple[Any, ...]) -> Any:
+def _numel(group: tuple[Any, ...]) -> Any:
     total: Any = 1
     for size in group:
         total = total * size
@@ -211,13 +213,13 @@ def _key(group: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(map(str, group))
 
 
-def _settle(
+def _bind_size(
     sizes: dict[Any, Any],
     places: dict[Any, str],
     symbol: Any,
     size: Any,
     place: str,
-    operand: Operand,
+    operand: BoundOperand,
 ) -> None:
     if isinstance(symbol, int):
         wanted: Any = symbol
@@ -234,7 +236,7 @@ def _settle(
     raise _Mismatch(Reason.SHAPE_MISMATCH, text, operand.node)
 
 
-def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: State) -> None:
+def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: MatchState) -> None:
     """What the pattern chose by: with other sizes it might have been another computation."""
     for condition in pattern.chosen_by:
         try:
@@ -242,12 +244,12 @@ def _check_choices(pattern: Pattern, sizes: dict[Any, Any], state: State) -> Non
         except KeyError:  # a size that stands for several here
             holds = False
         if not holds:
-            named = {symbol: _name_of(pattern, symbol) for symbol in condition.free_symbols}
+            named = {symbol: _size_expression(pattern, symbol) for symbol in condition.free_symbols}
             text = f"the rule's pattern chose by {condition.subs(named)}, which does not hold here"
             raise _Mismatch(Reason.SHAPE_MISMATCH, text, state.nodes[0])
 
 
-def _name_of(pattern: Pattern, symbol: Any) -> sympy.Symbol:
+def _size_expression(pattern: Pattern, symbol: Any) -> sympy.Symbol:
     """How a size would be read from the first tensor that has it."""
     for variable in pattern.variables:
         if symbol in variable.shape:
@@ -255,7 +257,7 @@ def _name_of(pattern: Pattern, symbol: Any) -> sympy.Symbol:
     return sympy.Symbol(str(symbol))
 
 
-def _check_size_arguments(pattern: Pattern, state: State, sizes: dict[Any, Any]) -> None:
+def _check_size_arguments(pattern: Pattern, state: MatchState, sizes: dict[Any, Any]) -> None:
     """Arguments the pattern computes from sizes (``x.view(n, -1)``)."""
     seen: set[int] = set()
 

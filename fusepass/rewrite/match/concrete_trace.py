@@ -29,7 +29,7 @@ _SIZES = frozenset(
 )
 
 
-def traced(
+def trace_concrete(
     function: Callable[..., Any], values: Sequence[Any]
 ) -> tuple[fx.Graph, Callable[[Any], Any]] | None:
     """ATen graph of ``function``, and its sizes' symbols by size; None if it takes symbols."""
@@ -44,7 +44,7 @@ def traced(
     for members in places.values():
         if len(members) > 1 and any(_runs(function, values, m, largest) for m in members):
             return None
-    watch = _Watch()
+    watch = _SizeReads()
 
     def watched(*given: Any) -> Any:
         with watch:
@@ -58,7 +58,7 @@ def traced(
     return graph, lambda size: symbols.get(size, size)
 
 
-class _Watch(TorchFunctionMode):
+class _SizeReads(TorchFunctionMode):
     """Whether a function reads sizes itself: it may choose, or compute numbers, by them."""
 
     read = False

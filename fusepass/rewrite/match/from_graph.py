@@ -24,7 +24,7 @@ from fusepass.rewrite.match.pattern import Operation, Pattern, Scalar, Size, Var
 from fusepass.rewrite.rule import Rule
 
 
-class Converter:
+class PatternConverter:
     """Terms of a traced pattern to :class:`Operation` values.
 
     Args:
@@ -77,9 +77,9 @@ class Converter:
                 raise self._fail("a scalar of its example decides which operations it has")
         roots = []
         for place, node in enumerate(output.args[0]):
-            peers = [_returned(other, place) for _, _, other in self.varied]
+            peers = [_returned_terms(other, place) for _, _, other in self.varied]
             term = self.terms.read(node, output)
-            root = self._converted(term, peers)
+            root = self._convert(term, peers)
             if not isinstance(root, Operation):
                 raise self._fail("its pattern returns one of its inputs")
             roots.append(root)
@@ -104,7 +104,7 @@ class Converter:
     def _sizes(self, value: torch.Tensor) -> tuple[Any, ...]:
         return tuple(self.size_of(size) for size in value.shape)
 
-    def _converted(self, value: Any, peers: list[Any]) -> Any:
+    def _convert(self, value: Any, peers: list[Any]) -> Any:
         if isinstance(value, Term):
             held = self.done.get(value.key)
             if held is None:
@@ -114,9 +114,7 @@ class Converter:
             lengths = {len(p) for p in peers if isinstance(p, tuple)}
             if lengths - {len(value)}:
                 raise self._fail("a scalar of its example decides how many operands there are")
-            return tuple(
-                self._converted(part, [p[i] for p in peers]) for i, part in enumerate(value)
-            )
+            return tuple(self._convert(part, [p[i] for p in peers]) for i, part in enumerate(value))
         if isinstance(value, fx.Node) and value in self.places:
             return self._scalar(self.names[self.places[value]])
         return self._constant(value, peers)
@@ -162,11 +160,11 @@ class Converter:
             others = [given.get(name, default_of(term.op, name)) for given in theirs]
             if value is REQUIRED or any(other is REQUIRED for other in others):
                 raise self._fail(f"a scalar of its example decides whether {name!r} is given")
-            args.append((name, self._converted(value, others)))
+            args.append((name, self._convert(value, others)))
         return Operation(term.op, tuple(args))
 
 
-def _returned(terms: TermGraph, place: int) -> Any:
+def _returned_terms(terms: TermGraph, place: int) -> Any:
     output = next(n for n in reversed(terms.graph.nodes) if n.op == "output")
     return terms.read(output.args[0][place], output)
 

@@ -17,7 +17,7 @@ from torch import fx
 
 from fusepass.errors import RuleError
 from fusepass.rewrite.match import concrete_trace, trace
-from fusepass.rewrite.match.from_graph import Converter
+from fusepass.rewrite.match.from_graph import PatternConverter
 from fusepass.rewrite.match.pattern import FLOATS, Pattern
 from fusepass.rewrite.match.trace import trace_fault
 from fusepass.rewrite.rule import Rule
@@ -55,19 +55,19 @@ def pattern_of(rule: Rule, dtype: torch.dtype) -> Pattern:
     values = rule.inputs()
     floats = {v.dtype for v in values if isinstance(v, torch.Tensor) and v.dtype in FLOATS}
     if len(floats) > 1:  # a rule about a certain mixture of dtypes
-        return _traced(rule, None, exact=True)
+        return _trace(rule, None, exact=True)
     if rule.place == "before":  # most rules call the same operations whatever the dtype
-        first = _traced(rule, next(iter(floats), dtype), exact=False)
+        first = _trace(rule, next(iter(floats), dtype), exact=False)
         if first.dtype is None:
             return first
-    return _traced(rule, dtype if floats else None, exact=not floats)
+    return _trace(rule, dtype if floats else None, exact=not floats)
 
 
 @functools.lru_cache(maxsize=1024)
-def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
+def _trace(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
     names = parameter_names(rule)
     with lowering.real_tensors():
-        values = _converted(rule.inputs(), dtype)
+        values = _convert_dtype(rule.inputs(), dtype)
     if len(values) != len(names):
         raise RuleError(
             rule.name,
@@ -78,7 +78,7 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         with lowering.real_tensors():  # whatever compile this is in the middle of
             graph, size_of, choices = _graph(rule, values)
             varied = {
-                place: _varied(rule, values, place)
+                place: _varied_inputs(rule, values, place)
                 for place, value in enumerate(values)
                 if not isinstance(value, torch.Tensor)
             }
@@ -86,12 +86,12 @@ def _traced(rule: Rule, dtype: torch.dtype | None, *, exact: bool) -> Pattern:
         raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from None
     except Exception as error:
         raise RuleError(rule.name, rule.location, trace_fault("pattern", error)) from error
-    converter = Converter(rule, names, graph, size_of, varied)
+    converter = PatternConverter(rule, names, graph, size_of, varied)
     pattern = converter.pattern(None if exact else dtype, exact)
     return dataclasses.replace(pattern, chosen_by=choices)
 
 
-def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any, ...]:
+def _convert_dtype(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any, ...]:
     return tuple(
         v.detach().to(dtype) if isinstance(v, torch.Tensor) and v.dtype in FLOATS and dtype else v
         for v in values
@@ -101,7 +101,7 @@ def _converted(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[Any,
 def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any, tuple[Any, ...]]:
     """The traced pattern, what gives the symbol or number of a size in it, and what it chose by."""
     if rule.place == "after":
-        quick = concrete_trace.traced(rule.pattern, values)
+        quick = concrete_trace.trace_concrete(rule.pattern, values)
         if quick is not None:
             return *quick, ()
     record = trace.record_torch if rule.place == "before" else trace.record_aten
@@ -111,10 +111,10 @@ def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any, tuple[An
     return graph, size_of, chosen_by(mode)
 
 
-def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, fx.Graph]]:
+def _varied_inputs(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, fx.Graph]]:
     """The pattern with another value of one scalar, for each that it can be traced with."""
     found: list[tuple[Any, fx.Graph]] = []
-    for other in _others(values[place]):
+    for other in _other_value(values[place]):
         changed = (*values[:place], other, *values[place + 1 :])
         try:
             found.append((other, _graph(rule, changed)[0]))
@@ -124,7 +124,7 @@ def _varied(rule: Rule, values: tuple[Any, ...], place: int) -> list[tuple[Any, 
     return found
 
 
-def _others(value: Any) -> list[Any]:
+def _other_value(value: Any) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):

@@ -103,8 +103,8 @@ def cut(
             return _order(around.terms, readers, operands, target)
     for problem in (
         _written_between(around, ordered, operands, target),
-        _aliased(around.terms, ordered, outputs),
-        _switched(around, first, ordered, target),
+        _is_seen_through_view(around.terms, ordered, outputs),
+        _mode_changes(around, first, ordered, target),
     ):
         if problem is not None:
             return problem
@@ -124,7 +124,7 @@ def _late_reader(
         call = normal_call(node)
         if call is None or not call.inplace:
             continue
-        for name in _names(terms, node):
+        for name in _aliases(terms, node):
             for user in name.users:
                 if place[user] > place[node] and user not in inside and (user, name) not in handed:
                     text = f"{user.name} reads {name.name} after {node.name} has written to it"
@@ -147,13 +147,13 @@ def _readers(
     """Who reads an output, by whichever name its memory has at that point."""
     place = terms.position
     found = []
-    for name in _names(terms, output):
+    for name in _aliases(terms, output):
         later = [u for u in name.users if name is output or place[u] > place[output]]
         found += [(user, name) for user in later if user not in inside]
     return found
 
 
-def _names(terms: TermGraph, node: fx.Node) -> list[fx.Node]:
+def _aliases(terms: TermGraph, node: fx.Node) -> list[fx.Node]:
     """Nodes that name the memory ``node`` leaves its value in, when it works in place."""
     call = normal_call(node)
     if call is None or not call.inplace:
@@ -211,7 +211,7 @@ def _written_between(
     return None
 
 
-def _aliased(
+def _is_seen_through_view(
     terms: TermGraph, nodes: tuple[fx.Node, ...], outputs: Sequence[fx.Node]
 ) -> Reject | None:
     """A call in place must not be seen through another view of what it writes.
@@ -223,7 +223,7 @@ def _aliased(
         call = normal_call(node)
         if call is None or not call.inplace:
             continue
-        known = set(_names(terms, node))
+        known = set(_aliases(terms, node))
         end = max(place[output] for output in outputs)
         for other in terms.graph.nodes:
             if place[other] > end or other in known:
@@ -238,20 +238,20 @@ def _aliased(
     return None
 
 
-def _switched(
+def _mode_changes(
     around: Surroundings, first: fx.Node, nodes: tuple[fx.Node, ...], target: fx.Node
 ) -> Reject | None:
     for node in nodes:
         if around.epoch[node] != around.epoch[first]:
             text = "autocast or grad mode is switched between the matched operations"
-            return Reject(Reason.FLAVOUR, text, node)
+            return Reject(Reason.VARIANT, text, node)
         if around.stream[node] != around.stream[first]:
             return Reject(Reason.STREAM, "the matched operations run on two streams", node)
     if target.op != "output" and target not in nodes:
         issued = target.prev
         if issued in around.epoch and around.epoch[issued] != around.epoch[first]:
             text = "autocast or grad mode is switched before an output is read"
-            return Reject(Reason.FLAVOUR, text, target)
+            return Reject(Reason.VARIANT, text, target)
     return None
 
 

@@ -21,12 +21,12 @@ from fusepass.report.decision import Reason
 from fusepass.rewrite.match.pattern import Operation, Pattern, Scalar, Size, Variable
 from fusepass.rewrite.match.same_constant import (
     DIMENSIONS,
-    differing,
+    differing_arguments,
+    display,
     is_dims,
     same_argument,
     same_constant,
     same_dims,
-    shown,
 )
 from fusepass.torch_private.fx.graphs import known_equal
 
@@ -35,7 +35,7 @@ MAX_STEPS = 5000  # a pattern of many commutative operations must not take forev
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundTerm:
     """What a tensor variable stands for: a term, transposed first if ``dims`` says so."""
 
     term: Term
@@ -53,17 +53,17 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class State:
+class MatchState:
     """What is settled so far; never changed, so that giving up an alternative is forgetting it."""
 
     parts: dict[int, Term]  # id of a pattern's operation to its term
-    variables: dict[str, Bound]
+    variables: dict[str, BoundTerm]
     scalars: dict[str, Any]
     nodes: tuple[fx.Node, ...]  # calls the match stands for
 
 
 @dataclass
-class Attempt:
+class MatchAttempt:
     """One pattern tried at one place."""
 
     pattern: Pattern
@@ -72,13 +72,13 @@ class Attempt:
     miss: Miss | None = None
     _depth: dict[int, int] = field(default_factory=dict)
 
-    def run(self, root: Term) -> Iterator[State]:
+    def run(self, root: Term) -> Iterator[MatchState]:
         """Every way the pattern's widest root can be ``root``, the others found from there."""
-        start = State({}, {}, {}, ())
+        start = MatchState({}, {}, {}, ())
         for state in self.part(self.pattern.widest_first[0], root, start):
             yield from self._other_roots(1, state)
 
-    def _other_roots(self, index: int, state: State) -> Iterator[State]:
+    def _other_roots(self, index: int, state: MatchState) -> Iterator[MatchState]:
         if index == len(self.pattern.roots):
             yield state
             return
@@ -90,7 +90,7 @@ class Attempt:
             for found in self.part(root, candidate, state):
                 yield from self._other_roots(index + 1, found)
 
-    def _readers(self, root: Operation, state: State) -> Iterator[Term]:
+    def _readers(self, root: Operation, state: MatchState) -> Iterator[Term]:
         """Terms computed from what is matched already, by the operation wanted."""
         bound = [b.term.node for b in state.variables.values()]
         level = [n for n in (*state.nodes, *bound) if n is not None]
@@ -104,12 +104,12 @@ class Attempt:
                 if term.op == root.op:
                     yield term
 
-    def _failed(self, state: State, code: Reason, text: str, node: fx.Node) -> None:
+    def _record_miss(self, state: MatchState, code: Reason, text: str, node: fx.Node) -> None:
         depth = len(state.parts)
         if self.miss is None or depth > self.miss.depth:
             self.miss = Miss(depth, code, text, node)
 
-    def part(self, wanted: Any, found: Any, state: State) -> Iterator[State]:
+    def part(self, wanted: Any, found: Any, state: MatchState) -> Iterator[MatchState]:
         """Ways in which ``found``, of the graph, is ``wanted``, of the pattern."""
         self.steps += 1
         if self.steps > MAX_STEPS:
@@ -126,10 +126,10 @@ class Attempt:
         elif same_constant(wanted, found):
             yield state
         elif state.nodes:
-            text = f"a constant is {shown(found)}, the rule wants {shown(wanted)}"
-            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
+            text = f"a constant is {display(found)}, the rule wants {display(wanted)}"
+            self._record_miss(state, Reason.VARIANT, text, state.nodes[-1])
 
-    def _sequence(self, pairs: list[tuple[Any, Any]], state: State) -> Iterator[State]:
+    def _sequence(self, pairs: list[tuple[Any, Any]], state: MatchState) -> Iterator[MatchState]:
         if not pairs:
             yield state
             return
@@ -138,8 +138,8 @@ class Attempt:
             yield from self._sequence(rest, settled)
 
     def _variable(
-        self, wanted: Variable, found: Any, state: State, dims: tuple[int, ...] | None = None
-    ) -> Iterator[State]:
+        self, wanted: Variable, found: Any, state: MatchState, dims: tuple[int, ...] | None = None
+    ) -> Iterator[MatchState]:
         if not isinstance(found, Term):
             return
         if found.node is None and found.op != "permute":
@@ -150,33 +150,33 @@ class Attempt:
                 yield state
             else:
                 text = f"{wanted.name} would be two different values"
-                self._failed(state, Reason.OTHER_OP, text, found.owner)
+                self._record_miss(state, Reason.OTHER_OP, text, found.owner)
             return
-        bound = {**state.variables, wanted.name: Bound(found, dims)}
-        yield State(state.parts, bound, state.scalars, state.nodes)
+        bound = {**state.variables, wanted.name: BoundTerm(found, dims)}
+        yield MatchState(state.parts, bound, state.scalars, state.nodes)
 
-    def _operation(self, wanted: Operation, found: Any, state: State) -> Iterator[State]:
+    def _operation(self, wanted: Operation, found: Any, state: MatchState) -> Iterator[MatchState]:
         held = state.parts.get(id(wanted))
         if held is not None:
             through = self._rows_of(found, held)
             if through is not None:
                 grown = tuple(dict.fromkeys((*state.nodes, *through)))
-                yield State(state.parts, state.variables, state.scalars, grown)
+                yield MatchState(state.parts, state.variables, state.scalars, grown)
             elif isinstance(found, Term):
                 text = f"{wanted.op} is read twice in the pattern, here it is two values"
-                self._failed(state, Reason.OTHER_OP, text, found.owner)
+                self._record_miss(state, Reason.OTHER_OP, text, found.owner)
             return
         if not isinstance(found, Term):
             return
         if found.op != wanted.op:
-            yield from self._in_another_form(wanted, found, state)
+            yield from self._other_layouts(wanted, found, state)
             return
         grown = tuple(dict.fromkeys((*state.nodes, *_calls(found))))
         parts = {**state.parts, id(wanted): found}
-        inside = State(parts, state.variables, state.scalars, grown)
-        orders = list(self._orders(wanted, found, inside))
+        inside = MatchState(parts, state.variables, state.scalars, grown)
+        orders = list(self._argument_orders(wanted, found, inside))
         if not orders:
-            self._flavour(wanted, found, state)
+            self._record_flavour(wanted, found, state)
         for pairs in orders:
             yield from self._sequence(pairs, inside)
 
@@ -192,7 +192,9 @@ class Attempt:
             found = found.args[0][1]
         return None
 
-    def _in_another_form(self, wanted: Operation, found: Term, state: State) -> Iterator[State]:
+    def _other_layouts(
+        self, wanted: Operation, found: Term, state: MatchState
+    ) -> Iterator[MatchState]:
         """A transposition the graph has not, or a reshape the pattern has not."""
         if wanted.op == "permute":
             source = dict(wanted.args)["self"]
@@ -205,7 +207,7 @@ class Attempt:
                     return
                 if value is not None:
                     text = f"{source.name} has {value.dim()} dimensions, the rule's has {len(dims)}"
-                    self._failed(state, Reason.SHAPE_MISMATCH, text, found.owner)
+                    self._record_miss(state, Reason.SHAPE_MISMATCH, text, found.owner)
                     return
         if self.pattern.rowwise and keeps_rows(found):
             calls, below = _calls(found), found.args[0][1]
@@ -213,18 +215,18 @@ class Attempt:
                 calls += _calls(below)
                 below = below.args[0][1]
             grown = tuple(dict.fromkeys((*state.nodes, *calls)))
-            through = State(state.parts, state.variables, state.scalars, grown)
+            through = MatchState(state.parts, state.variables, state.scalars, grown)
             yield from self._operation(wanted, below, through)
             return
         if found.blocked:
-            self._failed(state, Reason.ALIAS, found.blocked, found.owner)
+            self._record_miss(state, Reason.ALIAS, found.blocked, found.owner)
         else:
             have = "a value from elsewhere" if found.op == INPUT else found.op
             text = f"the rule wants {wanted.op} here, there is {have}"
-            self._failed(state, Reason.OTHER_OP, text, found.owner)
+            self._record_miss(state, Reason.OTHER_OP, text, found.owner)
 
-    def _orders(
-        self, wanted: Operation, found: Term, state: State
+    def _argument_orders(
+        self, wanted: Operation, found: Term, state: MatchState
     ) -> Iterator[list[tuple[Any, Any]]]:
         """Arguments paired, commuted too; only if both have the same arguments and constants."""
         mine, theirs = dict(wanted.args), dict(found.args)
@@ -245,12 +247,14 @@ class Attempt:
         for order in orders:
             target = names if order is names else ["self", "other", *order[2:]]
             pairs = [(mine[a], theirs[b]) for a, b in zip(target, order, strict=True)]
-            if all(self._may_be(a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)):
+            if all(
+                self._may_match(a, found, b, n) for (a, b), n in zip(pairs, target, strict=True)
+            ):
                 # Dimensions are settled. What is most particular first: a variable is anything.
                 left = [p for p, n in zip(pairs, target, strict=True) if not is_dims(n, p[0])]
                 yield sorted(left, key=lambda pair: isinstance(pair[0], Variable))
 
-    def _may_be(self, mine: Any, found: Term, theirs: Any, name: str) -> bool:
+    def _may_match(self, mine: Any, found: Term, theirs: Any, name: str) -> bool:
         if isinstance(mine, (Operation, Variable)):
             return isinstance(theirs, Term)
         if isinstance(mine, Scalar):
@@ -263,25 +267,26 @@ class Attempt:
             return same_dims(mine, theirs, found)
         return isinstance(mine, (Size, tuple)) or same_argument(mine, theirs, found)
 
-    def _flavour(self, wanted: Operation, found: Term, state: State) -> None:
-        said = differing(wanted, found)
-        text = f"another flavour of {wanted.op}: {said}"
-        self._failed(state, Reason.FLAVOUR, text, found.owner)
+    def _record_flavour(self, wanted: Operation, found: Term, state: MatchState) -> None:
+        said = differing_arguments(wanted, found)
+        text = f"another variant of {wanted.op}: {said}"
+        self._record_miss(state, Reason.VARIANT, text, found.owner)
 
-    def _scalar(self, wanted: Scalar, found: Any, state: State) -> Iterator[State]:
+    def _scalar(self, wanted: Scalar, found: Any, state: MatchState) -> Iterator[MatchState]:
         if isinstance(found, (Term, tuple)):
             return
         held = state.scalars.get(wanted.name, _MISSING)
         if held is _MISSING:
             bound = {**state.scalars, wanted.name: found}
-            yield State(state.parts, state.variables, bound, state.nodes)
+            yield MatchState(state.parts, state.variables, bound, state.nodes)
         elif held is found or self._same_number(held, found, state):
             yield state
         elif state.nodes:
-            text = f"{wanted.name} would be two different numbers, {shown(held)} and {shown(found)}"
-            self._failed(state, Reason.FLAVOUR, text, state.nodes[-1])
+            numbers = f"{display(held)} and {display(found)}"
+            text = f"{wanted.name} would be two different numbers, {numbers}"
+            self._record_miss(state, Reason.VARIANT, text, state.nodes[-1])
 
-    def _same_number(self, held: Any, found: Any, state: State) -> bool:
+    def _same_number(self, held: Any, found: Any, state: MatchState) -> bool:
         """Whether every call that reads ``found`` may read what the scalar is bound to already."""
         calls = [c for c in state.parts.values() if any(v is found for _, v in c.args)]
         return same_constant(held, found) and all(same_argument(held, found, c) for c in calls)

@@ -18,7 +18,7 @@ from fusepass.graph.terms.normal_form import plain_name, root_names
 from fusepass.graph.terms.term import Term
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.report.decision import Reason
-from fusepass.rewrite.match.matcher import Attempt, Miss, State, keeps_rows
+from fusepass.rewrite.match.matcher import MatchAttempt, MatchState, Miss, keeps_rows
 from fusepass.rewrite.match.pattern import Operation, Pattern, Variable
 
 MAX_CLIMBS = 48  # a report does not get better with more, and a long graph has thousands
@@ -47,18 +47,18 @@ class NearMiss:
         return f"nearest miss, {self.matched} of {self.of} operations: {self.text}"
 
 
-def of(pattern: Pattern, miss: Miss) -> NearMiss:
+def near_miss_of(pattern: Pattern, miss: Miss) -> NearMiss:
     """An attempt from above, for comparison with others."""
     return NearMiss(miss.depth, pattern.operations, miss.code, miss.text, miss.node)
 
 
-def keep(best: dict[str, NearMiss], rule: str, miss: NearMiss) -> None:
+def keep_best(best: dict[str, NearMiss], rule: str, miss: NearMiss) -> None:
     """Note a miss if it got further than the best one of its rule so far."""
     if miss.matched > 0 and (rule not in best or miss.matched > best[rule].matched):
         best[rule] = miss
 
 
-def climb(
+def search_from_below(
     terms: TermGraph, patterns: Sequence[Pattern]
 ) -> Iterator[tuple[fx.Node, Pattern, NearMiss]]:
     """Look from below, at the first :data:`MAX_CLIMBS` places of each pattern.
@@ -81,7 +81,7 @@ def climb(
                     left[pattern] -= 1
                     if not left[pattern]:
                         del left[pattern]
-                    miss = _climb_from(terms, pattern, chain, start)
+                    miss = _search_from(terms, pattern, chain, start)
                     if miss is not None:
                         yield node, pattern, miss
 
@@ -99,7 +99,7 @@ def _starts(terms: TermGraph, node: fx.Node, wanted: set[str]) -> list[Term]:
     return found + [t for t in inner if t.op in wanted]
 
 
-def _climb_from(
+def _search_from(
     terms: TermGraph,
     pattern: Pattern,
     chain: list[Operation],
@@ -130,8 +130,8 @@ def _first(
     """The first term that is ``operation``, or what is wrong with those that nearly are."""
     why = None
     for term in above:
-        attempt = Attempt(pattern, terms)
-        found = next(attempt.part(operation, term, State({}, {}, {}, ())), None)
+        attempt = MatchAttempt(pattern, terms)
+        found = next(attempt.part(operation, term, MatchState({}, {}, {}, ())), None)
         if found is not None:
             return term, None
         why = why or attempt.miss
@@ -163,12 +163,12 @@ def _chain(pattern: Pattern) -> list[Operation]:
             part
             for _, value in path[-1].args
             for part in (value if isinstance(value, tuple) else (value,))
-            if isinstance(part, Operation) and not _is_turned_variable(part)
+            if isinstance(part, Operation) and not _is_transposed_variable(part)
         ]
         if not inner:
             return path[::-1]
         path.append(inner[0])
 
 
-def _is_turned_variable(part: Operation) -> bool:
+def _is_transposed_variable(part: Operation) -> bool:
     return part.op == "permute" and isinstance(dict(part.args)["self"], Variable)

@@ -72,13 +72,13 @@ class Pattern:
     @functools.cached_property
     def widest_first(self) -> tuple[Operation, ...]:
         """The roots, those first that hold most of the pattern: they often hold the others too."""
-        return tuple(sorted(self.roots, key=lambda root: -len(_below(root))))
+        return tuple(sorted(self.roots, key=lambda root: -len(_operations_below(root))))
 
 
-def _below(operation: Operation) -> set[int]:
+def _operations_below(operation: Operation) -> set[int]:
     found = {id(operation)}
     for _, value in operation.args:
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, Operation):
-                found |= _below(part)
+                found |= _operations_below(part)
     return found

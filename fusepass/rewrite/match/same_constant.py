@@ -101,7 +101,7 @@ def same_dims(mine: Any, theirs: Any, found: Term) -> bool:
     if isinstance(mine, tuple) or isinstance(theirs, tuple):
         both = isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs)
         return both and all(same_dims(a, b, found) for a, b in zip(mine, theirs, strict=True))
-    rank = _rank_counted(found)
+    rank = _rank_of_dims(found)
     if not isinstance(mine, int) or not isinstance(theirs, int) or rank is None:
         return bool(mine == theirs)
     if not -rank <= theirs < rank:  # a number of times, as in tile
@@ -109,7 +109,7 @@ def same_dims(mine: Any, theirs: Any, found: Term) -> bool:
     return mine == (theirs % rank) - (rank if mine < 0 else 0)
 
 
-def _rank_counted(found: Term) -> int | None:
+def _rank_of_dims(found: Term) -> int | None:
     """How many dimensions those that a call names are counted among; None if that is not known.
 
     They are the operands', of operands that are broadcast the largest one's, and the result's
@@ -126,7 +126,7 @@ def _rank_counted(found: Term) -> int | None:
     return max(1, *(value.dim() for value in values if value is not None))
 
 
-def shown(value: Any) -> str:
+def display(value: Any) -> str:
     """For the report."""
     if isinstance(value, Scalar):
         return value.name
@@ -136,7 +136,7 @@ def shown(value: Any) -> str:
 _ABSENT = object()
 
 
-def differing(wanted: Operation, found: Term) -> str:
+def differing_arguments(wanted: Operation, found: Term) -> str:
     """Arguments that are no tensors and differ; else those that are tensors on one side only."""
     mine, theirs = dict(wanted.args), dict(found.args)
     said = []
@@ -147,7 +147,7 @@ def differing(wanted: Operation, found: Term) -> str:
             if several and len(want) != len(have):
                 said.append(f"{name}: {len(have)} (rule: {len(want)})")
         elif not _same(name, want, have, found):
-            said.append(f"{name}={_shown(have)} (rule: {_shown(want)})")
+            said.append(f"{name}={_display_argument(have)} (rule: {_display_argument(want)})")
     kinds = [
         name for name in mine if _holds_tensors(mine[name]) != _holds_tensors(theirs.get(name))
     ]
@@ -168,5 +168,5 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, (Operation, Variable, Term))
 
 
-def _shown(value: Any) -> str:
-    return "absent" if value is _ABSENT else shown(value)
+def _display_argument(value: Any) -> str:
+    return "absent" if value is _ABSENT else display(value)

@@ -29,7 +29,7 @@ from fusepass.torch_private.fx.tracing import (
     tracing_a_rule,
 )
 
-_ABOUT = frozenset(
+_METADATA = frozenset(
     """size stride dim ndimension numel nelement element_size is_contiguous is_floating_point
     is_complex storage_offset get_device requires_grad_ is_inference data_ptr untyped_storage
     __len__ __hash__ __repr__ is_signed dim_order""".split()
@@ -59,7 +59,7 @@ class GradModeError(TraceError):
         )
 
 
-class _Recorder(TorchFunctionMode):
+class _CallRecorder(TorchFunctionMode):
     """Writes every call of torch down as a node.
 
     Grad mode is no part of a node: what a rule's function computes without it would have gradients
@@ -94,7 +94,7 @@ class _Recorder(TorchFunctionMode):
             if name not in _PROPERTIES:
                 return result
             node = self.graph.call_function(getattr, (self.argument(args[0]), name))
-        elif name in _ABOUT or not _has_tensor(result):
+        elif name in _METADATA or not _has_tensor(result):
             if name in _READS_BACK:
                 raise TraceError(f"it reads a tensor's value back to Python ({name})")
             given = tree_flatten((args, kwargs))[0]
@@ -195,21 +195,21 @@ def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode:
         Exception: what the function raises.
     """
     graph = fx.Graph()
-    recorder = _Recorder(graph)
+    recorder = _CallRecorder(graph)
     for place, value in enumerate(inputs):
         node = graph.placeholder(f"input_{place}")
         node.meta["example_value"] = value
         if isinstance(value, torch.Tensor):
             recorder.note(value, node)
-    with _by_itself(), fake_mode, recorder:
+    with _isolated(), fake_mode, recorder:
         result = function(*inputs)
     _no_own_backward(result)
-    graph.output(recorder.argument(returned(result)))
+    graph.output(recorder.argument(as_outputs(result)))
     return graph
 
 
 @contextlib.contextmanager
-def _by_itself() -> Iterator[None]:
+def _isolated() -> Iterator[None]:
     """Nothing of the user's acts on the fake tensors: no compiled code, no saved-tensor hook."""
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -223,7 +223,7 @@ def _by_itself() -> Iterator[None]:
         yield
 
 
-def returned(result: Any) -> tuple[torch.Tensor, ...]:
+def as_outputs(result: Any) -> tuple[torch.Tensor, ...]:
     """What a rule's function returned, as a tuple.
 
     Raises:
@@ -241,7 +241,7 @@ def _no_own_backward(result: Any) -> None:
     def before(node: Any) -> list[Any]:
         return [source for source, _ in node.next_functions if source is not None]
 
-    last = [t.grad_fn for t in returned(result) if t.grad_fn is not None]
+    last = [t.grad_fn for t in as_outputs(result) if t.grad_fn is not None]
     if any(map(has_own_backward, reached(last, before))):
         raise TraceError(
             "it uses a torch.autograd.Function; define an operator with torch.library and "
@@ -256,9 +256,9 @@ def record_aten(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: 
     def on_traced(*given: Any) -> tuple[torch.Tensor, ...]:
         rest = iter(given)
         full = [next(rest) if isinstance(v, _TRACED) else v for v in inputs]
-        return returned(function(*full))
+        return as_outputs(function(*full))
 
-    with _by_itself(), fake_mode, torch.no_grad():
+    with _isolated(), fake_mode, torch.no_grad():
         graph = traced_to_aten(on_traced, traced)
     places = iter([n for n in graph.nodes if n.op == "placeholder"])
     following = next(places, None)
@@ -298,7 +298,7 @@ def fresh_like(value: Any, fake_mode: Any, *, requires_grad: bool) -> Any:
 
 
 @contextlib.contextmanager
-def state_of(autocasts: Sequence[tuple[Any, ...]], *, grad: bool) -> Iterator[None]:
+def grad_and_autocast(autocasts: Sequence[tuple[Any, ...]], *, grad: bool) -> Iterator[None]:
     """Grad mode and autocast as they are at a place in a graph."""
     with contextlib.ExitStack() as stack:
         for device_type, dtype, enabled, cache in autocasts:
@@ -310,7 +310,7 @@ def state_of(autocasts: Sequence[tuple[Any, ...]], *, grad: bool) -> Iterator[No
 
 
 # By name: where the classes are is private to torch.
-_ASKED_FOR_DATA = {
+_DATA_DEPENDENT_ERRORS = {
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "GuardOnDataDependentSymNode",
@@ -332,7 +332,7 @@ def trace_fault(what: str, error: Exception) -> str:
             "module's weights are; make it a parameter of the pattern and of the replacement, with "
             "a value in the example, or build it inside"
         )
-    if _ASKED_FOR_DATA & {kind.__name__ for kind in type(error).__mro__}:
+    if _DATA_DEPENDENT_ERRORS & {kind.__name__ for kind in type(error).__mro__}:
         return (
             f"its {what} cannot be used: it reads a tensor's value, or a size that depends on one, "
             "back to Python, as `if`, `int`, `item`, `nonzero` and `x[mask]` do; use torch.where, "

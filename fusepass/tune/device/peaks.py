@@ -27,7 +27,7 @@ from fusepass.errors import PeaksUnusable
 from fusepass.report.decision import in_short
 from fusepass.tune import decide
 from fusepass.tune.device.measure_peaks import Peaks, measure
-from fusepass.tune.shared_file import KeptFile
+from fusepass.tune.shared_file import CacheFile
 from fusepass.tune.table import default_folder, slug
 
 logger = logging.getLogger("fusepass")
@@ -71,7 +71,7 @@ def peaks_of(device: torch.device) -> Peaks:
         shipped = CPU if name == "cpu" else SHIPPED.get(name, UNKNOWN)
         if wanted == "shipped" or _obstacle(device):
             return shipped  # and asks again the next time
-        _known[key] = _kept_or_measured(device, key) or shipped
+        _known[key] = _read_or_measure(device, key) or shipped
         return _known[key]
 
 
@@ -106,10 +106,10 @@ def _obstacle(device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
 
-def _kept_or_measured(device: torch.device, key: tuple[str, str]) -> Peaks | None:
+def _read_or_measure(device: torch.device, key: tuple[str, str]) -> Peaks | None:
     name, precision = key
     path = default_folder() / f"peaks-{slug(name)}-torch-{slug(torch.__version__)}.json"
-    file = KeptFile(path, PeaksUnusable)
+    file = CacheFile(path, PeaksUnusable)
     kept = file.read(lambda text: parse(text, name)) or {}
     if precision in kept:
         return kept[precision]

@@ -74,7 +74,7 @@ class Problem:
             "bias" if self.bias else "no_bias",
             str(self.dtype).removeprefix("torch."),
             self.layout,
-            f"{rounded(self.m)}x{self.k}x{self.n}",
+            f"{next_power_of_two(self.m)}x{self.k}x{self.n}",
         ]
         if self.dtype is torch.float32:  # TF32 or not is another GEMM
             parts.append(torch.get_float32_matmul_precision())
@@ -133,7 +133,8 @@ class Candidate:
         besides: microseconds that count against it beside those of ``run``: of work elsewhere
             without which it cannot be had, or by which others are timed too slow. Negative: in its
             place it takes less than alone.
-        generated: whether Inductor generates all of it, so that ``traced``, or ``run``, is compiled
+        generated: whether Inductor generates all of it, so that ``graphable``, or ``run``, is
+            compiled
             in any mode: what eager would call is not what is to be known.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None, or a function that
@@ -144,8 +145,8 @@ class Candidate:
     run: Callable[..., Any]
     refuses: Callable[[Problem], str | None] = lambda problem: None
     estimate: Callable[[Any, Any], float | None] | None = None
-    traced: Callable[..., Any] | None = None
-    besides: float = 0.0
+    graphable: Callable[..., Any] | None = None
+    overhead_us: float = 0.0
     compiles: bool = False
     generated: bool = False
 
@@ -172,7 +173,7 @@ def in_tf32(dtype: torch.dtype) -> bool:
     return dtype is torch.float32 and tf32_allowed()
 
 
-def rounded(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """The smallest power of two that is at least ``size`` (0 stays 0)."""
     return 1 << (size - 1).bit_length() if size > 0 else 0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusepass.tune.problems.base import Problem, rounded
+from fusepass.tune.problems.base import Problem, next_power_of_two
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,8 @@ class CatProblem(Problem):
 
     def key(self, mode: str) -> str:
         """The class of problems: rows, numbers in one and how many tensors, all rounded up."""
-        parts = [
-            "cat",
-            str(self.dtype).removeprefix("torch."),
-            f"{rounded(self.k)} of {rounded(self.m)}x{rounded(self.n)}",
-        ]
+        k, m, n = map(next_power_of_two, (self.k, self.m, self.n))
+        parts = ["cat", str(self.dtype).removeprefix("torch."), f"{k} of {m}x{n}"]
         if mode.startswith("max-autotune"):
             parts.append("max-autotune")
         return "/".join(parts)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.tune.problems.base import Problem, rounded
+from fusepass.tune.problems.base import Problem, next_power_of_two
 from fusepass.tune.problems.gemm import random_operands
 
 
@@ -43,7 +43,7 @@ class ConvProblem(Problem):
             self.op + "_residual" * self.residual,
             self.activation,
             str(self.dtype).removeprefix("torch."),
-            "x".join(map(str, (rounded(batch), *image))),
+            "x".join(map(str, (next_power_of_two(batch), *image))),
             "x".join(map(str, self.kernel)),
             " ".join("x".join(map(str, one)) for one in self.sizes),
             f"groups {self.groups}",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.tune.problems.base import Problem, in_tf32, rounded
+from fusepass.tune.problems.base import Problem, in_tf32, next_power_of_two
 
 # Generations of our kernels, of which older ones are not taken: what was chosen among those, or
 # timed otherwise, is timed again.
@@ -24,11 +24,11 @@ _FEWEST = 64  # up to these no kernel for many rows is timed
 
 def _rows(m: int) -> int:
     """Rows of a class: rounded up to a power of two, or to 96 for the kernels that stream."""
-    return 96 if 64 < m <= 96 else rounded(m)
+    return 96 if 64 < m <= 96 else next_power_of_two(m)
 
 
 @dataclass(frozen=True)
-class RegionProblem(Problem):
+class GemmRegionProblem(Problem):
     """A GEMM, or a gated pair, with an epilogue; ``activation`` is the epilogue's digest.
 
     ``op`` is ``gemm`` or ``gated_gemm``; ``gemm_or_library`` where a library's kernel is a

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusepass.kernels.pointwise.pool_source import Shape
-from fusepass.tune.problems.base import Problem, rounded
+from fusepass.kernels.pointwise.pool_source import PoolShape
+from fusepass.tune.problems.base import Problem, next_power_of_two
 
 _GENERATION = 1  # of our kernel: what was slower than Inductor's with an older one is timed again
 _ONE = 1, 1
-_NOTHING = Shape(True, _ONE, _ONE, _ONE, _ONE, (0, 0), 0, "float32", "float32")
+_NOTHING = PoolShape(True, _ONE, _ONE, _ONE, _ONE, (0, 0), 0, "float32", "float32")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PoolProblem(Problem):
         before, behind: texts of what is done to each number of the image and of the result.
     """
 
-    shape: Shape = _NOTHING
+    shape: PoolShape = _NOTHING
     before: str = ""
     behind: str = ""
 
@@ -39,7 +39,8 @@ class PoolProblem(Problem):
             "max_pool" if shape.largest else f"average_pool_of_{shape.divisor}",
             around,
             f"{shape.given} {shape.made}",
-            f"{rounded(self.m)} of " + " ".join("x".join(map(str, pair)) for pair in pairs),
+            f"{next_power_of_two(self.m)} of "
+            + " ".join("x".join(map(str, pair)) for pair in pairs),
             f"kernels {_GENERATION}",
         ]
         if mode.startswith("max-autotune"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
-from fusepass.tune.problems.base import Problem, in_tf32, rounded
+from fusepass.tune.problems.base import Problem, in_tf32, next_power_of_two
 from fusepass.tune.problems.gemm import random_operands
 
 _ONE_ROW = 4  # generations more than of several rows
@@ -39,7 +39,7 @@ class SiblingProblem(Problem):
             hashlib.sha256(texts.encode()).hexdigest()[:12],
             str(self.dtype).removeprefix("torch."),
             self.layout,
-            f"{rounded(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
+            f"{next_power_of_two(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
             f"kernels {self._kernels()}",
         ]
         if mode.startswith("max-autotune"):

@@ -8,7 +8,7 @@ from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.codegen.epilogue_source import epilogue_parts, reduction
 from fusepass.kernels.gemm.hopper.gluon_compat import in_gluon
 from fusepass.kernels.gemm.hopper.gluon_mma import REST
-from fusepass.kernels.gemm.hopper.tma_plan import ahead, fetched
+from fusepass.kernels.gemm.hopper.tma_plan import fetched_by_tma, prefetched
 
 _EXPECT = """\
 {indent}here = ready.index(WHICH * AHEAD + {part})
@@ -23,30 +23,30 @@ _PUT = """\
 {indent}tma.$send(o{i}_tiles, [m * BM, first], spot)"""
 
 
-def asked_ahead(epilogue: Epilogue, form: str) -> str:
+def prefetch_operands(epilogue: Epilogue, form: str) -> str:
     """The lines that ask for what an epilogue reads, before its products are computed."""
-    reads = fetched(epilogue)
+    reads = fetched_by_tma(epilogue)
     if not reads:
         return ""
     indent = " " * 8
     lines = [f"{indent}tma.store_wait(0)"]
-    for part in range(ahead(epilogue, form)):
+    for part in range(prefetched(epilogue, form)):
         column = f"first + {part} * HALF" if part else "first"
-        lines += _fetching(reads, indent, part, column)
+        lines += _fetch_lines(reads, indent, part, column)
     return "\n".join(lines) + "\n"
 
 
-def _fetching(reads: Sequence[int], indent: str, part: int, column: str) -> list[str]:
+def _fetch_lines(reads: Sequence[int], indent: str, part: int, column: str) -> list[str]:
     lines = [_EXPECT.format(indent=indent, part=part, count=len(reads))]
     for place, i in enumerate(reads):
         lines.append(_GET.format(indent=indent, i=i, column=column, spot=part + place))
     return lines
 
 
-def sent_out(epilogue: Epilogue, form: str, tail: bool) -> str:
+def store_outputs(epilogue: Epilogue, form: str, tail: bool) -> str:
     """The lines that compute one half of a tile, or all of a pair's, and send it out."""
-    pair, reads = epilogue.products == 2, fetched(epilogue)
-    both = ahead(epilogue, form) == 2
+    pair, reads = epilogue.products == 2, fetched_by_tma(epilogue)
+    both = prefetched(epilogue, form) == 2
     indent = " " * (8 if pair else 12)
     # Unrolled where products run meanwhile: their registers must not be those of a loop.
     every = "gl.static_range(2)" if tail else "range(parts)"
@@ -77,7 +77,7 @@ def sent_out(epilogue: Epilogue, form: str, tail: bool) -> str:
     if reads and not both and not pair:
         lines += [f"{indent}ready_phase ^= 1", f"{indent}if part + 1 < parts:"]
         lines.append(f"{indent}    tma.store_wait(0)")
-        lines += _fetching(reads, indent + "    ", 0, "first + HALF")
+        lines += _fetch_lines(reads, indent + "    ", 0, "first + HALF")
     if not pair:
         if tail:
             lines += [f"{indent}if part == 0:", REST]

@@ -33,10 +33,10 @@ from __future__ import annotations
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.codegen.epilogue_source import helpers, parameters
 from fusepass.kernels.gemm.hopper.gluon_compat import IMPORTS, copies, in_gluon
-from fusepass.kernels.gemm.hopper.gluon_epilogue import asked_ahead, sent_out
+from fusepass.kernels.gemm.hopper.gluon_epilogue import prefetch_operands, store_outputs
 from fusepass.kernels.gemm.hopper.gluon_loads import GIVEN, loaders
 from fusepass.kernels.gemm.hopper.gluon_mma import ADD, HALVES, WHOLE
-from fusepass.kernels.gemm.hopper.tma_plan import GROUPS, fetched
+from fusepass.kernels.gemm.hopper.tma_plan import GROUPS, fetched_by_tma
 
 _MULTIPLIER = """
 
@@ -154,13 +154,13 @@ def hopper_source(epilogue: Epilogue, form: str, *, hosted: bool, tail: bool = F
             GIVEN.format(name, name) if hosted else made.format(name[1:])
             for made, name in [
                 *((_STORE, f"o{i}") for i in outputs),
-                *((_READ, f"p{i}") for i in fetched(epilogue)),
+                *((_READ, f"p{i}") for i in fetched_by_tma(epilogue)),
             ]
         ),
         "$of_pointer": "" if hosted else ".element_ty",
-        "$ahead": asked_ahead(epilogue, form),
+        "$ahead": prefetch_operands(epilogue, form),
         "$products": HALVES if tail else WHOLE,
-        "$epilogue": sent_out(epilogue, form, tail),
+        "$epilogue": store_outputs(epilogue, form, tail),
         "$params": "".join(f"{name}, " for name in parameters(epilogue)),
         "$parts": "1" if pair else "2",
         "$count": str(epilogue.products),

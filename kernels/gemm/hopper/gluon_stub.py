@@ -15,8 +15,8 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from fusepass.kernels.codegen.inductor_source import LAUNCHERS, with_text_behind
-from fusepass.kernels.gemm.hopper.tma_plan import Described
+from fusepass.kernels.codegen.inductor_source import LAUNCHERS, with_source_suffix
+from fusepass.kernels.gemm.hopper.tma_plan import TmaOperand
 
 _STUB = "fusepass_gemm"
 
@@ -27,7 +27,7 @@ def gluon_stub(
     parameters: Sequence[str],
     fixed: Collection[str],
     written: Sequence[str],
-    described: Mapping[str, Described],
+    described: Mapping[str, TmaOperand],
 ) -> Any:
     """What Inductor can be given for a kernel in Gluon.
 
@@ -51,4 +51,4 @@ def gluon_stub(
     module = types.ModuleType("fusepass_stub")
     module.__file__ = file
     exec(compile(source.replace("@triton.jit\n", ""), file, "exec"), vars(module))
-    return with_text_behind(vars(module)[_STUB], behind)
+    return with_source_suffix(vars(module)[_STUB], behind)

@@ -19,9 +19,9 @@ from torch import Tensor
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, parse
 from fusepass.kernels.codegen import cubin_cache
 from fusepass.kernels.gemm.hopper import row_source, stream_source, tile_source
-from fusepass.kernels.gemm.hopper.row_source import Row
-from fusepass.kernels.gemm.hopper.stream_source import Stream
-from fusepass.kernels.gemm.hopper.tile_source import Shape
+from fusepass.kernels.gemm.hopper.row_source import RowKernel
+from fusepass.kernels.gemm.hopper.stream_source import StreamKernel
+from fusepass.kernels.gemm.hopper.tile_source import TileKernel
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.cuda.tma_launch import Map, tensor_map
 from fusepass.torch_private.inductor.host_call import HostCall
@@ -32,13 +32,13 @@ _SWIZZLES = {128: 3, 64: 2, 32: 1}  # by bytes of a tile's row, CUtensorMapSwizz
 _DEPTH = 64  # of K in a tile
 
 
-Cut = Shape | Stream | Row
+Cut = TileKernel | StreamKernel | RowKernel
 """How the work of a GEMM is cut; which of them says which kernel computes it."""
 
 _KINDS: dict[str, tuple[type[Cut], str, Callable[..., str]]] = {
-    "tiles": (Shape, tile_source.NAME, tile_source.hopper_cuda),
-    "stream": (Stream, stream_source.NAME, stream_source.hopper_stream),
-    "row": (Row, row_source.NAME, row_source.hopper_row),
+    "tiles": (TileKernel, tile_source.NAME, tile_source.hopper_cuda),
+    "stream": (StreamKernel, stream_source.NAME, stream_source.hopper_stream),
+    "row": (RowKernel, row_source.NAME, row_source.hopper_row),
 }
 
 
@@ -50,7 +50,7 @@ def numbers_of(cut: Cut) -> tuple[Any, ...]:
 
 def _vectors(cut: Cut) -> int:
     """How many vectors of a norm its kernel reads."""
-    return len(cut.vector_dtypes) if isinstance(cut, Row) else 0
+    return len(cut.vector_dtypes) if isinstance(cut, RowKernel) else 0
 
 
 def _cut(kind: str, *numbers: Any) -> Cut:
@@ -60,25 +60,25 @@ def _cut(kind: str, *numbers: Any) -> Cut:
 @functools.lru_cache(maxsize=512)
 def _compiled(text: str, cut: Cut, dtype: str, device: int) -> Any:
     """The driver's kernel, with as much shared memory as its blocks need at most."""
-    epilogues = _each(text)
+    epilogues = _epilogues(text)
     _, name, source = _KINDS[numbers_of(cut)[0]]
-    given = epilogues if isinstance(cut, Row) else epilogues[0]
+    given = epilogues if isinstance(cut, RowKernel) else epilogues[0]
     with torch.cuda.device(device):
-        made = cubin_cache.compiled(source(given, cut, dtype), name, "90a")
+        made = cubin_cache.load_or_compile(source(given, cut, dtype), name, "90a")
         nvrtc.give_shared_memory(made, cut.shared(epilogues[0]))
     return made
 
 
 @functools.lru_cache(maxsize=512)
-def _each(text: str) -> tuple[Epilogue, ...]:
+def _epilogues(text: str) -> tuple[Epilogue, ...]:
     """The epilogues of a text: one of all products, or one for each."""
     return tuple(map(parse, text.split()))
 
 
 @functools.lru_cache(maxsize=512)
-def _whole(text: str) -> Epilogue:
+def _joint_epilogue(text: str) -> Epilogue:
     """An epilogue that has the products, operands and outputs of all of a text, and no steps."""
-    each = _each(text)
+    each = _epilogues(text)
     if len(each) == 1:
         return each[0]
     operands = tuple(operand for one in each for operand in one.operands)
@@ -101,7 +101,7 @@ def prepare(text: str, cut: Cut, dtype: torch.dtype, device: torch.device) -> No
 
 
 @functools.lru_cache(maxsize=512)
-def filler(
+def make_launcher(
     text: str,
     shape: tuple[Any, ...],
     dtype: str,
@@ -123,16 +123,16 @@ def filler(
         strides: from row to row of x, and from column to column of the weights.
         device: its number.
     """
-    epilogue, cut = _whole(text), _cut(*shape)
+    epilogue, cut = _joint_epilogue(text), _cut(*shape)
     kernel = _compiled(text, cut, dtype, device)
     (n, k), products = sizes, epilogue.products
     full = [i for i, one in enumerate(epilogue.operands) if one.kind == "full"]
     values_of = _values_of(epilogue, cut, dtype, sizes, strides)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
-    first = _each(text)[0]
-    shared = cut.shared(first, k) if isinstance(cut, Row) else cut.shared(first)
+    first = _epilogues(text)[0]
+    shared = cut.shared(first, k) if isinstance(cut, RowKernel) else cut.shared(first)
     # Code from a cache may have been made where the driver was newer.
-    early = not isinstance(cut, Shape) and cut.early and nvrtc.begins_early()
+    early = not isinstance(cut, TileKernel) and cut.early and nvrtc.begins_early()
     held: dict[tuple[int, ...], _Held] = {}
 
     def hold(m: int, given: tuple[int, ...], stream: int) -> _Held:
@@ -178,9 +178,9 @@ def _values_of(
     """
     (n, k), products = sizes, epilogue.products
     kinds = [output.dtype for output in epilogue.outputs]
-    by_threads = not isinstance(cut, Shape)  # or results are written by TMA
+    by_threads = not isinstance(cut, TileKernel)  # or results are written by TMA
     vectors = _vectors(cut)
-    addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, Row)
+    addresses = ["x", *(f"w{i}" for i in range(products)), "apart"] * isinstance(cut, RowKernel)
     begins = [*itertools.accumulate(_widths(cut))][:-1]
     addresses += [f"b{i}" for i in range(1, len(begins) + 1)]
     addresses += [f"v{i}" for i in range(vectors)]
@@ -198,21 +198,21 @@ def _values_of(
         operands, outputs = rest[: len(epilogue.operands)], rest[len(epilogue.operands) :]
         numbers = [one for i, at in enumerate(operands) for one in (at, apart.get(i, 0))]
         numbers += outputs if by_threads else []
-        if isinstance(cut, Row):
+        if isinstance(cut, RowKernel):
             return [table(x, *weights, strides[1], *begins, *of_norm, *numbers, m, n, k)]
         x_rows, w_rows = cut.boxes(products)
-        maps = [_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
-        maps += [_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
-        if isinstance(cut, Shape):
+        maps = [_tensor_map(dtype, x, (m, k), strides[0], (x_rows, _DEPTH))]
+        maps += [_tensor_map(dtype, w, (n, k), strides[1], (w_rows, _DEPTH)) for w in weights]
+        if isinstance(cut, TileKernel):
             box = 64, cut.piece(epilogue)
             for kind, output in zip(kinds, outputs, strict=True):
-                maps.append(_map(kind, output, (m, n), n, box))
+                maps.append(_tensor_map(kind, output, (m, n), n, box))
         return [*maps, table(*numbers, m, n, k)]
 
     return values
 
 
-def _map(
+def _tensor_map(
     dtype: str, address: int, sizes: tuple[int, int], stride: int, tile: tuple[int, int]
 ) -> ctypes.Array[Any]:
     """A descriptor of a matrix in tiles of at most 128 bytes a row."""
@@ -232,9 +232,9 @@ def host_call(values: Sequence[Tensor], products: int, text: str, cut: Cut) -> H
     """
     x, weights, operands = values[0], values[1 : 1 + products], values[1 + products :]
     outputs = [(dtype, (x.shape[0], n), (n, 1)) for dtype, n in _outputs(weights, text, cut)]
-    of = *_of_kernel(x, weights, text, cut), x.device.index or 0
-    numbers = (x.shape[0], *_apart(operands, text, cut))
-    return HostCall(filler.__module__, "filler", of, outputs, numbers)
+    of = *_kernel_arguments(x, weights, text, cut), x.device.index or 0
+    numbers = (x.shape[0], *_row_strides(operands, text, cut))
+    return HostCall(make_launcher.__module__, "make_launcher", of, outputs, numbers)
 
 
 def launch(
@@ -245,14 +245,14 @@ def launch(
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return launch(x, weights, operands, text, cut)
-    fill, m = filler(*_of_kernel(x, weights, text, cut), device), x.shape[0]
+    fill, m = make_launcher(*_kernel_arguments(x, weights, text, cut), device), x.shape[0]
     outputs = [x.new_empty((m, n), dtype=dtype) for dtype, n in _outputs(weights, text, cut)]
-    fill(m, *_apart(operands, text, cut), x, *weights, *operands, *outputs)
+    fill(m, *_row_strides(operands, text, cut), x, *weights, *operands, *outputs)
     return outputs
 
 
-def _of_kernel(x: Tensor, weights: Sequence[Tensor], text: str, cut: Cut) -> tuple[Any, ...]:
-    """What :func:`filler` is given, but for the device."""
+def _kernel_arguments(x: Tensor, weights: Sequence[Tensor], text: str, cut: Cut) -> tuple[Any, ...]:
+    """What :func:`make_launcher` is given, but for the device."""
     first, dtype = weights[0], str(x.dtype).removeprefix("torch.")
     n = sum(_widths(cut)) or first.shape[1]
     return text, numbers_of(cut), dtype, (n, first.shape[0]), (x.stride(0), first.stride(1))
@@ -263,17 +263,17 @@ def _outputs(weights: Sequence[Tensor], text: str, cut: Cut) -> list[tuple[torch
     widths = _widths(cut) or (weights[0].shape[1],)
     return [
         (getattr(torch, output.dtype), n)
-        for n, epilogue in zip(widths, _each(text), strict=True)
+        for n, epilogue in zip(widths, _epilogues(text), strict=True)
         for output in epilogue.outputs
     ]
 
 
-def _apart(operands: Sequence[Tensor], text: str, cut: Cut) -> list[Any]:
+def _row_strides(operands: Sequence[Tensor], text: str, cut: Cut) -> list[Any]:
     """How far rows of operands of kind ``full`` are apart."""
-    kinds = zip(_whole(text).operands, operands[_vectors(cut) :], strict=True)
+    kinds = zip(_joint_epilogue(text).operands, operands[_vectors(cut) :], strict=True)
     return [one.stride(0) for kind, one in kinds if kind.kind == "full"]
 
 
 def _widths(cut: Cut) -> tuple[int, ...]:
     """Widths of products that have an epilogue each."""
-    return cut.widths if isinstance(cut, Row) else ()
+    return cut.widths if isinstance(cut, RowKernel) else ()

@@ -26,13 +26,13 @@ from torch import fx
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.graph.dataflow.readers import readers
 from fusepass.kernels.gemm.hopper.launch import Cut
-from fusepass.kernels.gemm.hopper.tile_source import Shape
+from fusepass.kernels.gemm.hopper.tile_source import TileKernel
 from fusepass.kernels.gemm.tiles import Tile, ring_of, tiles
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.inductor.lowering import lowered_node, others_overlap
 
 
-def overlapping(cut: Cut, node: fx.Node | None = None) -> Cut:
+def with_early_launch(cut: Cut, node: fx.Node | None = None) -> Cut:
     """A cut, told whether its launch begins early and whether it lets the next one do so.
 
     Args:
@@ -40,12 +40,12 @@ def overlapping(cut: Cut, node: fx.Node | None = None) -> Cut:
         node: else the one that is compiled.
     """
     node = node or lowered_node()
-    if isinstance(cut, Shape) or node is None:
+    if isinstance(cut, TileKernel) or node is None:
         return cut
-    return replace(cut, early=begins_early(node), leads=leads(node))
+    return replace(cut, early=begins_early(node), leads=lets_next_begin_early(node))
 
 
-def leads(node: fx.Node | None = None) -> bool:
+def lets_next_begin_early(node: fx.Node | None = None) -> bool:
     """Whether what reads a node's results, or those of the one that is compiled, begins early."""
     node = node or lowered_node()
     return node is not None and any(map(begins_early, _readers(node)))
@@ -58,7 +58,7 @@ def begins_early(node: fx.Node) -> bool:
     longer then, with five models.
     """
     tile = _tile(node) if _calls(node, "gemm_region") else None
-    if tile is None or tile.cuda is None or isinstance(tile.cuda, Shape):
+    if tile is None or tile.cuda is None or isinstance(tile.cuda, TileKernel):
         return False
     x, weights, *_ = node.args
     assert isinstance(weights, (list, tuple))
@@ -79,7 +79,7 @@ def may_begin_early(x: object, weights: Sequence[object]) -> bool:
     return nvrtc.begins_early()
 
 
-def saved(tile: Tile, size: int) -> float:
+def saved_microseconds(tile: Tile, size: int) -> float:
     """Microseconds that a kernel takes less where its launch may begin early.
 
     At most half the time of reading the weights, and 2: alone such a kernel took up to 1.4 longer
@@ -90,7 +90,7 @@ def saved(tile: Tile, size: int) -> float:
         tile: of the kernel.
         size: of the weights, in bytes.
     """
-    if tile.cuda is None or isinstance(tile.cuda, Shape):
+    if tile.cuda is None or isinstance(tile.cuda, TileKernel):
         return 0.0
     return min(size / _READ / 2, 2.0)
 
@@ -128,7 +128,7 @@ def _may_lead(node: object) -> bool:
     if tile is None:
         # in Triton a norm and one epilogue of all products
         return _calls(node, "normed_gemms") and str(node.args[3]).count(" ") == 1
-    return tile.plain if tile.cuda is None else not isinstance(tile.cuda, Shape)
+    return tile.plain if tile.cuda is None else not isinstance(tile.cuda, TileKernel)
 
 
 def _origin(value: object) -> object:

@@ -14,7 +14,7 @@ from fusepass.fusion.kernel_ir.norm import parse
 from fusepass.kernels.codegen.cuda_source import TYPES
 
 
-def normalising(norm: str, dtypes: Sequence[str]) -> dict[str, str]:
+def norm_source(norm: str, dtypes: Sequence[str]) -> dict[str, str]:
     """What goes into the text of the kernel: how a block comes to its x in shared memory.
 
     Args:

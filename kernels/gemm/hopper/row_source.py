@@ -23,7 +23,7 @@ from fusepass.kernels.codegen.cuda_epilogue import (
     element_steps,
 )
 from fusepass.kernels.codegen.cuda_source import TYPES
-from fusepass.kernels.gemm.hopper.row_norm_source import bytes_beside, normalising
+from fusepass.kernels.gemm.hopper.row_norm_source import bytes_beside, norm_source
 from fusepass.kernels.gemm.hopper.tile_template import AWAITS, LEADS, filled
 
 NAME = "fusepass_gemm_row"
@@ -33,7 +33,7 @@ WIDEST = 32768  # numbers of the longest x that fits into shared memory beside t
 
 
 @dataclass(frozen=True)
-class Row:
+class RowKernel:
     """How the work is cut.
 
     Attributes:
@@ -72,7 +72,7 @@ class Row:
         return beside + slots * (epilogue.products * self.piece * 2 + 16)
 
 
-def hopper_row(epilogues: Sequence[Epilogue], shape: Row, dtype: str) -> str:
+def hopper_row(epilogues: Sequence[Epilogue], shape: RowKernel, dtype: str) -> str:
     """The source of ``fusepass_gemm_row``.
 
     Its parameter is a structure of the addresses of x and the weights, how far the weights' rows
@@ -99,9 +99,9 @@ def hopper_row(epilogues: Sequence[Epilogue], shape: Row, dtype: str) -> str:
         + "".join(f"u64 v{i}; " for i, _ in enumerate(shape.vector_dtypes))
         + "".join(f"u64 p{i}, s{i}; " for i, _ in enumerate(operands))
         + "".join(f"u64 o{i}; " for i in range(count)),
-        **(normalising(shape.norm, shape.vector_dtypes) if shape.norm else _AS_IT_IS),
+        **(norm_source(shape.norm, shape.vector_dtypes) if shape.norm else _AS_IT_IS),
         "$type": TYPES[dtype],
-        "$located": _located(len(epilogues)),
+        "$located": _product_of_column(len(epilogues)),
         "$weights": "\n".join(_WEIGHT.format(i=i, at=at) for i, at in enumerate(addresses)),
         **_elements(epilogues),
         "$leads": LEADS * shape.leads,
@@ -118,7 +118,7 @@ def hopper_row(epilogues: Sequence[Epilogue], shape: Row, dtype: str) -> str:
     return filled(TEXT, replaced, defined)
 
 
-def _located(parts: int) -> str:
+def _product_of_column(parts: int) -> str:
     """Lines that say of which product column n is, and of what number there."""
     lines = ["u32 part = 0, c = n;"] if parts > 1 else ["const u32 c = n;"]
     lines += [f"if (n >= t.b{i}) {{ part = {i}; c = n - t.b{i}; }}" for i in range(1, parts)]

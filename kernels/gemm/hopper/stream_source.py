@@ -31,7 +31,7 @@ _ROW = 128  # bytes of K in a tile, which TMA lays out without conflicts of bank
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamKernel:
     """How the work is cut.
 
     Attributes:
@@ -77,7 +77,7 @@ class Stream:
         return 1024 + ring + received + 16 * self.stages + 64
 
 
-def hopper_stream(epilogue: Epilogue, shape: Stream, dtype: str) -> str:
+def hopper_stream(epilogue: Epilogue, shape: StreamKernel, dtype: str) -> str:
     """The source of ``fusepass_gemm_stream``.
 
     Its parameters are descriptors of x and the weights, then a structure of the operands'

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand
 from fusepass.kernels.codegen.cuda_epilogue import (
     element_helpers,
     element_parameters,
@@ -33,7 +33,7 @@ _PLACES = 2  # pieces of results on their way out, of each group
 
 
 @dataclass(frozen=True)
-class Shape:
+class TileKernel:
     """How the work is cut.
 
     Attributes:
@@ -109,7 +109,7 @@ class Shape:
         return sum(_bytes(one) for one in _rows(epilogue)) * self.width(epilogue.products)
 
 
-def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
+def hopper_cuda(epilogue: Epilogue, shape: TileKernel, dtype: str) -> str:
     """The source of ``fusepass_gemm_cuda``.
 
     Its parameters are descriptors of x, the weights and the outputs, then a structure of the
@@ -134,15 +134,15 @@ def hopper_cuda(epilogue: Epilogue, shape: Shape, dtype: str) -> str:
         "$nonzero": f"%{registers + 2}",
         "$x, $w": f"%{registers}, %{registers + 1}",
         "$columns_read": _read_ahead(epilogue),
-        "$asked": _asked(epilogue, width),
-        "$kept": _kept(epilogue, width),
+        "$asked": _request_operands(epilogue, width),
+        "$kept": _keep_operands(epilogue, width),
         "$columns": str(shape.columns),
         "$kind": {"float16": "f16", "bfloat16": "bf16"}[dtype],
         **descriptors(maps),
         "$weights": "\n".join(_weight(i, width) for i in range(epilogue.products)),
         "$given": element_parameters(epilogue),
         "$steps": "\n".join(element_steps(epilogue)),
-        "$sent": _made(epilogue, width, half) + SENT,
+        "$sent": _compute_outputs(epilogue, width, half) + SENT,
         "$fewer": REGISTERS.format("dec", shape.registers[0]) * shape.many,
         "$more_registers": REGISTERS.format("inc", shape.registers[1]) * shape.many,
         "$helpers": element_helpers([epilogue]),
@@ -171,11 +171,11 @@ def _weight(i: int, width: int) -> str:
     return f"          load({at}, &w{i}_map, barrier, k * 64, n * WIDTH);"
 
 
-def _rows(epilogue: Epilogue) -> list[Operand]:
+def _rows(epilogue: Epilogue) -> list[EpilogueOperand]:
     return [one for one in epilogue.operands if one.kind == "row"]
 
 
-def _bytes(operand: Operand) -> int:
+def _bytes(operand: EpilogueOperand) -> int:
     return int(getattr(torch, operand.dtype).itemsize)
 
 
@@ -196,7 +196,7 @@ _KEPT = """\
         if (thread % 128 + j * 128 < WIDTH) k{i}[thread % 128 + j * 128] = h{i}[j];"""
 
 
-def _asked(epilogue: Epilogue, width: int) -> str:
+def _request_operands(epilogue: Epilogue, width: int) -> str:
     """Lines that ask for a tile's columns of operands of kind ``row``."""
     lines, start = [], 0
     for i, one in enumerate(epilogue.operands):
@@ -209,7 +209,7 @@ def _asked(epilogue: Epilogue, width: int) -> str:
     return "\n".join(lines)
 
 
-def _kept(epilogue: Epilogue, width: int) -> str:
+def _keep_operands(epilogue: Epilogue, width: int) -> str:
     """Lines that give them to the other threads of the group."""
     each = [i for i, one in enumerate(epilogue.operands) if one.kind == "row"]
     lines = [_KEPT.format(i=i, count=-(-width // 128)) for i in each]
@@ -262,7 +262,7 @@ _FULL_OPERAND = """\
             }}"""
 
 
-def _made(epilogue: Epilogue, width: int, half: str) -> str:
+def _compute_outputs(epilogue: Epilogue, width: int, half: str) -> str:
     """Lines that compute a piece's results, two of a row in a word."""
     lines: dict[str, list[str]] = {"row": [], "full": []}
     values = ["d[0][j * 4 + part * 2 + one]"]

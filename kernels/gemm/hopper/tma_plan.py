@@ -11,13 +11,13 @@ from fusepass.fusion.kernel_ir.epilogue import Epilogue
 GROUPS = {"pingpong": 2, "cooperative": 1}
 """Groups of warps that multiply, by form."""
 
-Described = tuple[str, str, str, tuple[int, int], bool]
+TmaOperand = tuple[str, str, str, tuple[int, int], bool]
 _PLACES = 2
 
 
-def described(
+def tma_operands(
     epilogue: Epilogue, bm: int, bn: int, bk: int, transposed: bool
-) -> dict[str, Described]:
+) -> dict[str, TmaOperand]:
     """What the host makes descriptors of, by parameter.
 
     For each matrix: the names of the parameters that say how many rows and columns it has and how
@@ -37,12 +37,12 @@ def described(
         weight = ("K", "N", "sw", (bk, width), True)
     found = {"x_ptr": ("M", "K", "sx", (bm, bk), True)}
     found |= {f"w{i}_ptr": weight for i in range(epilogue.products)}
-    found |= {f"p{i}": ("M", "N", f"s{i}", (bm, bn // 2), False) for i in fetched(epilogue)}
+    found |= {f"p{i}": ("M", "N", f"s{i}", (bm, bn // 2), False) for i in fetched_by_tma(epilogue)}
     whole = [i for i, output in enumerate(epilogue.outputs) if not output.over]
     return found | {f"o{i}": ("M", "N", "N", (bm, bn // 2), False) for i in whole}
 
 
-def fetched(epilogue: Epilogue) -> list[int]:
+def fetched_by_tma(epilogue: Epilogue) -> list[int]:
     """The operands that come by TMA: matrices of the results' dtype, if there is room."""
     kinds = {output.dtype for output in epilogue.stored}
     if len(kinds) != 1 or len(epilogue.stored) > _PLACES:
@@ -60,15 +60,15 @@ def places(epilogue: Epilogue, form: str, itemsize: int = 2) -> int:
 
     Those of fp32 take twice the room: rather one, and more tiles of operands in flight.
     """
-    stored, reads = len(epilogue.stored), len(fetched(epilogue))
+    stored, reads = len(epilogue.stored), len(fetched_by_tma(epilogue))
     if epilogue.products == 2 or GROUPS[form] == 1:
         return max(reads, 2 if stored == 2 and (reads or GROUPS[form] == 2) else 1)
     return 2 if reads or (not epilogue.reduced and itemsize == 2) else 1
 
 
-def ahead(epilogue: Epilogue, form: str) -> int:
+def prefetched(epilogue: Epilogue, form: str) -> int:
     """Halves of a tile whose operands are fetched before its products are computed."""
-    one = len(fetched(epilogue)) == len(epilogue.stored) == 1
+    one = len(fetched_by_tma(epilogue)) == len(epilogue.stored) == 1
     return 2 if epilogue.products == 1 and one and places(epilogue, form) == 2 else 1
 
 
@@ -84,6 +84,6 @@ def by_host(values: Sequence[Tensor], epilogue: Epilogue) -> bool:
         return False
     if weight.stride(-2) == 1:
         weight = weight.mT
-    read = [x, weight, *(operands[i] for i in fetched(epilogue))]
+    read = [x, weight, *(operands[i] for i in fetched_by_tma(epilogue))]
     apart = [isinstance(one.stride(0), int) and one.stride(0) >= one.shape[1] for one in read]
     return all(apart)

@@ -268,7 +268,7 @@ def checkpointed(body: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]
     ],
 )
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
-def test_none_in_a_checkpointed_function(
+def test_no_cond_in_a_checkpointed_function(
     body: Callable[[Tensor], Tensor], options: dict[str, str], decided: tuple[str, str]
 ) -> None:
     outcome = side_by_side(checkpointed(body), *TURNS, grad=True, **options)
@@ -278,7 +278,7 @@ def test_none_in_a_checkpointed_function(
 
 
 @pytest.mark.filterwarnings("error::fusepass.errors.CaptureFault")
-def test_none_in_a_checkpointed_function_for_inductor() -> None:
+def test_no_cond_in_a_checkpointed_function_with_inductor() -> None:
     program = checkpointed(gathered)
     compiled = torch.compile(program, backend="fusepass")
     for (x,) in TURNS:

@@ -84,7 +84,7 @@ def test_one_pair_becomes_one_container() -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "object"])
-def test_one_object_with_two_names_in_one_arm_only(kind: str) -> None:
+def test_aliases_in_one_arm_only_are_refused(kind: str) -> None:
     outputs = Outputs()
     items = {} if kind == "dict" else []
     a, b, c = (Held(kind, object, items) for _ in range(3))
@@ -110,12 +110,12 @@ def test_tuples_are_values() -> None:
         (Held("object", Held, x=1, y=2), Held("object", Held, y=2, x=1), "different attributes"),
     ],
 )
-def test_other_structure(taken: Any, other: Any, text: str) -> None:
+def test_containers_of_different_structure_are_refused(taken: Any, other: Any, text: str) -> None:
     with pytest.raises(Refusal, match=text):
         merge_containers(taken, other, "it", Outputs(), merge)
 
 
-def test_other_classes_are_no_pair() -> None:
+def test_containers_of_different_classes_are_refused() -> None:
     assert merge_containers(Held("list", list, []), Held(), "it", Outputs(), merge) is None
     pair = Held("object", Held), Held("object", Container)
     assert merge_containers(*pair, "it", Outputs(), merge) is None

@@ -50,7 +50,9 @@ def early(x: Tensor) -> bool:
     ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize("grad", [False, True])
-def test_only_tested_by_the_caller(helper: Callable[[Tensor], bool], grad: bool) -> None:
+def test_a_result_used_only_as_a_condition_stays_a_tensor(
+    helper: Callable[[Tensor], bool], grad: bool
+) -> None:
     def program(x: Tensor) -> Tensor:
         if helper(x):
             x = x * 2
@@ -121,7 +123,7 @@ def identical(x: Tensor) -> Any:
 @pytest.mark.parametrize(
     "program", [stored, counted, mapped, picked, typed, identical], ids=lambda f: f.__name__
 )
-def test_used_otherwise_it_is_a_bool(program: Any) -> None:
+def test_a_result_used_beyond_a_condition_is_a_bool(program: Any) -> None:
     side_by_side(program, *TURNS)
 
 

@@ -122,7 +122,7 @@ def graphs() -> Iterator[list[Any]]:
     Counted.inner = None
 
 
-def test_what_it_compiles_itself_is_compiled(graphs: list[Any]) -> None:
+def test_code_that_a_handler_compiles_is_compiled(graphs: list[Any]) -> None:
     def program(x: Tensor, i: Tensor, special: Tensor) -> Tensor:
         with contextlib.suppress(IndexError):
             x = x[i]
@@ -135,7 +135,7 @@ def test_what_it_compiles_itself_is_compiled(graphs: list[Any]) -> None:
     assert torch.equal(got, program(X, IN, S.as_subclass(Counted)))
 
 
-def test_other_backends_compile_it_as_they_do() -> None:
+def test_other_backends_compile_handlers_as_before() -> None:
     fusepass.reset()
     seen: list[str] = []
 

@@ -30,7 +30,7 @@ def answer(function: Callable[..., Any], nth: int = 0, **options: Any) -> bool:
 
 
 @pytest.mark.parametrize("function", YES, ids=lambda function: function.__name__)
-def test_only_tested(function: Callable[..., Any]) -> None:
+def test_values_used_only_as_predicates(function: Callable[..., Any]) -> None:
     assert answer(function)
     assert answer(function, arithmetic=False)
 
@@ -91,7 +91,7 @@ def test_a_value_of_which_only_the_truth_may_be_asked() -> None:
     assert answer(asked, compared=False)
 
 
-def test_a_test_beside_none() -> None:
+def test_a_predicate_compared_with_none() -> None:
     """Dynamo leaves the places of constants out of instructions: no fault, and no warning."""
 
     def program(x: Tensor) -> Tensor:

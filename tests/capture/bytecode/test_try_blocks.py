@@ -323,7 +323,7 @@ def test_a_call_whose_error_is_handled_runs_in_eager(program: Callable[..., Any]
 
 
 @pytest.mark.parametrize("program", [in_helper, in_loop, table, stored], ids=lambda p: p.__name__)
-def test_the_same_as_inductor_compiles_it(program: Callable[..., Any]) -> None:
+def test_try_blocks_end_graphs_with_inductor_too(program: Callable[..., Any]) -> None:
     assert ends(places(program, codegen="inductor"))
 
 
@@ -345,7 +345,7 @@ def noted_by_generator(x: Tensor, i: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("program", [finally_writes, noted_by_generator])
-def test_what_only_cleans_up_ends_no_graph(program: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_finally_and_with_blocks_end_no_graph(program: Callable[[Tensor, Tensor], Tensor]) -> None:
     """A ``finally`` catches nothing: whole models stand in one."""
     torch._dynamo.reset()
     compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})

@@ -162,7 +162,7 @@ def function(x: Tensor, i: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "program", [transformed, checkpointed, conditional, function], ids=lambda p: p.__name__
 )
-def test_in_bodies_of_operators(program: Callable[..., Any]) -> None:
+def test_try_blocks_in_bodies_of_higher_order_operators(program: Callable[..., Any]) -> None:
     assert ends(places(program))
     assert ends(places(program, grad=True)) or program is conditional
 

@@ -111,7 +111,7 @@ def test_a_generator_is_kept() -> None:
     assert_same_text(program, inputs)
 
 
-def test_what_may_fail_is_kept() -> None:
+def test_prints_that_may_fail_are_kept() -> None:
     def divides(x: Tensor) -> Tensor:
         print(1 / x.sum().item(), x.max().item() % x.min().item())
         return x * 2

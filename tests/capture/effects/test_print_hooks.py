@@ -151,7 +151,7 @@ def test_text_of_print(program: Any) -> None:
         assert_late(compiled)
 
 
-def test_nothing_to_show() -> None:
+def test_empty_tensors_are_printed_late() -> None:
     assert_late(assert_same_text(facts, empty))
     torch.compiler.reset()
     assert_late(assert_same_text(tensors_as_they_are, lambda: (torch.zeros(1, 0),)))
@@ -330,7 +330,7 @@ def test_a_function_of_the_program_is_kept() -> None:
     assert_kept(compiled, "untraceable")
 
 
-def test_one_compile_for_every_size_and_step() -> None:
+def test_prints_do_not_recompile_for_sizes_and_steps() -> None:
     def program(x: Tensor, step: int) -> Tensor:
         print(f"step {step}: {x.shape} {x.shape[0] * 2} {x.sum():.3f}", step + 1, x.size(0))
         return x * 2

@@ -59,7 +59,7 @@ class Layers(nn.Module):
         return x
 
 
-def test_one_copy_brings_all_numbers(far: list[list[torch.Size]]) -> None:
+def test_all_numbers_are_copied_to_the_host_at_once(far: list[list[torch.Size]]) -> None:
     model = Layers()
     target = compiled(model)
     for _ in range(2):
@@ -161,7 +161,7 @@ def test_results_are_the_programs_own() -> None:
     assert compiled(program)(x)[2] is x
 
 
-def test_nothing_is_kept_alive() -> None:
+def test_printed_tensors_are_freed() -> None:
     import gc
     import weakref
 

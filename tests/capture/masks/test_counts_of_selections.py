@@ -46,7 +46,7 @@ USED: dict[str, Program] = {
 @pytest.mark.sampled(2)  # each of them, with gradients or without
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", [n for n in USED if n != "updated"])
-def test_in_tensor_work(name: str, grad: bool) -> None:
+def test_counts_used_in_tensor_arithmetic(name: str, grad: bool) -> None:
     by_error_rule(USED[name], *draws(), grad=grad).only("device", "on_device")
 
 
@@ -123,7 +123,7 @@ TESTED = [
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", TESTED, ids=lambda program: program.__name__)
-def test_in_conditions(program: Program, grad: bool) -> None:
+def test_counts_used_in_conditions(program: Program, grad: bool) -> None:
     outcome = by_error_rule(program, *draws(), grad=grad)
     assert not any(treatment == "keep" for treatment, _ in outcome.treatments)
     assert outcome.breaks == []

@@ -158,7 +158,7 @@ def test_integers() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", ["mean", "rows_mean_0", "variance", "mse", "cross_entropy"])
-def test_other_dtypes(name: str, dtype: torch.dtype) -> None:
+def test_reductions_and_losses_in_other_dtypes(name: str, dtype: torch.dtype) -> None:
     program = {**REDUCED, **LOSSES}[name]
     given = [(x.to(dtype), y.to(dtype), *rest) for x, y, *rest in draws()]
     on_device(by_error_rule(program, *given, grad=True), warns=name in WARNS)

@@ -117,7 +117,7 @@ def test_switched_off() -> None:
     outcome.only("keep", "rule_off")
 
 
-def test_one_that_can_go_beside_one_that_cannot() -> None:
+def test_a_captured_selection_beside_a_kept_one() -> None:
     def program(x: Tensor, y: Tensor, m: Tensor) -> tuple[Tensor, ...]:
         first = x[m].mean()
         second = y[m].sort().values
@@ -148,7 +148,7 @@ def test_masks_in_a_loop_that_dynamo_would_give_up() -> None:
     by_error_rule(program, *draws())
 
 
-def test_what_fails_with_an_unknown_size_works_with_a_known_one() -> None:
+def test_calls_that_need_a_known_size_get_one() -> None:
     def program(x: Tensor, y: Tensor, m: Tensor) -> Tensor:
         chosen = x[m]
         for value in chosen.unbind(0):

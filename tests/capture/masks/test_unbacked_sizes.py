@@ -102,7 +102,7 @@ def test_anything_else_is_as_without_capture(
     assert tried[1] == ["keep"]
 
 
-def test_what_follows_counts_anew() -> None:
+def test_a_count_after_the_branch_is_computed_again() -> None:
     def program(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         h = x * 2
         if mask.any():

@@ -104,7 +104,7 @@ def test_under_inductor() -> None:
             check(read_behind_the_branch, compiled, kind, sign)
 
 
-def test_what_shares_nothing_is_captured_once() -> None:
+def test_inputs_without_aliases_are_compiled_once() -> None:
     compiled = compile_for(both_written, {"codegen": "eager"})
     with torch.compiler.set_stance("default"):
         check(both_written, compiled, "apart", 1)
@@ -356,7 +356,7 @@ class Held(nn.Module):
 
 @pytest.mark.parametrize("more", [3, 80])
 @pytest.mark.parametrize("shared", ["arrays", "flat", "apart"])
-def test_what_a_module_holds(shared: str, more: int) -> None:
+def test_aliased_tensors_of_a_module(shared: str, more: int) -> None:
     modules = Held(shared, more), Held(shared, more)
     called = modules[0], compile_for(modules[1], {"codegen": "eager"})
     for sign in (-1, 1, -1, 1):
@@ -368,7 +368,7 @@ def test_what_a_module_holds(shared: str, more: int) -> None:
 
 @pytest.mark.parametrize("more", [3, 80])
 @pytest.mark.parametrize("how", ["data", "array"])
-def test_what_a_module_holds_comes_to_share_later(how: str, more: int) -> None:
+def test_tensors_of_a_module_that_alias_later(how: str, more: int) -> None:
     modules = Held("apart", more), Held("apart", more)
     called = modules[0], compile_for(modules[1], {"codegen": "eager"})
     for turn, sign in enumerate((-1, 1, 1, -1)):
@@ -399,7 +399,7 @@ def test_many_that_share_from_the_start_where_nothing_is_captured(
 @pytest.mark.parametrize(
     ("kind", "more", "expected"), [(Plain, 80, 2), (Plain, 3, 6), (Held, 80, 83)]
 )
-def test_how_many_are_asked_about_in_later_calls(
+def test_later_calls_check_only_inputs_that_are_written(
     kind: type[Held], more: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[int] = set()

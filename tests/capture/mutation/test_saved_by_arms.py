@@ -180,7 +180,7 @@ def test_backward_fails_only_where_eagers_does(program: Program) -> None:
 
 
 @pytest.mark.parametrize("program", CAPTURED)
-def test_what_no_arm_saves_may_be_written(program: Program) -> None:
+def test_tensors_that_no_arm_saves_may_be_written(program: Program) -> None:
     compiled = torch.compile(
         program, backend="fusepass", fullgraph=True, options={"codegen": "eager"}
     )

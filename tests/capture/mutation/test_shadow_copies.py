@@ -232,7 +232,7 @@ def test_nan_and_infinity_pass_through_unharmed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4)])
-def test_nothing_to_write(shape: tuple[int, ...]) -> None:
+def test_in_place_writes_to_empty_tensors(shape: tuple[int, ...]) -> None:
     def program(x: Tensor, flag: Tensor) -> Tensor:
         if flag:
             x.add_(1)

@@ -190,7 +190,7 @@ def test_the_report_says_what_remains() -> None:
     assert Path(decision.file) == HERE
 
 
-def test_one_read_back_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_reads_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def three_checks(x: Tensor) -> Tensor:
         for name in "abc":
             x = check_positive(x, name)

@@ -111,7 +111,7 @@ def test_dynamic_shapes() -> None:
     assert set(outcome.treatments) == {("where", "pure_total")}
 
 
-def test_nothing_to_scale() -> None:
+def test_scalars_of_arms_times_empty_tensors() -> None:
     def program(x: Tensor, flag: Tensor) -> Tensor:
         s = 2.0 if flag else 0.1
         return x * s

@@ -201,7 +201,7 @@ def test_new_tensor() -> None:
 
 @pytest.mark.parametrize("program", [normalised, by_float, inverse, largest_of, in_place])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes(program: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
+def test_items_of_other_dtypes(program: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
     turns = signed(1.0, -0.5, 2.0, 0.25, 3.0, dtype=dtype)
     outcome = side_by_side(program, *turns, grad=True)
     if CLAMPS_ALIKE or program is not in_place:
@@ -265,7 +265,7 @@ def truth_stored(x: Tensor) -> Tensor:
     "program", [branched_on_and_used, used_in_both_arms, read_in_an_arm, truth_stored]
 )
 @pytest.mark.parametrize("grad", [False, True])
-def test_with_branches(program: Callable[[Tensor], Any], grad: bool) -> None:
+def test_items_beside_captured_branches(program: Callable[[Tensor], Any], grad: bool) -> None:
     outcome = side_by_side(program, *TURNS, grad=grad)
     stays(outcome)
     assert ("where", "pure_total") in outcome.treatments

@@ -111,7 +111,7 @@ def truth_returned(x: Tensor) -> tuple[Tensor, bool]:
 @pytest.mark.parametrize(
     "program", [multiplied_by, returned, used_behind_the_branch, appended, truth_returned]
 )
-def test_read_where_something_else_uses_it(program: Callable[[Tensor], Any]) -> None:
+def test_items_used_outside_of_tensor_arithmetic_are_read(program: Callable[[Tensor], Any]) -> None:
     """The values compared beside the tensors are Python numbers, of Python's types."""
     side_by_side(program, *TURNS)
 

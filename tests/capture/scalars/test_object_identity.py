@@ -85,7 +85,7 @@ def an_integer(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("program", [two_truths, an_integer])
-def test_other_numbers_are_read(program: Callable[..., Any]) -> None:
+def test_numbers_whose_identity_is_unknown_are_read(program: Callable[..., Any]) -> None:
     turns = [*TURNS, (torch.tensor([3.0, 4.0, 1.0, 1.0]),), (torch.tensor([1.0, 1.0, 0.0, 2.0]),)]
     outcome = side_by_side(program, *turns)
     assert "keep" in {treatment for treatment, _ in outcome.treatments}
@@ -143,7 +143,7 @@ def test_a_type_that_is_one_in_both_arms() -> None:
     side_by_side(program, *TURNS).only("where", "pure_total")
 
 
-def test_how_many_a_mask_selects() -> None:
+def test_identity_of_the_size_of_a_selection() -> None:
     def program(x: Tensor) -> Tensor:
         return x * 2 if x[x > 3].shape[0] is ONE else x * 3
 
@@ -158,7 +158,7 @@ def test_a_size_that_varies() -> None:
     side_by_side(program, *[(torch.ones(n),) for n in (3, 4, 5, 3, 6)])
 
 
-def test_other_objects_stay_what_they_are() -> None:
+def test_identity_of_other_objects_is_unchanged() -> None:
     mark = object()
 
     def program(x: Tensor) -> tuple[Any, ...]:
@@ -210,12 +210,12 @@ WHOLE = [(x.long(),) for (x,) in TURNS]
 
 
 @pytest.mark.parametrize("program", IN, ids=lambda program: program.__name__)
-def test_in_a_container_of_numbers(program: Callable[..., Any]) -> None:
+def test_membership_in_a_container_of_numbers(program: Callable[..., Any]) -> None:
     outcome = side_by_side(program, *WHOLE, (torch.tensor([3, 5, 1, 1]),))
     outcome.only("where", "pure_total")
 
 
-def test_in_by_identity() -> None:
+def test_membership_compares_identity_first() -> None:
     """NaN equals nothing, but is in a list that holds that very object."""
 
     def program(x: Tensor) -> tuple[Any, ...]:
@@ -239,12 +239,12 @@ def beside_a_tensor(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("program", [nested, nested_sought, beside_a_tensor])
-def test_in_what_holds_more_than_numbers(program: Callable[..., Any]) -> None:
+def test_membership_in_a_container_of_other_objects(program: Callable[..., Any]) -> None:
     outcome = side_by_side(program, *WHOLE[:2])
     assert ("keep", "python_value") in outcome.treatments
 
 
-def test_in_a_list_that_was_read() -> None:
+def test_membership_in_a_list_that_was_read() -> None:
     """Dynamo takes the numbers of a list for unknown once they have differed between calls."""
 
     def program(x: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ def test_in_a_list_that_was_read() -> None:
     assert outcome.breaks
 
 
-def test_in_a_message() -> None:
+def test_identity_in_the_text_of_an_exception() -> None:
     def program(x: Tensor) -> Tensor:
         large = (x.abs() > 3).any().item()
         if x.sum() > 0:
@@ -267,7 +267,7 @@ def test_in_a_message() -> None:
     side_by_side(program, *TURNS)
 
 
-def test_in_a_line() -> None:
+def test_identity_in_a_print() -> None:
     def program(x: Tensor) -> Tensor:
         print("large" if (x > 3).any().item() is True else "small", 10 in [x.sum().item(), 3])  # noqa: T201
         return x * 2

@@ -137,12 +137,12 @@ def test_every_form_beside_every_dtype(form: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["sub", "rsub", "isub", "x.sub_"])
-def test_what_raises_is_read(form: str) -> None:
+def test_items_that_may_raise_are_read(form: str) -> None:
     is_read(compared(form, torch.float32, "bool"), "partial_op")
 
 
 @pytest.mark.parametrize("form", ["sub", "rsub", "isub", "x.sub_", "lerp"])
-def test_what_does_not_raise_stays(form: str) -> None:
+def test_items_that_cannot_raise_stay_on_the_device(form: str) -> None:
     """The same calls, with numbers that eager takes."""
     stays(compared(form, torch.float32, "float"))
 

@@ -151,7 +151,7 @@ def test_kept_where_it_could_overflow_or_raise(program: Callable[..., Tensor]) -
     assert set(outcome.treatments) == {("keep", "predicate")}, outcome.decisions
 
 
-def test_what_is_made_of_items_alone() -> None:
+def test_predicates_computed_from_items_only() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
     item = graph.call_method("item", (x,))

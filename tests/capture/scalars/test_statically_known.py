@@ -136,7 +136,7 @@ def counted_and_returned(x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize("program", [counted, counted_and_returned])
-def test_how_many_a_mask_selects(program: Callable[..., Any]) -> None:
+def test_statically_known_facts_about_selection_sizes(program: Callable[..., Any]) -> None:
     outcome = side_by_side(program, *CALLS)
     assert outcome.breaks == []
 

@@ -199,7 +199,7 @@ CANNOT_RAISE = [floats, truths, whole, rounded, divided_by_what_is_not_zero, rea
 
 
 @pytest.mark.parametrize("program", CANNOT_RAISE, ids=lambda p: p.__name__)
-def test_what_cannot_raise_is_dropped(program: Callable[[Tensor], Tensor]) -> None:
+def test_unused_checks_that_cannot_raise_are_dropped(program: Callable[[Tensor], Tensor]) -> None:
     outcome = side_by_side(program, *TURNS)
     assert items(outcome) == []
     assert outcome.breaks == []
@@ -217,7 +217,7 @@ def of_a_count(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("program", [of_numbers, of_a_count], ids=lambda p: p.__name__)
-def test_what_a_condition_was_made_of_is_dropped(program: Callable[[Tensor], Tensor]) -> None:
+def test_unused_operands_of_a_condition_are_dropped(program: Callable[[Tensor], Tensor]) -> None:
     outcome = side_by_side(program, *TURNS)
     assert outcome.breaks == []
 

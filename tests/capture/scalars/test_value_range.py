@@ -111,7 +111,7 @@ def test_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NO_COUNTS)
-def test_what_is_no_count(name: str) -> None:
+def test_range_of_numbers_that_are_no_counts(name: str) -> None:
     found = range_of(NO_COUNTS[name], torch.ones(300, dtype=torch.bool))
     assert found.least < 0 or found.most > 300
 

@@ -27,7 +27,7 @@ from tests.patterns.conv_programs import (
 LAST = torch.channels_last
 Around = Callable[[Layer, Tensor, Tensor], Tensor]
 KINDS: dict[str, dict[str, Any]] = {
-    "conv_product": {"width": 1},
+    "conv_1x1": {"width": 1},
     "depthwise": {"groups": CHANNELS},
 }
 AROUND: dict[str, Around] = {
@@ -88,7 +88,7 @@ BY_CHANNEL: dict[str, Around] = {
 
 @rules
 @pytest.mark.parametrize("name", BY_CHANNEL)
-def test_what_is_computed_by_channel(rule: str, name: str) -> None:
+def test_per_channel_operations_in_matrix_form(rule: str, name: str) -> None:
     module, x = layer(rule, BY_CHANNEL[name]), images(2, CHANNELS, 6, 7)
     agrees(module, x)
     torch.compiler.reset()

@@ -12,14 +12,14 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass.fusion.gemm.find import NoRegion, Part, Region, is_gemm, region_at
+from fusepass.fusion.gemm.find import GemmRegion, NoRegion, OperandSlice, is_gemm, region_at
 from fusepass.graph.ops.op_names import op_name
 from fusepass.patterns import gemm_region
 
 M, K, N = 72, 16, 24
 
 
-def region_of(program: Callable[..., Any], *, pairs: bool = True) -> Region:
+def region_of(program: Callable[..., Any], *, pairs: bool = True) -> GemmRegion:
     """The region at the first product of a program of x and two weights, traced to ATen."""
     x, w = torch.randn(M, K).bfloat16(), torch.randn(K, N).bfloat16()
     graph = make_fx(program, select_decomp_table(), tracing_mode="fake")(x, w, w.clone()).graph
@@ -36,7 +36,7 @@ def test_a_result_of_another_dtype_is_no_gemm(tf32: None) -> None:
     assert is_gemm(mm)
 
 
-def test_what_goes_into_generated_code() -> None:
+def test_outputs_read_by_generated_code() -> None:
     """Inductor would compute the region there; its own calls are no such code."""
 
     def saved(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -83,7 +83,7 @@ def test_a_scaled_product_alone_is_no_region() -> None:
         region_of(lambda x, w, v: torch.addmm(v[0], x, w, alpha=0.5, beta=2), pairs=False)
 
 
-def test_what_is_pulled_in() -> None:
+def test_independent_operands_are_computed_in_the_region() -> None:
     def alone(x: Tensor, w: Tensor, saved: Tensor) -> Tensor:
         return (x @ w) * (saved.sigmoid() * 2)
 
@@ -193,7 +193,7 @@ def test_a_number_on_another_device_is_no_operand() -> None:
         scale.meta["val"] = torch.empty((), dtype=torch.bfloat16, device=device)
         region = region_at(product, pairs=False)
         assert twice in region.nodes
-        assert (scaled in region.nodes) == (Part(scale) in region.operands) == taken
+        assert (scaled in region.nodes) == (OperandSlice(scale) in region.operands) == taken
 
 
 @pytest.mark.parametrize("random", [False, True])

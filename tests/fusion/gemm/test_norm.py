@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fusepass.fusion.gemm.gemm import is_gemm, operands_of
 from fusepass.fusion.gemm.norm import RowNorm, norm_of
-from fusepass.fusion.kernel_ir.norm import Norm, normalised
+from fusepass.fusion.kernel_ir.norm import Norm, normalize
 from tests.patterns.test_normed_gemms import EPS, LAYER_NORMS, NORMS, K, drawn, graph_of
 
 
@@ -24,7 +24,7 @@ def found(name: str) -> RowNorm:
     return norm
 
 
-def test_what_is_read_off() -> None:
+def test_eps_offset_and_centring_of_norms() -> None:
     for name in NORMS:
         norm = found(name)
         assert abs(norm.norm.eps - EPS) < 1e-9  # F.rms_norm hands it on in single precision
@@ -35,17 +35,17 @@ def test_what_is_read_off() -> None:
         assert norm.source.op == norm.vectors[0].op == "placeholder"
         assert norm.source is not norm.vectors[0]
         assert len(norm.products) == 2
-        assert list(norm.spared) == sorted(norm.spared)
-        assert norm.result in norm.spared
-        assert not {norm.source, *norm.vectors, *norm.products} & set(norm.spared)
+        assert list(norm.removed) == sorted(norm.removed)
+        assert norm.result in norm.removed
+        assert not {norm.source, *norm.vectors, *norm.products} & set(norm.removed)
 
 
 def test_its_numbers() -> None:
     x, gain, *_ = drawn(torch.bfloat16, 3)
     want = torch.nn.functional.rms_norm(x.double(), (K,), gain.double() + 1, 1e-3)
-    torch.testing.assert_close(normalised(x.double(), [gain.double()], Norm(1e-3, 1.0)), want)
-    assert normalised(x, [gain], Norm(1e-3)).dtype is torch.float32
+    torch.testing.assert_close(normalize(x.double(), [gain.double()], Norm(1e-3, 1.0)), want)
+    assert normalize(x, [gain], Norm(1e-3)).dtype is torch.float32
     shifted = Norm(1e-3, centred=True, shifted=True)
     want = F.layer_norm(x.double(), (K,), gain.double(), gain.double() + 1, 1e-3)
-    got = normalised(x.double(), [gain.double(), gain.double() + 1], shifted)
+    got = normalize(x.double(), [gain.double(), gain.double() + 1], shifted)
     torch.testing.assert_close(got, want)

@@ -73,7 +73,7 @@ def test_inductors_own() -> None:
 
 
 @pytest.mark.parametrize(("x", "w"), [((1, 1), (K, N)), ((1, K), (1, N))])
-def test_what_is_spread_is_no_product(x: tuple[int, int], w: tuple[int, int]) -> None:
+def test_broadcast_operands_are_not_recomposed(x: tuple[int, int], w: tuple[int, int]) -> None:
     given = torch.randn(x).bfloat16(), torch.randn(w).bfloat16()
     gm = make_fx(written_out, select_decomp_table(), tracing_mode="fake")(*given)
     before = str(gm.graph)
@@ -104,7 +104,7 @@ NOT: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", NOT)
-def test_what_is_no_product(name: str) -> None:
+def test_other_reductions_are_not_recomposed(name: str) -> None:
     gm = traced(NOT[name])
     before = str(gm.graph)
     recompose(gm)
@@ -142,7 +142,7 @@ def test_no_rounding_behind() -> None:
     torch.testing.assert_close(gm(*args), program(*args), rtol=0, atol=0)
 
 
-def test_more_rows() -> None:
+def test_two_rows_are_not_recomposed() -> None:
     gm = traced(gated, rows=2)
     before = str(gm.graph)
     recompose(gm)

@@ -14,7 +14,9 @@ ADDMM = torch.ops.aten.addmm.default
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_who_made_a_sum(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addmm_of_inductor_and_of_the_user_are_told_apart(
+    train: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def program(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return torch.addmm(y, x, w), y.sin() + x @ w
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusepass.fusion.gemm.reductions import Reduced, reduction_of
+from fusepass.fusion.gemm.reductions import Reduction, reduction_of
 
-CASES: dict[str, tuple[Callable[[Tensor], Tensor], Reduced | None]] = {
-    "all but the last": (lambda x: x.sum((0, 1)), Reduced("rows", "sum")),
-    "named from behind": (lambda x: x.sum((-2, 0), keepdim=True), Reduced("rows", "sum")),
-    "the last": (lambda x: x.sum(-1), Reduced("columns", "sum")),
-    "the largest": (lambda x: x.amax(2), Reduced("columns", "max")),
-    "the largest of columns": (lambda x: x.amax((0, 1)), Reduced("rows", "max")),
-    "to another dtype": (lambda x: x.sum(-1, dtype=torch.float32), Reduced("columns", "sum")),
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], Reduction | None]] = {
+    "all but the last": (lambda x: x.sum((0, 1)), Reduction("rows", "sum")),
+    "named from behind": (lambda x: x.sum((-2, 0), keepdim=True), Reduction("rows", "sum")),
+    "the last": (lambda x: x.sum(-1), Reduction("columns", "sum")),
+    "the largest": (lambda x: x.amax(2), Reduction("columns", "max")),
+    "the largest of columns": (lambda x: x.amax((0, 1)), Reduction("rows", "max")),
+    "to another dtype": (lambda x: x.sum(-1, dtype=torch.float32), Reduction("columns", "sum")),
     "to double": (lambda x: x.sum(-1, dtype=torch.float64), None),
     "some of the rows": (lambda x: x.sum(0), None),
     "everything": (lambda x: x.sum(), None),

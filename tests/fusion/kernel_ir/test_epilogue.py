@@ -12,9 +12,9 @@ from torch import Tensor
 from fusepass.fusion.kernel_ir.epilogue import (
     OPERATIONS,
     Epilogue,
-    Operand,
+    EpilogueOperand,
+    EpilogueStep,
     Output,
-    Step,
     evaluate,
     parse,
 )
@@ -22,13 +22,17 @@ from fusepass.fusion.kernel_ir.epilogue import (
 SWIGLU = Epilogue(
     2,
     (),
-    (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%2")), Step("mul", ("%3", "%1"))),
+    (
+        EpilogueStep("sigmoid", ("%0",)),
+        EpilogueStep("mul", ("%0", "%2")),
+        EpilogueStep("mul", ("%3", "%1")),
+    ),
     (Output("%4", "bfloat16"), Output("%0", "float32")),
 )
 SPECIAL = Epilogue(
     1,
-    (Operand("row", "float16"), Operand("full", "bool")),
-    (Step("maximum", ("%0", "%1")), Step("where", ("%2", "%3", -math.inf))),
+    (EpilogueOperand("row", "float16"), EpilogueOperand("full", "bool")),
+    (EpilogueStep("maximum", ("%0", "%1")), EpilogueStep("where", ("%2", "%3", -math.inf))),
     (Output("%4", "float32"),),
 )
 
@@ -36,7 +40,7 @@ SPECIAL = Epilogue(
 REDUCED = Epilogue(
     1,
     (),
-    (Step("abs", ("%0",)),),
+    (EpilogueStep("abs", ("%0",)),),
     (
         Output("%1", "bfloat16"),
         Output("%1", "float32", "rows"),
@@ -68,7 +72,7 @@ def test_malformed_texts(text: str) -> None:
         parse(text)
 
 
-def test_what_is_computed() -> None:
+def test_evaluate_computes_the_epilogue() -> None:
     gate, up = torch.randn(5, 7), torch.randn(5, 7)
     out, pre = evaluate(SWIGLU, [gate, up], [])
     assert torch.equal(out, (gate * torch.sigmoid(gate) * up).bfloat16())
@@ -101,7 +105,7 @@ def test_special_values_and_truth() -> None:
 
 def test_double_precision_is_kept() -> None:
     product = torch.randn(3, 3, dtype=torch.float64)
-    epilogue = Epilogue(1, (), (Step("exp", ("%0",)),), (Output("%1", "float64"),))
+    epilogue = Epilogue(1, (), (EpilogueStep("exp", ("%0",)),), (Output("%1", "float64"),))
     assert torch.equal(evaluate(epilogue, [product], [])[0], product.exp())
 
 
@@ -117,7 +121,7 @@ def test_numbers_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None
     def copied(*given: Any, **more: Any) -> Tensor:
         raise AssertionError("a number was copied from the host")
 
-    steps = (Step("add", ("%0", 1.0)), Step("where", (True, "%1", 0.5)))
+    steps = (EpilogueStep("add", ("%0", 1.0)), EpilogueStep("where", (True, "%1", 0.5)))
     epilogue = Epilogue(1, (), steps, (Output("%2", "float32"),))
     monkeypatch.setattr(torch, "tensor", copied)
     (made,) = evaluate(epilogue, [torch.zeros(3, 5)], [])

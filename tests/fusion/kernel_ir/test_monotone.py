@@ -7,12 +7,19 @@ import math
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step, evaluate, is_monotone, joined
+from fusepass.fusion.kernel_ir.epilogue import (
+    Epilogue,
+    EpilogueStep,
+    Output,
+    compose,
+    evaluate,
+    is_monotone,
+)
 
 
 def body(*steps: tuple[object, ...]) -> Epilogue:
-    made = tuple(Step(str(op), args) for op, *args in steps)  # type: ignore[arg-type]
-    made = tuple(Step(one.op, tuple(one.args)) for one in made)
+    made = tuple(EpilogueStep(str(op), args) for op, *args in steps)  # type: ignore[arg-type]
+    made = tuple(EpilogueStep(one.op, tuple(one.args)) for one in made)
     return Epilogue(1, (), made, (Output(f"%{len(made)}", "float32"),))
 
 
@@ -37,13 +44,13 @@ OTHERS = {
     "sigmoid": body(("sigmoid", "%0")),
     "twice": body(("mul", "%0", "%0")),
     "from the beginning": body(("relu", "%0"), ("add", "%0", 1.0)),
-    "not the last": Epilogue(1, (), (Step("relu", ("%0",)),), (Output("%0", "float32"),)),
+    "not the last": Epilogue(1, (), (EpilogueStep("relu", ("%0",)),), (Output("%0", "float32"),)),
     "a comparison": body(("gt", "%0", 0.0)),
 }
 
 
 @pytest.mark.parametrize("name", MONOTONE)
-def test_what_keeps_order(name: str) -> None:
+def test_monotone_bodies(name: str) -> None:
     function = MONOTONE[name]
     assert is_monotone(function)
     x = torch.randn(4, 500) * torch.tensor([[1e-40], [1e-3], [1.0], [1e38]])
@@ -56,7 +63,7 @@ def test_what_keeps_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_may_not(name: str) -> None:
+def test_non_monotone_bodies(name: str) -> None:
     assert not is_monotone(OTHERS[name])
 
 
@@ -64,11 +71,11 @@ def test_what_may_not(name: str) -> None:
 @pytest.mark.parametrize(
     "second", ["relu", "twice", "from the beginning", "not the last", "falling"]
 )
-def test_one_after_the_other(first: str, second: str) -> None:
+def test_compose_of_two_bodies(first: str, second: str) -> None:
     one, other = MONOTONE[first], (MONOTONE | OTHERS)[second]
     x = torch.randn(50)
     (between,) = evaluate(one, [x], [])
     (want,) = evaluate(other, [between], [])
-    both = joined(one, other)
+    both = compose(one, other)
     assert torch.equal(evaluate(both, [x], [])[0], want)
     assert both.outputs[0].dtype == other.outputs[0].dtype

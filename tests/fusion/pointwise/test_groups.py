@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusepass.fusion.kernel_ir.epilogue import evaluate
 from fusepass.fusion.pointwise import groups
-from fusepass.fusion.pointwise.groups import FEWEST, Groups, groups_of
+from fusepass.fusion.pointwise.groups import MIN_MEMBERS, MemberGroups, groups_of
 from fusepass.fusion.pointwise.members import Member, program_of
 
-COUNT = FEWEST + 1
+COUNT = MIN_MEMBERS + 1
 
 
 def traced(function: Callable[..., Any], *args: Any) -> fx.Graph:
@@ -112,7 +112,7 @@ def test_sums_of_two(name: str) -> None:
     torch.testing.assert_close(made, want, equal_nan=True)
 
 
-def test_what_reads_one_tensor() -> None:
+def test_members_that_read_one_tensor_stay_with_inductor() -> None:
     """Is one kernel of Inductor's, which reads it once; a few of each are not in the way."""
 
     def stepped(xs: list[Tensor], ys: list[Tensor]) -> list[Tensor]:
@@ -123,7 +123,7 @@ def test_what_reads_one_tensor() -> None:
     assert sizes(lambda xs, x: [y * x for y in xs], xs, x) == []
     assert sizes(lambda xs, x: [y * x.view(3, 4) for y in xs], xs, x.view(-1)) == []
     assert sizes(stepped, xs, ys) == [3 * COUNT]
-    assert sizes(stepped, xs[: FEWEST - 1], ys[: FEWEST - 1]) == []
+    assert sizes(stepped, xs[: MIN_MEMBERS - 1], ys[: MIN_MEMBERS - 1]) == []
     both = lambda xs, x: [*(y.exp() for y in xs), *((x * i).exp() for i in range(COUNT))]  # noqa: E731
     assert sizes(both, xs, x) == [2 * COUNT]
     large = torch.randn(512, 512)  # a megabyte
@@ -137,10 +137,10 @@ def test_what_reads_one_tensor() -> None:
 
 
 def test_too_few() -> None:
-    assert sizes(lambda xs: [x.exp() for x in xs], many(3)[: FEWEST - 1]) == []
+    assert sizes(lambda xs: [x.exp() for x in xs], many(3)[: MIN_MEMBERS - 1]) == []
 
 
-def test_one_after_the_other_through_products() -> None:
+def test_members_separated_by_gemms_are_not_grouped() -> None:
     def chain(x: Tensor, w: Tensor) -> Tensor:
         for _ in range(COUNT):
             x = (x @ w).relu()
@@ -172,7 +172,7 @@ def test_a_number_for_each_row_of_memory() -> None:
     assert [one.kind for one in group[0].body.operands] == ["full", "column"]
 
 
-def test_what_inductor_would_fuse_with_something_else() -> None:
+def test_members_that_inductor_fuses_elsewhere_are_not_grouped() -> None:
     xs = many(4, 4)
     assert sizes(lambda xs: [x.exp().sum() for x in xs], xs) == []
     assert sizes(lambda xs: [x.softmax(-1).exp() for x in xs], xs) == []
@@ -180,7 +180,7 @@ def test_what_inductor_would_fuse_with_something_else() -> None:
     assert sizes(lambda xs: [x[:2].exp() for x in xs], xs) == []
 
 
-def test_what_the_kernel_cannot_compute() -> None:
+def test_unsupported_members_are_not_grouped() -> None:
     xs = many(4, 4)
     assert sizes(lambda xs: [x.double().exp() for x in xs], xs) == []
     assert sizes(lambda xs: [x.long() + 1 for x in xs], xs) == []
@@ -205,7 +205,7 @@ def test_a_result_that_another_needs() -> None:
 # --- inputs that are overwritten ------------------------------------------------------------------
 
 
-def overwriting(function: Callable[..., Any], *args: Any) -> Groups:
+def overwriting(function: Callable[..., Any], *args: Any) -> MemberGroups:
     """The groups of a program that writes its inputs, as Inductor is given it: at the end."""
     functional = torch.func.functionalize(function, remove="mutations")
     return groups_of(traced(functional, *args))
@@ -230,7 +230,7 @@ def test_updates_of_inputs() -> None:
         (root,) = one.roots
         assert found.copies[root].args[0] in one.operands
         assert [operand.kind for operand in one.body.operands] == ["full", "full"]
-    few = overwriting(updated, many(3)[: FEWEST - 1], many(3)[: FEWEST - 1])
+    few = overwriting(updated, many(3)[: MIN_MEMBERS - 1], many(3)[: MIN_MEMBERS - 1])
     assert not few.overwriting
 
 
@@ -251,7 +251,7 @@ def test_what_reads_another_ones_input_is_computed_with_it() -> None:
             torch.testing.assert_close(x, want[found.copies[root].args[0]])
 
 
-def one_graph(found: Groups) -> fx.Graph:
+def one_graph(found: MemberGroups) -> fx.Graph:
     return found.overwriting[0].roots[0].graph
 
 
@@ -278,7 +278,7 @@ NOT_OVERWRITING: dict[str, Callable[..., Any]] = {
 }
 
 
-def test_what_may_not_be_overwritten_by_us() -> None:
+def test_copies_that_must_stay_separate() -> None:
     for name, function in NOT_OVERWRITING.items():
         found = overwriting(partial(_each, function), many(4, 4), many(4, 4))
         assert not found.overwriting, name
@@ -314,7 +314,7 @@ def test_nothing_is_moved_over_a_write() -> None:
     assert sizes(some, many(4), torch.randn(4)) == [COUNT]
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_memory_held_by_a_group_is_bounded() -> None:
     def products(ws: list[Tensor], x: Tensor) -> list[Tensor]:
         return [x @ w.relu() for w in ws]
 
@@ -351,7 +351,7 @@ def test_sizes_that_vary() -> None:
         return [x.clone() * y + shared for x, y in zip(xs, ys, strict=True)]
 
     made = make_fx(program, tracing_mode="symbolic")(many(3, 4), many(3, 1), torch.randn(4))
-    assert all(len(group) >= FEWEST for group in read(made.graph))
+    assert all(len(group) >= MIN_MEMBERS for group in read(made.graph))
     (group,) = read(traced(lambda xs: [one * 2 for one in xs], many(2, 5)))
     assert [*groups._reads(group[0]).values()] == [2 * 5 * 4]
     x = next(node for node in made.graph.nodes if "val" in node.meta and node.meta["val"].ndim == 2)

@@ -54,7 +54,7 @@ def test_whether_its_numbers_lie_side_by_side(program: Program, inner: bool) -> 
     ],
 )
 def test_whether_its_result_meets_what_was_reduced(program: Program, beside: list[bool]) -> None:
-    assert [inductor_reductions.is_read_beside(node) for node in found(program)] == beside
+    assert [inductor_reductions.is_combined_with_input(node) for node in found(program)] == beside
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_whether_its_result_meets_what_was_reduced(program: Program, beside: lis
     ],
 )
 def test_whether_there_is_little_to_do(program: Program, little: bool) -> None:
-    assert inductor_reductions.has_little_to_do(found(program)[-1]) is little
+    assert inductor_reductions.has_cheap_prologue(found(program)[-1]) is little
 
 
 def test_reductions_that_come_before() -> None:
     first, second = found(lambda x: x.logsumexp(0))
-    assert inductor_reductions.follows_another(second)
-    assert not inductor_reductions.follows_another(first)
+    assert inductor_reductions.follows_reduction(second)
+    assert not inductor_reductions.follows_reduction(first)
     _, across = found(lambda x: (x - x.amax(0)).sum(1))
-    assert not inductor_reductions.follows_another(across)
+    assert not inductor_reductions.follows_reduction(across)
     *_, total = found(lambda x: x.softmax(1).sum())
     assert inductor_reductions.reads_a_reduction(total)
-    assert not inductor_reductions.follows_another(total)
+    assert not inductor_reductions.follows_reduction(total)
     for program in (lambda x: x.sum(), lambda x: (x - x.mean()).square().sum()):
         assert not inductor_reductions.reads_a_reduction(found(program)[-1])
 

@@ -75,7 +75,9 @@ def run(program: Callable[..., Any], options: dict[str, Any], *, grad: bool) -> 
 @pytest.mark.parametrize("program", [alone, *AS_WRITTEN, another_shape, behind_a_branch, in_an_arm])
 @pytest.mark.parametrize("options", OPTIONS[:2])
 @pytest.mark.parametrize("grad", [False, True])
-def test_as_eager(program: Callable[..., Any], options: dict[str, Any], grad: bool) -> None:
+def test_data_assignment_equals_eager(
+    program: Callable[..., Any], options: dict[str, Any], grad: bool
+) -> None:
     run(program, options, grad=grad)
 
 

@@ -117,7 +117,7 @@ def test_no_element_is_true(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_nothing_is_known(name: str) -> None:
+def test_masks_about_which_nothing_is_known(name: str) -> None:
     assert known(*NOTHING[name], lambda m: m) == (False, False)
 
 

@@ -39,7 +39,7 @@ def test_arrays_in_one_place_share_without_one_storage() -> None:
     assert sharing(torch.from_numpy(array), torch.from_numpy(array[2:])).pairs == {(0, 1)}
 
 
-def test_apart_stays_apart() -> None:
+def test_disjoint_tensors_stay_disjoint() -> None:
     first, second = torch.zeros(2, 6), torch.zeros(2, 6)
     asked = sharing(first[0], second[0])
     assert asked.holds(first[0], second[0])
@@ -74,7 +74,7 @@ def test_without_memory_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_as_by_looking_at_every_byte(seed: int) -> None:
+def test_overlap_agrees_with_a_check_of_every_byte(seed: int) -> None:
     """Over sequences of calls, with contiguous pieces of a few memories."""
     draw = random.Random(seed)
     memories = [torch.zeros(40) for _ in range(3)]

@@ -172,7 +172,7 @@ def concrete(value: Any, given: dict[str, Tensor]) -> Any:
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_it_says_what_the_call_computes(name: str) -> None:
+def test_normal_form_evaluates_to_the_call(name: str) -> None:
     inputs, programs = GROUPS[name]
     forms = set()
     for program in programs:

@@ -91,7 +91,7 @@ def rule_for(program: Program) -> fusepass.Rule:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_one_computation(name: str) -> None:
+def test_all_spellings_of_a_computation_match(name: str) -> None:
     first, *rest = SAME[name]
     x = torch.randn(2, 4, 6)
     with fusepass.rules(rule_for(first)):

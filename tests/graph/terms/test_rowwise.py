@@ -18,7 +18,7 @@ def test_operations_on_each_element(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", "sum matmul softmax permute unknown".split())
-def test_others(op: str) -> None:
+def test_operations_that_are_not_pointwise(op: str) -> None:
     assert not is_pointwise(op)
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fusepass.inductor.faults import aten_kernels
-from fusepass.inductor.faults.aten_kernels import use_own_kernels
+from fusepass.inductor.faults.aten_kernels import use_eager_kernels
 from fusepass.inductor.faults.fault import Fault
 from tests.inductor.faults.graphs import traced
 
@@ -116,7 +116,7 @@ def _every_version(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_met(name: str) -> None:
     rule, program, x = MET[name]
     gm = traced(program, x, decomposed=True)
-    (decision,) = use_own_kernels(gm.graph)
+    (decision,) = use_eager_kernels(gm.graph)
     assert decision.rule == rule
     assert decision.reason_code == "inductor_fault"
     assert "pytorch #" in decision.reason
@@ -130,18 +130,18 @@ def test_met(name: str) -> None:
 def test_not_met(name: str) -> None:
     program, x = NOT_MET[name]
     gm = traced(program, x, decomposed=True)
-    assert use_own_kernels(gm.graph) == []
+    assert use_eager_kernels(gm.graph) == []
     assert not any("should_fallback" in node.meta for node in gm.graph.nodes)
 
 
-def test_what_torch_has_mended_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixed_faults_are_left_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fault, "is_here", False)
     gm = traced(lambda x: (x.t() + 1).argmax(), torch.randn(5, 7), decomposed=True)
-    assert use_own_kernels(gm.graph) == []
+    assert use_eager_kernels(gm.graph) == []
 
 
 def test_versions() -> None:
-    assert Fault("one", (1,), "is wrong").told == "is wrong (pytorch #1)"
+    assert Fault("one", (1,), "is wrong").message == "is wrong (pytorch #1)"
 
 
 def test_gradient_in_training() -> None:

@@ -10,7 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fusepass.inductor.faults.copies import copy_swapped, keep_copies, spread_out
+from fusepass.inductor.faults.copies import (
+    copy_before_overlapping_store,
+    copy_permuted_pool_inputs,
+    keep_lost_copies,
+)
 from fusepass.inductor.faults.fault import Fault
 from tests.inductor.faults.graphs import names, traced
 
@@ -40,7 +44,7 @@ def with_writes(program: Callable[[Tensor, Tensor], Any]) -> Any:
 @pytest.mark.parametrize("name", [*KEPT, *TAKEN])
 def test_kept(name: str) -> None:
     gm = with_writes({**KEPT, **TAKEN}[name])
-    found = keep_copies(gm.graph)
+    found = keep_lost_copies(gm.graph)
     assert [one.rule for one in found] == ["lost_copy"] * (name in KEPT)
     assert ("aten.lift_fresh_copy.default" in names(gm)) is (name in KEPT)
 
@@ -59,7 +63,7 @@ def test_pool(x: Tensor, copied: bool) -> None:
         return F.max_pool2d(x * 2, 3, return_indices=True)
 
     gm = traced(program, x, decomposed=True)
-    assert bool(copy_swapped(gm.graph)) is copied
+    assert bool(copy_permuted_pool_inputs(gm.graph)) is copied
     assert any("should_fallback" in node.meta for node in gm.graph.nodes) is copied
     gm.graph.lint()
 
@@ -68,7 +72,7 @@ def test_pool_without_places() -> None:
     """Only the largest numbers are read: their order does not matter."""
     gm = traced(lambda x: F.max_pool2d(x, 3), ROWS.transpose(2, 3), decomposed=True)
     gm.graph.eliminate_dead_code()
-    assert copy_swapped(gm.graph) == []
+    assert copy_permuted_pool_inputs(gm.graph) == []
 
 
 @pytest.mark.parametrize(("shape", "copied"), [((), True), ((4,), True), ((4, 4), False)])
@@ -81,7 +85,7 @@ def test_store_into_shared_numbers(
         return torch.slice_scatter(grad.expand(4, 4), y, 0, 1, 2)
 
     gm = traced(program, torch.ones(shape), torch.zeros(1, 4))
-    assert bool(spread_out(gm.graph)) is copied
+    assert bool(copy_before_overlapping_store(gm.graph)) is copied
     assert ("aten.clone.default" in names(gm)) is copied
     gm.recompile()
     made = gm(torch.ones(shape), torch.zeros(1, 4))

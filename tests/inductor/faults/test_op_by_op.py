@@ -93,7 +93,7 @@ OTHERS: dict[str, tuple[str | None, Program, Tensor]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_others(name: str) -> None:
+def test_unaffected_programs_go_to_inductor(name: str) -> None:
     rule, program, x = OTHERS[name]
     compiled = torch.compile(program, backend="fusepass")
     try:

@@ -41,7 +41,7 @@ def results(program: Any, given: tuple[Tensor, ...]) -> Any:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_eager(name: str) -> None:
+def test_reported_programs_equal_eager(name: str) -> None:
     program, given = PROGRAMS[name]()
     wanted = results(program, given)
     got = results(torch.compile(program, backend="fusepass"), given)
@@ -53,7 +53,7 @@ def test_as_eager(name: str) -> None:
         torch.testing.assert_close(mine, theirs, equal_nan=True)
 
 
-def test_in_an_arm() -> None:
+def test_a_reported_fault_in_an_arm() -> None:
     """A row of the table is met in the arms of a captured branch, too."""
 
     class Program(nn.Module):

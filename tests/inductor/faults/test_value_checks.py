@@ -36,7 +36,7 @@ def test_probabilities(bad: float) -> None:
     refused(F.binary_cross_entropy, torch.full((4,), bad), torch.full((4,), 0.5))
 
 
-def test_what_is_right_goes_through() -> None:
+def test_values_in_range_pass_the_checks() -> None:
     def program(x: Tensor, i: Tensor, s: Tensor, p: Tensor) -> Tensor:
         x = x.index_add(0, i, s)
         return F.binary_cross_entropy(p, torch.sigmoid(x)) + x.index_add_(1, i, s.t()[:3, :2]).sum()

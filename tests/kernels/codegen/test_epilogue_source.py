@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueStep, Output
 from fusepass.kernels.codegen import epilogue_source
 from fusepass.kernels.codegen.epilogue_source import epilogue_parts
 from tests.kernels.gemm.test_op import GELU, GELU_TANH, QUOTIENT
@@ -23,11 +23,11 @@ def line(epilogue: Epilogue) -> str:
     return epilogue_parts(epilogue)[0][-1].partition(" = ")[2]
 
 
-def of(*steps: Step) -> Epilogue:
+def of(*steps: EpilogueStep) -> Epilogue:
     return Epilogue(1, (), steps, (Output(f"%{len(steps)}", "bfloat16"),))
 
 
-def of_single(*steps: Step) -> Epilogue:
+def of_single(*steps: EpilogueStep) -> Epilogue:
     return Epilogue(1, (), steps, (Output(f"%{len(steps)}", "float32"),))
 
 
@@ -59,16 +59,24 @@ _MEANING: dict[str, Callable[..., float]] = {
     "inner",
     [
         (),
-        (Step("mul", ("%0", 3.0)),),
-        (Step("mul", ("%0", "%0")),),
-        (Step("add", ("%0", 1.0)),),
-        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0"))),
-        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("add", ("%2", "%0"))),
-        (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%1"))),  # x⁴: too high
+        (EpilogueStep("mul", ("%0", 3.0)),),
+        (EpilogueStep("mul", ("%0", "%0")),),
+        (EpilogueStep("add", ("%0", 1.0)),),
+        (EpilogueStep("mul", ("%0", "%0")), EpilogueStep("mul", ("%1", "%0"))),
+        (
+            EpilogueStep("mul", ("%0", "%0")),
+            EpilogueStep("mul", ("%1", "%0")),
+            EpilogueStep("add", ("%2", "%0")),
+        ),
+        (EpilogueStep("mul", ("%0", "%0")), EpilogueStep("mul", ("%1", "%1"))),  # x⁴: too high
     ],
 )
-def test_a_polynomial_inside_is_the_same_function(op: str, inner: tuple[Step, ...]) -> None:
-    steps = (*inner, Step(op, (f"%{len(inner)}",)), Step("add", (1.0, f"%{len(inner) + 1}")))
+def test_a_polynomial_inside_is_the_same_function(op: str, inner: tuple[EpilogueStep, ...]) -> None:
+    steps = (
+        *inner,
+        EpilogueStep(op, (f"%{len(inner)}",)),
+        EpilogueStep("add", (1.0, f"%{len(inner) + 1}")),
+    )
     lines = [text.partition(" = ") for text in epilogue_parts(of(*steps))[0][2:]]
     for x in (-1.5, -0.3, 0.2, 1.1):
         values, want = {"v0": x}, [x]
@@ -82,11 +90,23 @@ def test_a_polynomial_inside_is_the_same_function(op: str, inner: tuple[Step, ..
 
 def test_a_cubic_of_two_signs_stays() -> None:
     """Far out eager's is a difference of infinities."""
-    cubic = (Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("mul", ("%2", -0.05)))
-    rest = Step("add", ("%0", "%3")), Step("tanh", ("%4",)), Step("add", ("%5", 1.0))
+    cubic = (
+        EpilogueStep("mul", ("%0", "%0")),
+        EpilogueStep("mul", ("%1", "%0")),
+        EpilogueStep("mul", ("%2", -0.05)),
+    )
+    rest = (
+        EpilogueStep("add", ("%0", "%3")),
+        EpilogueStep("tanh", ("%4",)),
+        EpilogueStep("add", ("%5", 1.0)),
+    )
     assert line(of(*cubic, *rest)).startswith("2.0 * _logistic(v4 * ")
-    twice = Step("mul", ("%0", 3.0)), Step("mul", ("%0", -1.0)), Step("add", ("%1", "%2"))
-    rest = Step("tanh", ("%3",)), Step("add", ("%4", 1.0))
+    twice = (
+        EpilogueStep("mul", ("%0", 3.0)),
+        EpilogueStep("mul", ("%0", -1.0)),
+        EpilogueStep("add", ("%1", "%2")),
+    )
+    rest = EpilogueStep("tanh", ("%3",)), EpilogueStep("add", ("%4", 1.0))
     assert line(of(*twice, *rest)).startswith("2.0 * _logistic(v3 * ")
 
 
@@ -95,10 +115,12 @@ def test_a_sum_with_a_factor_of_zero_stays(
     functions: dict[str, Any], factors: tuple[float, float]
 ) -> None:
     """0 times infinity is NaN, and so is the sum."""
-    sums = [Step("mul", ("%0", factor)) for factor in factors] + [Step("add", ("%1", "%2"))]
+    sums = [EpilogueStep("mul", ("%0", factor)) for factor in factors] + [
+        EpilogueStep("add", ("%1", "%2"))
+    ]
     for swapped in (False, True):
         steps = [sums[1], sums[0], sums[2]] if swapped else sums
-        last = Step("tanh", ("%3",)), Step("add", ("%4", 1.0))
+        last = EpilogueStep("tanh", ("%3",)), EpilogueStep("add", ("%4", 1.0))
         x = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -1.5, 2.0])
         got = values(of(*steps, *last), functions, x)
         want = 1 + torch.tanh(x * factors[0] + x * factors[1])
@@ -116,7 +138,11 @@ def values(epilogue: Epilogue, functions: dict[str, Any], x: Tensor) -> Tensor:
 
 def test_a_factor_and_its_scale_are_finite_together(functions: dict[str, Any]) -> None:
     """0 times infinity is NaN, where eager's is 1 + tanh(0)."""
-    steps = Step("mul", ("%0", 3e38)), Step("tanh", ("%1",)), Step("add", ("%2", 1.0))
+    steps = (
+        EpilogueStep("mul", ("%0", 3e38)),
+        EpilogueStep("tanh", ("%1",)),
+        EpilogueStep("add", ("%2", 1.0)),
+    )
     x = torch.tensor([0.0, 1.0, -1.0])
     assert torch.equal(values(of(*steps), functions, x), 1 + torch.tanh(x * 3e38))
 
@@ -124,7 +150,11 @@ def test_a_factor_and_its_scale_are_finite_together(functions: dict[str, Any]) -
 def test_the_slope_of_tanh_far_out(functions: dict[str, Any]) -> None:
     """In single precision it falls on both sides alike, to what is smaller than 1's last digit."""
     dtype = functions["of"]
-    steps = Step("tanh", ("%0",)), Step("mul", ("%1", "%1")), Step("sub", (1.0, "%2"))
+    steps = (
+        EpilogueStep("tanh", ("%0",)),
+        EpilogueStep("mul", ("%1", "%1")),
+        EpilogueStep("sub", (1.0, "%2")),
+    )
     x = torch.linspace(-20, 20, 4001)
     got = values(Epilogue(1, (), steps, (Output("%3", dtype),)), functions, x).double()
     want = 1 / x.double().cosh().square()
@@ -140,10 +170,14 @@ def test_the_slope_of_tanh_far_out(functions: dict[str, Any]) -> None:
 @pytest.mark.parametrize("x", [-9.0, -2.0, -1e-4, 0.0, 0.3, 1.5, 6.0])
 def test_the_slope_of_tanh(functions: dict[str, Any], x: float) -> None:
     """In the derivative of GELU (tanh) it shares its logistic with 1 + tanh."""
-    cubic = [Step("mul", ("%0", "%0")), Step("mul", ("%1", "%0")), Step("mul", ("%2", 0.044715))]
-    cubic += [Step("add", ("%0", "%3")), Step("mul", ("%4", 0.7978845608028654))]
-    rest = [Step("tanh", ("%5",)), Step("add", ("%6", 1.0))]
-    rest += [Step("mul", ("%6", "%6")), Step("sub", (1.0, "%8"))]
+    cubic = [
+        EpilogueStep("mul", ("%0", "%0")),
+        EpilogueStep("mul", ("%1", "%0")),
+        EpilogueStep("mul", ("%2", 0.044715)),
+    ]
+    cubic += [EpilogueStep("add", ("%0", "%3")), EpilogueStep("mul", ("%4", 0.7978845608028654))]
+    rest = [EpilogueStep("tanh", ("%5",)), EpilogueStep("add", ("%6", 1.0))]
+    rest += [EpilogueStep("mul", ("%6", "%6")), EpilogueStep("sub", (1.0, "%8"))]
     lines = [text.partition(" = ") for text in epilogue_parts(of(*cubic, *rest))[0][2:]]
     (left, half), (_, slope) = [(name, text) for name, _, text in lines[-3::2]]
     assert half.removeprefix("2.0 * ") in slope
@@ -157,19 +191,29 @@ def test_the_slope_of_tanh(functions: dict[str, Any], x: float) -> None:
 
 
 def test_what_is_no_slope_of_tanh() -> None:
-    squares = of(Step("tanh", ("%0",)), Step("mul", ("%1", "%0")), Step("sub", (1.0, "%2")))
+    squares = of(
+        EpilogueStep("tanh", ("%0",)),
+        EpilogueStep("mul", ("%1", "%0")),
+        EpilogueStep("sub", (1.0, "%2")),
+    )
     assert line(squares) == "1.0 - v2"
-    twice = of(Step("tanh", ("%0",)), Step("mul", ("%1", "%1")), Step("sub", (2.0, "%2")))
+    twice = of(
+        EpilogueStep("tanh", ("%0",)),
+        EpilogueStep("mul", ("%1", "%1")),
+        EpilogueStep("sub", (2.0, "%2")),
+    )
     assert line(twice) == "2.0 - v2"
-    assert line(of(Step("mul", ("%0", "%0")), Step("sub", (1.0, "%1")))) == "1.0 - v1"
+    assert (
+        line(of(EpilogueStep("mul", ("%0", "%0")), EpilogueStep("sub", (1.0, "%1")))) == "1.0 - v1"
+    )
 
 
 def test_a_half_of_something_else_stays() -> None:
     other = of(
-        Step("mul", ("%0", 0.25)),
-        Step("tanh", ("%0",)),
-        Step("add", ("%2", 1.0)),
-        Step("mul", ("%1", "%3")),
+        EpilogueStep("mul", ("%0", 0.25)),
+        EpilogueStep("tanh", ("%0",)),
+        EpilogueStep("add", ("%2", 1.0)),
+        EpilogueStep("mul", ("%1", "%3")),
     )
     assert line(other) == "v1 * v3"
 
@@ -177,15 +221,15 @@ def test_a_half_of_something_else_stays() -> None:
 @pytest.mark.parametrize("factor", [1e30, 1e-30])
 def test_factors_that_single_precision_does_not_hold_stay_apart(factor: float) -> None:
     """Their product, infinity or 0, would make NaN of x = 0, and 0 of a large x."""
-    twice = Step("mul", ("%0", factor)), Step("mul", ("%1", factor))
-    text = line(of(*twice, Step("tanh", ("%2",)), Step("add", ("%3", 1.0))))
+    twice = EpilogueStep("mul", ("%0", factor)), EpilogueStep("mul", ("%1", factor))
+    text = line(of(*twice, EpilogueStep("tanh", ("%2",)), EpilogueStep("add", ("%3", 1.0))))
     assert text.startswith("2.0 * _logistic(v2 * 2.885390081777")
 
 
 def test_long_sums_are_read_in_time() -> None:
     """Doubled forty times: 2**40 ways to write it as a polynomial, if all were looked at."""
-    steps = [Step("add", (f"%{i}", f"%{i}")) for i in range(40)]
-    steps += [Step("tanh", ("%40",)), Step("add", ("%41", 1.0))]
+    steps = [EpilogueStep("add", (f"%{i}", f"%{i}")) for i in range(40)]
+    steps += [EpilogueStep("tanh", ("%40",)), EpilogueStep("add", ("%41", 1.0))]
     assert line(of(*steps)) == "2.0 * _logistic(v34 * 184.6649652337873)"
 
 
@@ -199,7 +243,7 @@ GRADES = [*HALF, "float32", SINGLE]
 @pytest.fixture(params=GRADES)
 def functions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The helpers of kernels with results of a dtype, computed by torch in single precision."""
-    monkeypatch.setattr(epilogue_source, "interpreted", lambda: True)
+    monkeypatch.setattr(epilogue_source, "uses_interpreter", lambda: True)
     tl = SimpleNamespace(
         exp2=torch.exp2,
         log=torch.log,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fusepass.kernels.codegen import workspace
-from fusepass.kernels.codegen.workspace import Kept, KeptMemory
+from fusepass.kernels.codegen.workspace import CachedResults, ResultCache
 
 CPU = torch.device("cpu")
 KINDS = [
@@ -24,20 +24,20 @@ TOTAL = 3 * 256  # three of them are not empty
 
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(workspace, "_bound", lambda device: 2 * TOTAL)
+    monkeypatch.setattr(workspace, "_max_bytes", lambda device: 2 * TOTAL)
     workspace._all.clear()
     yield
     workspace._all.clear()
 
 
-def on(memory: KeptMemory, stream: int) -> Kept:
-    kept = memory.on(stream)
+def on(memory: ResultCache, stream: int) -> CachedResults:
+    kept = memory.for_stream(stream)
     assert kept is not None
     return kept
 
 
 def test_tensors_as_they_were_asked_for() -> None:
-    kept = on(KeptMemory(KINDS, CPU), 5)
+    kept = on(ResultCache(KINDS, CPU), 5)
     places = set()
     for one, (dtype, shape, strides) in zip(kept.results, KINDS, strict=True):
         assert (str(one.dtype), one.shape, one.stride()) == (f"torch.{dtype}", shape, strides)
@@ -49,14 +49,14 @@ def test_tensors_as_they_were_asked_for() -> None:
 
 
 def test_the_same_in_each_call_on_a_stream() -> None:
-    memory = KeptMemory(KINDS, CPU)
+    memory = ResultCache(KINDS, CPU)
     first = on(memory, 5)
     assert on(memory, 5) is first
     assert on(memory, 6).results[0].data_ptr() != first.results[0].data_ptr()
 
 
 def test_another_thread_has_its_own() -> None:
-    memory = KeptMemory(KINDS, CPU)
+    memory = ResultCache(KINDS, CPU)
     first = on(memory, 5)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(on, memory, 5).result()
@@ -66,12 +66,12 @@ def test_another_thread_has_its_own() -> None:
 
 
 def test_another_place_has_its_own() -> None:
-    one, other = KeptMemory(KINDS, CPU), KeptMemory(KINDS, CPU)
+    one, other = ResultCache(KINDS, CPU), ResultCache(KINDS, CPU)
     assert on(one, 5) is not on(other, 5)
 
 
 def test_what_was_allocated_first_goes_where_more_is_wanted() -> None:
-    places = [KeptMemory(KINDS, CPU) for _ in range(3)]
+    places = [ResultCache(KINDS, CPU) for _ in range(3)]
     first = on(places[0], 1)
     under_way = list(first.results)
     gone = weakref.ref(first)
@@ -88,9 +88,9 @@ def test_what_was_allocated_first_goes_where_more_is_wanted() -> None:
 
 
 def test_more_than_there_may_be_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, asked = KeptMemory(KINDS, CPU), []
-    monkeypatch.setattr(workspace, "_bound", lambda device: asked.append(1) or TOTAL - 1)
-    assert [memory.on(1), memory.on(1), memory.on(2)] == [None] * 3
+    memory, asked = ResultCache(KINDS, CPU), []
+    monkeypatch.setattr(workspace, "_max_bytes", lambda device: asked.append(1) or TOTAL - 1)
+    assert [memory.for_stream(1), memory.for_stream(1), memory.for_stream(2)] == [None] * 3
     assert len(asked) == 1
 
 
@@ -101,14 +101,14 @@ def test_out_of_memory_is_no_error_here(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(1)
         raise torch.OutOfMemoryError
 
-    memory = KeptMemory(KINDS, CPU)
+    memory = ResultCache(KINDS, CPU)
     monkeypatch.setattr(torch, "empty", empty)
-    assert [memory.on(1), memory.on(1)] == [None, None]
+    assert [memory.for_stream(1), memory.for_stream(1)] == [None, None]
     assert len(asked) == 1  # each try would make the allocator give back what it caches
 
 
 def test_made_in_inference_mode_and_used_outside() -> None:
-    memory = KeptMemory(KINDS, CPU)
+    memory = ResultCache(KINDS, CPU)
     with torch.inference_mode():
         kept = on(memory, 1)
     assert not kept.results[0].is_inference()

@@ -16,10 +16,10 @@ from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.conv import depthwise as kernel
 from fusepass.kernels.conv import depthwise_launch, depthwise_source
-from fusepass.kernels.conv.depthwise_source import Patch, Shape
+from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from tests.kernels import on_host as host
 from tests.kernels.horizontal_programs import every_operation
@@ -30,15 +30,15 @@ DTYPES = ["float16", "bfloat16", "float32"]
 
 def everything(dtype: str) -> Epilogue:
     """Operands of every kind, and two results."""
-    operands = [Operand(kind, dtype) for kind in ("row", "column", "full", "scalar")]
-    operands.append(Operand("full", "bool"))
+    operands = [EpilogueOperand(kind, dtype) for kind in ("row", "column", "full", "scalar")]
+    operands.append(EpilogueOperand("full", "bool"))
     steps = (
-        Step("mul", ("%0", "%1")),
-        Step("add", ("%6", "%2")),
-        Step("sigmoid", ("%7",)),
-        Step("where", ("%5", "%8", "%3")),
-        Step("mul", ("%9", "%4")),
-        Step("sub", ("%10", 0.25)),
+        EpilogueStep("mul", ("%0", "%1")),
+        EpilogueStep("add", ("%6", "%2")),
+        EpilogueStep("sigmoid", ("%7",)),
+        EpilogueStep("where", ("%5", "%8", "%3")),
+        EpilogueStep("mul", ("%9", "%4")),
+        EpilogueStep("sub", ("%10", 0.25)),
     )
     return Epilogue(1, tuple(operands), steps, (Output("%11", dtype), Output("%7", "float32")))
 
@@ -59,7 +59,7 @@ def drawn(draw: random.Random) -> dict[str, Any]:
             return given
 
 
-def shape_of(given: dict[str, Any], dtype: str) -> Shape:
+def shape_of(given: dict[str, Any], dtype: str) -> DepthwiseShape:
     image = given["batch"], given["channels"], *given["image"]
     weight = given["channels"], 1, *given["kernel"]
     steps = given["stride"], given["padding"], given["dilation"]
@@ -121,18 +121,18 @@ def test_the_operator() -> None:
 @pytest.mark.parametrize("width", [1, 5, 14, 56])
 def test_patches_fit(channels: int, width: int) -> None:
     square = (width, width)
-    shape = Shape(channels, square, square, (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    shape = DepthwiseShape(channels, square, square, (3, 3), (1, 1), (1, 1), (1, 1), "float16")
     found = kernel.choices(shape)
     assert found
     assert len(set(found)) == len(found)
     for patch in found:
         assert channels % patch.vector == 0
         assert patch.down <= width
-        assert depthwise_launch.named(patch.name) == patch
+        assert depthwise_launch.patch_named(patch.name) == patch
 
 
 def test_huge_kernels_are_left_alone() -> None:
-    shape = Shape(8, (64, 64), (64, 64), (31, 31), (1, 1), (15, 15), (1, 1), "float16")
+    shape = DepthwiseShape(8, (64, 64), (64, 64), (31, 31), (1, 1), (15, 15), (1, 1), "float16")
     assert kernel.choices(shape) == ()
 
 
@@ -146,13 +146,13 @@ def test_huge_kernels_are_left_alone() -> None:
         for place, dtype in enumerate(DTYPES)
     ],
 )
-def test_it_compiles_for(architecture: str, dtype: str) -> None:
+def test_kernel_compiles_for_architecture(architecture: str, dtype: str) -> None:
     for seed in range(3):
         shape = shape_of(drawn(random.Random(seed)), dtype)
         for patch in kernel.choices(shape)[:2]:
             text = depthwise_source.depthwise_source(shape, everything(dtype), patch)
             assert compile_error(text, architecture) is None
-    shape = Shape(96, (14, 14), (14, 14), (7, 7), (1, 1), (3, 3), (1, 1), dtype)
+    shape = DepthwiseShape(96, (14, 14), (14, 14), (7, 7), (1, 1), (3, 3), (1, 1), dtype)
     for patch in kernel.choices(shape):
         text = depthwise_source.depthwise_source(shape, kernel.ALONE, patch)
         assert compile_error(text, architecture) is None
@@ -160,15 +160,18 @@ def test_it_compiles_for(architecture: str, dtype: str) -> None:
 
 @needs_nvrtc
 def test_every_operation_compiles() -> None:
-    shape = Shape(8, (4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    shape = DepthwiseShape(8, (4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1), "float16")
     for body in every_operation():
         kinds = [
-            Operand("row" if one.kind == "column" else one.kind, one.dtype) for one in body.operands
+            EpilogueOperand("row" if one.kind == "column" else one.kind, one.dtype)
+            for one in body.operands
         ]
-        moved = tuple(Step(step.op, tuple(_moved(arg) for arg in step.args)) for step in body.steps)
+        moved = tuple(
+            EpilogueStep(step.op, tuple(_moved(arg) for arg in step.args)) for step in body.steps
+        )
         outputs = tuple(Output(str(_moved(out.value)), out.dtype) for out in body.outputs)
         text = depthwise_source.depthwise_source(
-            shape, Epilogue(1, tuple(kinds), moved, outputs), Patch(2, 4, 1)
+            shape, Epilogue(1, tuple(kinds), moved, outputs), DepthwisePatch(2, 4, 1)
         )
         assert compile_error(text, "sm_90") is None
 
@@ -186,18 +189,26 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, int, i
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     properties = types.SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(depthwise_launch.cubin_cache, "compiled", lambda text, name: text)
+    monkeypatch.setattr(depthwise_launch.cubin_cache, "load_or_compile", lambda text, name: text)
     monkeypatch.setattr(kernel.nvrtc, "_EMPTY", host.empty)
     monkeypatch.setattr(kernel.nvrtc, "launch", lambda *given: found.append(given[:4]))
-    for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):
+    for cached in (
+        depthwise_launch.plan_of,
+        depthwise_launch._compiled,
+        depthwise_launch.make_launcher,
+    ):
         cached.cache_clear()
     yield found
-    for cached in (depthwise_launch.plan_of, depthwise_launch._compiled, depthwise_launch.filler):
+    for cached in (
+        depthwise_launch.plan_of,
+        depthwise_launch._compiled,
+        depthwise_launch.make_launcher,
+    ):
         cached.cache_clear()
 
 
 @pytest.mark.parametrize("batch", [0, 1, 7, 500])
-def test_what_is_launched(batch: int, launched: list[tuple[Any, int, int, Any]]) -> None:
+def test_launch_arguments(batch: int, launched: list[tuple[Any, int, int, Any]]) -> None:
     x = torch.randn(batch, 9, 11, 24).half().permute(0, 3, 1, 2)
     weight = torch.randn(24, 1, 3, 3).half()
     epilogue = everything("float16")
@@ -284,8 +295,8 @@ def test_what_generated_code_calls(
             assert call is None
             continue
         assert call is not None
-        assert (call.module, call.maker) == (depthwise_launch.__name__, "filler")
-        fill = fill or depthwise_launch.filler(*eval(repr(call.arguments)))
+        assert (call.module, call.maker) == (depthwise_launch.__name__, "make_launcher")
+        fill = fill or depthwise_launch.make_launcher(*eval(repr(call.arguments)))
         monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
         results = kernel.launch(x, weight, operands, *rest)
         said = [(dtype, tuple(shape), strides) for dtype, shape, strides in call.outputs]
@@ -325,7 +336,7 @@ def test_under_inductor(mode: str, dynamic: bool) -> None:
             args = [1, 1], [1, 1], [1, 1]
             (want,) = kernel.reference(x.relu().double(), weight.double(), [], kernel.ALONE, *args)
             agree([one.clone() for one in results], [want + 1, want])
-    assert ".filler(" in code
+    assert ".make_launcher(" in code
     assert "ops.fusepass.depthwise" not in code.split("def call")[1]
 
 
@@ -359,7 +370,7 @@ def test_in_a_thread_that_has_done_nothing_yet(compiled_before: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_what_is_not_finite_on_a_device() -> None:
+def test_nonfinite_values_on_a_device() -> None:
     x = torch.randn(2, 6, 5, 8, device="cuda").half()
     x[0, 1, 2, 3], x[1, 5, 4, 0], x[1, 0, 0, 7] = float("nan"), float("inf"), -float("inf")
     x = x.permute(0, 3, 1, 2)

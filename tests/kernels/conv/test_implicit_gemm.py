@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.conv import implicit_gemm as kernel
-from fusepass.kernels.conv.implicit_gemm_source import Shape, Tile
+from fusepass.kernels.conv.implicit_gemm_source import ConvShape, ConvTile
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from tests.kernels.interpreter import interpret, needs_triton
 
@@ -24,15 +24,15 @@ LAST = torch.channels_last
 
 def everything(dtype: str) -> Epilogue:
     """Operands of every kind, and two results."""
-    operands = [Operand(kind, dtype) for kind in ("row", "column", "full", "scalar")]
-    operands.append(Operand("full", "bool"))
+    operands = [EpilogueOperand(kind, dtype) for kind in ("row", "column", "full", "scalar")]
+    operands.append(EpilogueOperand("full", "bool"))
     steps = (
-        Step("mul", ("%0", "%1")),
-        Step("add", ("%6", "%2")),
-        Step("sigmoid", ("%7",)),
-        Step("where", ("%5", "%8", "%3")),
-        Step("mul", ("%9", "%4")),
-        Step("sub", ("%10", 0.25)),
+        EpilogueStep("mul", ("%0", "%1")),
+        EpilogueStep("add", ("%6", "%2")),
+        EpilogueStep("sigmoid", ("%7",)),
+        EpilogueStep("where", ("%5", "%8", "%3")),
+        EpilogueStep("mul", ("%9", "%4")),
+        EpilogueStep("sub", ("%10", 0.25)),
     )
     return Epilogue(1, tuple(operands), steps, (Output("%11", dtype), Output("%7", "float32")))
 
@@ -65,7 +65,7 @@ class Case:
 
     def name(self, tile: str) -> str:
         """What the operator is given."""
-        return kernel.name_of(tile, *self.steps)
+        return kernel.tile_name(tile, *self.steps)
 
     def check(self, got: list[Tensor]) -> None:
         """By the error rule."""
@@ -90,7 +90,7 @@ def interpreted() -> None:
         draw = random.Random(seed)
         case = Case(draw, torch.float16)
         k = draw.choice([16, 32])
-        tile = Tile(draw.choice([16, 64]), draw.choice([16, 32]), k, 4, 2)
+        tile = ConvTile(draw.choice([16, 64]), draw.choice([16, 32]), k, 4, 2)
         given = case.x, case.weight, case.operands, case.epilogue.text(), case.name(tile.name)
         case.check(kernel.launch(*given))
 
@@ -109,7 +109,7 @@ def test_it_compiles_without_a_gpu(capability: int, dtype: str) -> None:
     from triton.compiler import ASTSource
 
     case = Case(random.Random(1), getattr(torch, dtype))
-    made = kernel.kernel(case.epilogue.text(), case.shape, Tile(64, 32, 32, 4, 3))
+    made = kernel.kernel(case.epilogue.text(), case.shape, ConvTile(64, 32, 32, 4, 3))
     (config,) = made.configs
     short = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "bool": "*i1"}
     kinds = {"x_ptr": short[dtype], "w0_ptr": short[dtype]}
@@ -126,23 +126,23 @@ def test_it_compiles_without_a_gpu(capability: int, dtype: str) -> None:
 
 
 def test_names() -> None:
-    tile, steps = Tile(128, 64, 32, 4, 5), ((2, 1), (0, 3), (1, 1))
-    assert kernel.named(kernel.name_of(tile.name, *steps)) == (tile, steps)
-    assert kernel.named(kernel.name_of("reference", *map(list, steps))) == (None, steps)
+    tile, steps = ConvTile(128, 64, 32, 4, 5), ((2, 1), (0, 3), (1, 1))
+    assert kernel.parse_tile_name(kernel.tile_name(tile.name, *steps)) == (tile, steps)
+    assert kernel.parse_tile_name(kernel.tile_name("reference", *map(list, steps))) == (None, steps)
 
 
 @pytest.mark.parametrize("channels", [32, 64, 96, 512])
 @pytest.mark.parametrize("width", [16, 32, 64, 80, 256])
 def test_choices(channels: int, width: int) -> None:
     one = (1, 1)
-    found = kernel.choices(Shape((channels, width), (9, 9), (9, 9), (3, 3), one, one, one))
+    found = kernel.choices(ConvShape((channels, width), (9, 9), (9, 9), (3, 3), one, one, one))
     assert found
     for tile in found:
         assert channels % tile.k == 0
         assert tile.n <= max(width, 32)
 
 
-def test_what_it_refuses() -> None:
+def test_refuses_unsupported_convolutions() -> None:
     def refused(x: Tensor, weight: Tensor, dilation: tuple[int, int] = (1, 1)) -> bool:
         return kernel.refuses(x, weight, dilation) is not None
 
@@ -189,9 +189,12 @@ def test_under_inductor(mode: str, dynamic: bool) -> None:
     weight = (torch.randn(48, 64, 3, 3, device="cuda") * 0.05).half().to(memory_format=LAST)
     steps = (2, 2), (1, 1), (1, 1)
     silu = Epilogue(
-        1, (), (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%1"))), (Output("%2", "float16"),)
+        1,
+        (),
+        (EpilogueStep("sigmoid", ("%0",)), EpilogueStep("mul", ("%0", "%1"))),
+        (Output("%2", "float16"),),
     )
-    name = kernel.name_of("triton conv64x32x64w4s4", *steps)
+    name = kernel.tile_name("triton conv64x32x64w4s4", *steps)
 
     def program(x: Tensor) -> list[Any]:
         (made,) = torch.ops.fusepass.conv_region(x, [weight], [], silu.text(), name)

@@ -172,19 +172,19 @@ def test_there_is_no_backward() -> None:
 
 
 def on_cpu(x: Tensor, weight_t: Tensor, bias: Tensor | None, activation: str) -> bool | None:
-    return kernel.library_flavour(x.device.type, x.dtype, activation)
+    return kernel.cublaslt_use_gelu(x.device.type, x.dtype, activation)
 
 
 def test_flavours_are_never_swapped() -> None:
     half = torch.bfloat16
-    assert kernel.library_flavour("cuda", half, "gelu") is None
-    assert kernel.library_flavour("cpu", half, "gelu_tanh") is None
-    assert kernel.library_flavour("cuda", half, "gelu_tanh") is (not torch.version.hip or None)
+    assert kernel.cublaslt_use_gelu("cuda", half, "gelu") is None
+    assert kernel.cublaslt_use_gelu("cpu", half, "gelu_tanh") is None
+    assert kernel.cublaslt_use_gelu("cuda", half, "gelu_tanh") is (not torch.version.hip or None)
     for name in ("silu", "tanh", "sigmoid", "squared_relu"):
-        assert kernel.library_flavour("cuda", half, name) is None
-    assert kernel.library_flavour("cuda", torch.float32, "gelu_tanh") is None  # not exact enough
+        assert kernel.cublaslt_use_gelu("cuda", half, name) is None
+    assert kernel.cublaslt_use_gelu("cuda", torch.float32, "gelu_tanh") is None  # not exact enough
     for dtype in (torch.float64, torch.float8_e4m3fn, torch.int8):
-        assert kernel.library_flavour("cuda", dtype, "relu") is None
+        assert kernel.cublaslt_use_gelu("cuda", dtype, "relu") is None
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu"])
@@ -192,7 +192,7 @@ def test_the_library_call_is_the_reference(name: str) -> None:
     args = operands(33, 65, 17, torch.float32)
     x, weight_t, bias = args
     assert bias is not None
-    got = kernel.library(x, weight_t, bias, name)
+    got = kernel.fused_linear(x, weight_t, bias, name)
     assert within_the_error_rule(got, eager(*args, name), exact(*args, name))
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
-from fusepass.fusion.kernel_ir.norm import Norm, normalised, parse
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
+from fusepass.fusion.kernel_ir.norm import Norm, normalize, parse
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm.norm_baseline import normalise
 from fusepass.kernels.gemm.tiles import is_hopper, ring_of
@@ -22,19 +22,27 @@ from tests.kernels.interpreter import interpret, needs_triton
 
 def epilogues(dtype: str) -> list[Epilogue]:
     """Epilogues of one product: without operands and with some."""
-    row, full = Operand("row", dtype), Operand("full", dtype)
-    steps = Step("add", ("%0", "%1")), Step("relu", ("%3",)), Step("mul", ("%4", "%2"))
+    row, full = EpilogueOperand("row", dtype), EpilogueOperand("full", dtype)
+    steps = (
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("relu", ("%3",)),
+        EpilogueStep("mul", ("%4", "%2")),
+    )
     return [
         Epilogue(1, (), (), (Output("%0", dtype),)),
-        Epilogue(1, (row,), (Step("add", ("%0", "%1")),), (Output("%2", dtype),)),
+        Epilogue(1, (row,), (EpilogueStep("add", ("%0", "%1")),), (Output("%2", dtype),)),
         Epilogue(1, (row, full), steps, (Output("%5", dtype), Output("%3", "float32"))),
     ]
 
 
 def gated(dtype: str) -> Epilogue:
     """``sigmoid(v0 + row) * v1``."""
-    steps = Step("add", ("%0", "%2")), Step("sigmoid", ("%3",)), Step("mul", ("%4", "%1"))
-    return Epilogue(2, (Operand("row", dtype),), steps, (Output("%5", dtype),))
+    steps = (
+        EpilogueStep("add", ("%0", "%2")),
+        EpilogueStep("sigmoid", ("%3",)),
+        EpilogueStep("mul", ("%4", "%1")),
+    )
+    return Epilogue(2, (EpilogueOperand("row", dtype),), steps, (Output("%5", dtype),))
 
 
 KINDS = ((False, False), (True, False), (True, True))
@@ -85,7 +93,7 @@ class Case:
         wide = [one.double() for one in self.operands]
         weights = [one.double() for one in self.weights]
         exact = kernel.reference(self.x.double(), weights, wide, self.norm, self.epilogues)
-        rounded = normalised(self.x, self.vectors, self.norm).to(self.x.dtype).double()
+        rounded = normalize(self.x, self.vectors, self.norm).to(self.x.dtype).double()
         eager = _behind(rounded, weights, wide[self.norm.vectors :], self.epilogues)
         for one, want, theirs in zip(got, exact, eager, strict=True):
             assert one.shape == want.shape
@@ -127,14 +135,16 @@ def interpreted() -> None:
         for tile in kernel.choices(case.norm, case.epilogues):
             case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
         made = normalise(case.x, case.vectors, case.norm)
-        want = normalised(case.x, case.vectors, case.norm)
+        want = normalize(case.x, case.vectors, case.norm)
         torch.testing.assert_close(made.float(), want, rtol=1e-3, atol=1e-6)
     _of_large_equal_numbers()
     for value in (float("nan"), float("inf"), 0.0):
         case.x[0, 3] = value
         args = case.x, case.weights, case.operands
         got = kernel.launch(*args, case.text, kernel.choices(case.norm, case.epilogues)[0])
-        for one, want in zip(got, kernel.reference(*args, *kernel.parsed(case.text)), strict=True):
+        for one, want in zip(
+            got, kernel.reference(*args, *kernel.parse_text(case.text)), strict=True
+        ):
             torch.testing.assert_close(one, want, equal_nan=True, rtol=1e-2, atol=1e-2)
 
 
@@ -174,7 +184,7 @@ def test_texts() -> None:
     every = epilogues("float16")
     for norm in (Norm(1e-6, 1.0), *(Norm(1e-5, 0.0, *kind) for kind in KINDS)):
         text = kernel.text_of(norm, every)
-        assert kernel.parsed(text) == (norm, every)
+        assert kernel.parse_text(text) == (norm, every)
         assert "\n" not in text  # it stands in comments of Inductor's code
     assert Norm(1e-6, 1.0).text() == '{"eps":1e-06,"offset":1.0}'  # choices are kept under it
 
@@ -195,7 +205,7 @@ def test_no_norms(text: str) -> None:
         parse(text)
 
 
-def test_what_it_refuses() -> None:
+def test_refuses_unsupported_norms() -> None:
     plain = epilogues("float16")[:1]
     x, gain, weight = torch.randn(1, 16).half(), torch.ones(16), torch.randn(24, 16).half().t()
 
@@ -245,7 +255,7 @@ def test_on_a_device(dtype: torch.dtype, products: int) -> None:
         for tile in chosen:
             case.check(kernel.launch(case.x, case.weights, case.operands, case.text, tile))
         made = normalise(case.x, case.vectors, case.norm)
-        want = normalised(case.x, case.vectors, case.norm).to(dtype)
+        want = normalize(case.x, case.vectors, case.norm).to(dtype)
         torch.testing.assert_close(made, want)
 
 

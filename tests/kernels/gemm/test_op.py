@@ -13,50 +13,65 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step, evaluate, parse
+from fusepass.fusion.kernel_ir.epilogue import (
+    Epilogue,
+    EpilogueOperand,
+    EpilogueStep,
+    Output,
+    evaluate,
+    parse,
+)
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.baseline import complete
+from fusepass.kernels.gemm.baseline import reduce_partial_results
 from fusepass.kernels.gemm.tiles import Tile
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from tests.kernels.interpreter import interpret, needs_triton
 
-SILU = (Step("sigmoid", ("%0",)), Step("mul", ("%0", "%2")), Step("mul", ("%3", "%1")))
+SILU = (
+    EpilogueStep("sigmoid", ("%0",)),
+    EpilogueStep("mul", ("%0", "%2")),
+    EpilogueStep("mul", ("%3", "%1")),
+)
 SWIGLU = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "bfloat16")))
 GELU = Epilogue(
     1,
-    (Operand("row", "bfloat16"), Operand("full", "bfloat16")),
+    (EpilogueOperand("row", "bfloat16"), EpilogueOperand("full", "bfloat16")),
     (
-        Step("add", ("%0", "%1")),
-        Step("mul", ("%3", 2**-0.5)),
-        Step("erf", ("%4",)),
-        Step("add", ("%5", 1.0)),
-        Step("mul", ("%3", "%6")),
-        Step("mul", ("%7", 0.5)),
-        Step("add", ("%8", "%2")),
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("mul", ("%3", 2**-0.5)),
+        EpilogueStep("erf", ("%4",)),
+        EpilogueStep("add", ("%5", 1.0)),
+        EpilogueStep("mul", ("%3", "%6")),
+        EpilogueStep("mul", ("%7", 0.5)),
+        EpilogueStep("add", ("%8", "%2")),
     ),
     (Output("%9", "bfloat16"), Output("%3", "bfloat16")),
 )
 MASKED = Epilogue(
     1,
-    (Operand("column", "float16"), Operand("scalar", "float32"), Operand("full", "bool")),
     (
-        Step("mul", ("%0", "%1")),
-        Step("relu", ("%4",)),
-        Step("tanh", ("%5",)),
-        Step("mul", ("%6", "%2")),
-        Step("mul", ("%7", "%3")),  # a truth value times a number
-        Step("where", ("%3", "%8", float("-inf"))),
+        EpilogueOperand("column", "float16"),
+        EpilogueOperand("scalar", "float32"),
+        EpilogueOperand("full", "bool"),
+    ),
+    (
+        EpilogueStep("mul", ("%0", "%1")),
+        EpilogueStep("relu", ("%4",)),
+        EpilogueStep("tanh", ("%5",)),
+        EpilogueStep("mul", ("%6", "%2")),
+        EpilogueStep("mul", ("%7", "%3")),  # a truth value times a number
+        EpilogueStep("where", ("%3", "%8", float("-inf"))),
     ),
     (Output("%9", "float32"),),
 )
 TRUTHS = Epilogue(  # of numbers and of truth values
     1,
-    (Operand("full", "bool"), Operand("column", "float32")),
+    (EpilogueOperand("full", "bool"), EpilogueOperand("column", "float32")),
     (
-        Step("relu", ("%0",)),
-        Step("logical_or", ("%3", "%1")),
-        Step("logical_and", ("%4", "%2")),
-        Step("where", ("%5", "%0", 0.5)),
+        EpilogueStep("relu", ("%0",)),
+        EpilogueStep("logical_or", ("%3", "%1")),
+        EpilogueStep("logical_and", ("%4", "%2")),
+        EpilogueStep("where", ("%5", "%0", 0.5)),
     ),
     (Output("%6", "bfloat16"),),
 )
@@ -64,39 +79,39 @@ QUOTIENT = Epilogue(  # x / (1 + exp(-x)) + (1 + tanh(x)) + tanh(x)
     1,
     (),
     (
-        Step("neg", ("%0",)),
-        Step("exp", ("%1",)),
-        Step("add", ("%2", 1.0)),
-        Step("div", ("%0", "%3")),
-        Step("tanh", ("%0",)),
-        Step("add", (1.0, "%5")),
-        Step("add", ("%4", "%6")),
-        Step("add", ("%5", "%7")),
+        EpilogueStep("neg", ("%0",)),
+        EpilogueStep("exp", ("%1",)),
+        EpilogueStep("add", ("%2", 1.0)),
+        EpilogueStep("div", ("%0", "%3")),
+        EpilogueStep("tanh", ("%0",)),
+        EpilogueStep("add", (1.0, "%5")),
+        EpilogueStep("add", ("%4", "%6")),
+        EpilogueStep("add", ("%5", "%7")),
     ),
     (Output("%8", "bfloat16"), Output("%6", "float32"), Output("%4", "float32")),
 )
 PLAIN = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
 GELU_TANH = Epilogue(
     1,
-    (Operand("row", "bfloat16"),),
+    (EpilogueOperand("row", "bfloat16"),),
     (
-        Step("add", ("%0", "%1")),
-        Step("mul", ("%2", "%2")),
-        Step("mul", ("%3", "%2")),
-        Step("mul", (0.044715, "%4")),
-        Step("add", ("%2", "%5")),
-        Step("mul", ("%6", 0.7978845608028654)),
-        Step("tanh", ("%7",)),
-        Step("add", ("%8", 1.0)),
-        Step("mul", (0.5, "%2")),
-        Step("mul", ("%9", "%10")),
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("mul", ("%2", "%2")),
+        EpilogueStep("mul", ("%3", "%2")),
+        EpilogueStep("mul", (0.044715, "%4")),
+        EpilogueStep("add", ("%2", "%5")),
+        EpilogueStep("mul", ("%6", 0.7978845608028654)),
+        EpilogueStep("tanh", ("%7",)),
+        EpilogueStep("add", ("%8", 1.0)),
+        EpilogueStep("mul", (0.5, "%2")),
+        EpilogueStep("mul", ("%9", "%10")),
     ),
     (Output("%11", "bfloat16"),),
 )
 GRADIENT = Epilogue(  # of a bias, too
     1,
-    (Operand("full", "bfloat16"),),
-    (Step("tanh", ("%1",)), Step("mul", ("%0", "%2"))),
+    (EpilogueOperand("full", "bfloat16"),),
+    (EpilogueStep("tanh", ("%1",)), EpilogueStep("mul", ("%0", "%2"))),
     (
         Output("%3", "bfloat16"),
         Output("%3", "float32", "rows"),
@@ -106,33 +121,37 @@ GRADIENT = Epilogue(  # of a bias, too
 SUMS = Epilogue(2, (), SILU, (Output("%4", "bfloat16"), Output("%1", "float32", "columns")))
 TAIL = Epilogue(  # GELU with nothing behind it, so that its small results are seen
     1,
-    (Operand("row", "bfloat16"),),
+    (EpilogueOperand("row", "bfloat16"),),
     (
-        Step("add", ("%0", "%1")),
-        Step("mul", ("%2", 2**-0.5)),
-        Step("erf", ("%3",)),
-        Step("add", ("%4", 1.0)),
-        Step("mul", ("%2", "%5")),
-        Step("mul", ("%6", 0.5)),
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("mul", ("%2", 2**-0.5)),
+        EpilogueStep("erf", ("%3",)),
+        EpilogueStep("add", ("%4", 1.0)),
+        EpilogueStep("mul", ("%2", "%5")),
+        EpilogueStep("mul", ("%6", 0.5)),
     ),
     (Output("%7", "bfloat16"),),
 )
-LOSS = Epilogue(1, (), (Step("mul", ("%0", "%0")),), (Output("%1", "float32", "rows"),))
+LOSS = Epilogue(1, (), (EpilogueStep("mul", ("%0", "%0")),), (Output("%1", "float32", "rows"),))
 BACKWARD = Epilogue(  # of a gated pair: what comes from behind, and both that were saved
     1,
-    (Operand("full", "bfloat16"), Operand("full", "bfloat16")),
-    (Step("sigmoid", ("%1",)), Step("mul", ("%0", "%3")), Step("mul", ("%0", "%2"))),
+    (EpilogueOperand("full", "bfloat16"), EpilogueOperand("full", "bfloat16")),
+    (
+        EpilogueStep("sigmoid", ("%1",)),
+        EpilogueStep("mul", ("%0", "%3")),
+        EpilogueStep("mul", ("%0", "%2")),
+    ),
     (Output("%5", "bfloat16"), Output("%4", "bfloat16")),
 )
 ONE_OF_TWO = replace(BACKWARD, outputs=(Output("%5", "bfloat16"), Output("%5", "float32", "rows")))
 PAIR_AND_MORE = Epilogue(
     2,
-    (Operand("full", "bfloat16"), Operand("full", "bfloat16")),
+    (EpilogueOperand("full", "bfloat16"), EpilogueOperand("full", "bfloat16")),
     (
-        Step("sigmoid", ("%0",)),
-        Step("mul", ("%4", "%1")),
-        Step("add", ("%5", "%2")),
-        Step("mul", ("%6", "%3")),
+        EpilogueStep("sigmoid", ("%0",)),
+        EpilogueStep("mul", ("%4", "%1")),
+        EpilogueStep("add", ("%5", "%2")),
+        EpilogueStep("mul", ("%6", "%3")),
     ),
     (Output("%7", "bfloat16"),),
 )
@@ -182,7 +201,7 @@ def exact_and_eager(
         x, weights = as_tf32(x), [as_tf32(w) for w in weights]
     products = [(x @ w).float().flatten(0, -2) for w in weights]
     eager = evaluate(epilogue, products, operands)
-    return complete(epilogue, exact), complete(epilogue, eager)
+    return reduce_partial_results(epilogue, exact), reduce_partial_results(epilogue, eager)
 
 
 def far_out(
@@ -244,7 +263,7 @@ def test_the_operator(name: str, size: tuple[int, int, int]) -> None:
     epilogue = EPILOGUES[name]
     x, weights, operands = inputs(epilogue, *size)
     args = x, weights, operands, epilogue.text(), "reference"
-    got = complete(epilogue, torch.ops.fusepass.gemm_region(*args))
+    got = reduce_partial_results(epilogue, torch.ops.fusepass.gemm_region(*args))
     assert within(got, *exact_and_eager(epilogue, x, weights, operands))
     assert all(out.is_contiguous() for out in got)
     assert all(out.shape == size[:2] for out in got[: len(epilogue.stored)])
@@ -261,7 +280,7 @@ def refused(x: Tensor, weights: list[Tensor], epilogue: Epilogue = SWIGLU) -> st
     return kernel.refuses(x, weights, [], epilogue)
 
 
-def test_what_it_refuses() -> None:
+def test_refuses_unsupported_regions() -> None:
     x, weights, _ = inputs(SWIGLU, 16, 16, 32)
     assert refused(x, weights) is None
     assert refused(x.float(), [w.float() for w in weights]) is None
@@ -352,13 +371,16 @@ def interpreted(everything: bool) -> None:
                     continue
                 made = kernel.launch(x, given, operands, epilogue.text(), tile)
                 both_ways = exact_and_eager(epilogue, x, given, operands)
-                assert within(complete(epilogue, made), *both_ways), (name, size)
+                assert within(reduce_partial_results(epilogue, made), *both_ways), (name, size)
         for tile in (grid, *few):
             size = (1 if tile.form == "row" else 17), 24, 40
             x, weights, operands = inputs(single(as_given), *size, torch.float32)
             made = kernel.launch(x, weights, operands, single(as_given).text(), tile)
             both_ways = exact_and_eager(single(as_given), x, weights, operands)
-            assert within(complete(single(as_given), made), *both_ways), (name, "in TF32")
+            assert within(reduce_partial_results(single(as_given), made), *both_ways), (
+                name,
+                "in TF32",
+            )
         for mean, tile in itertools.product((-2.5, -4.5) if name == "gelu" else (), (grid, *few)):
             for dtype, shown in ((torch.float16, "float16"), (torch.float32, "float32")):
                 tail = parse(TAIL.text().replace("bfloat16", shown))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.hopper.tma_plan import described
+from fusepass.kernels.gemm.hopper.tma_plan import tma_operands
 from fusepass.kernels.gemm.tiles import Tile, tiles
 from fusepass.torch_private.cuda.tma_descriptors import TF32, Matrix, round_to_tf32
 from tests.kernels.gemm.test_op import DTYPES, EPILOGUES, inputs, needs_triton, single
@@ -67,7 +67,7 @@ def binary_of(
         for parameter in made.fn.params
     }
     if hosted:
-        of = described(epilogue, tile.m, tile.n, tile.k, transposed)
+        of = tma_operands(epilogue, tile.m, tile.n, tile.k, transposed)
         for name, (*_, shape, _) in of.items():
             signature[name] = descriptor_of(names[given[name].dtype], given[name].dtype, shape)
     language = importlib.import_module(GLUON).GluonASTSource if tile.groups else ASTSource
@@ -169,7 +169,7 @@ def test_descriptors_that_the_host_makes(name: str, form: str, lies: str) -> Non
     epilogue = single(EPILOGUES[name]) if itemsize == 4 else EPILOGUES[name]
     every = [one for one in tiles(epilogue, 227 << 10).values() if one.itemsize == itemsize]
     tile, transposed = next(one for one in every if one.form == form), lies != "(K, N)"
-    of = described(epilogue, tile.m, tile.n, tile.k, transposed)
+    of = tma_operands(epilogue, tile.m, tile.n, tile.k, transposed)
     made = binary_of(epilogue, tile, 90, transposed, hosted=True)
     own = binary_of(epilogue, tile, 90, transposed)
     text, texts = made.asm["ptx"], (made.asm["ptx"], own.asm["ptx"])

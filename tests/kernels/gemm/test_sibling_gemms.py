@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.gemm import sibling_gemms as kernel
 from fusepass.kernels.gemm.tiles import Tile
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
@@ -21,12 +21,16 @@ from tests.kernels.interpreter import interpret, needs_triton
 
 def epilogues(dtype: str) -> list[Epilogue]:
     """Epilogues with no, one and several operands, and one or two results."""
-    row, full = Operand("row", dtype), Operand("full", dtype)
-    several = (row, full, Operand("column", "float32"))
-    steps = Step("add", ("%0", "%1")), Step("mul", ("%4", "%3")), Step("sub", ("%5", "%2"))
+    row, full = EpilogueOperand("row", dtype), EpilogueOperand("full", dtype)
+    several = (row, full, EpilogueOperand("column", "float32"))
+    steps = (
+        EpilogueStep("add", ("%0", "%1")),
+        EpilogueStep("mul", ("%4", "%3")),
+        EpilogueStep("sub", ("%5", "%2")),
+    )
     return [
         Epilogue(1, (), (), (Output("%0", dtype),)),
-        Epilogue(1, (row,), (Step("add", ("%0", "%1")),), (Output("%2", dtype),)),
+        Epilogue(1, (row,), (EpilogueStep("add", ("%0", "%1")),), (Output("%2", dtype),)),
         Epilogue(1, several, steps, (Output("%6", dtype), Output("%4", "float32"))),
     ]
 
@@ -136,11 +140,13 @@ def test_it_compiles_without_a_gpu(capability: int, rows: int, dtype: torch.dtyp
 
 def test_texts() -> None:
     every = epilogues("float16")
-    scaled = Epilogue(1, (), (Step("maximum", ("%0", -math.inf)),), (Output("%1", "float16"),))
+    scaled = Epilogue(
+        1, (), (EpilogueStep("maximum", ("%0", -math.inf)),), (Output("%1", "float16"),)
+    )
     text = kernel.text_of([*every, scaled])
-    assert kernel.parsed(text) == [*every, scaled]
+    assert kernel.parse_texts(text) == [*every, scaled]
     assert "\n" not in text  # it stands in comments of Inductor's code
-    given = list(kernel.parted("abc", range(4), every))
+    given = list(kernel.split_operands("abc", range(4), every))
     assert [(w, list(some)) for w, some, _ in given] == [("a", []), ("b", [0]), ("c", [1, 2, 3])]
 
 
@@ -156,7 +162,7 @@ def test_choices(rows: int) -> None:
         assert all(rows <= tile.m < max(2 * rows, 32) for tile in found)
 
 
-def test_what_it_refuses() -> None:
+def test_refuses_unsupported_siblings() -> None:
     plain = epilogues("float16")[:1]
     x, weight = torch.randn(4, 16).half(), torch.randn(24, 16).half().t()
 

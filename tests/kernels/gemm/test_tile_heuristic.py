@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fusepass.kernels.gemm import tiles as gemm_tiles
-from fusepass.kernels.gemm.tile_heuristic import every_likely, likely
+from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles, search_space
 from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, programs, tiles
 from tests.kernels.gemm.test_tiles import HALF, OF, PAIR
 
@@ -18,7 +18,7 @@ def test_few_rows(products: int, m: int) -> None:
     named = {
         name: tile for name, tile in tiles(OF[products]).items() if tile.takes(m, [weight], HALF)
     }
-    for name in likely(named, products, m, 4096):
+    for name in heuristic_tiles(named, products, m, 4096):
         tile = named[name]
         assert tile.form == ("row" if m == 1 else "rows")
         assert m <= tile.m <= max(16, 2 * (m - 1))
@@ -36,7 +36,7 @@ def test_few_rows_on_hopper(products: int, monkeypatch: pytest.MonkeyPatch) -> N
 
     def of_rows(m: int) -> list[Tile]:
         named = {name: tile for name, tile in tiles(of).items() if tile.takes(m, weights, of)}
-        return [named[name] for name in likely(named, products, m, 4096)]
+        return [named[name] for name in heuristic_tiles(named, products, m, 4096)]
 
     (first, *others) = of_rows(64)
     assert (first.form, first.m) == ("cooperative", 64)
@@ -69,13 +69,13 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, 2048, [1024, 512]),
     ):
         named = of_a_hopper(products, 1)
-        found = [named[name] for name in likely(named, products, 1, 4096, k)]
+        found = [named[name] for name in heuristic_tiles(named, products, 1, 4096, k)]
         assert [tile.form for tile in found] == ["ring"] + ["row"] * (len(steps) - 1)
         assert [tile.k for tile in found] == steps
-        large = [named[name].form for name in likely(named, products, 1, 1 << 14, k)]
+        large = [named[name].form for name in heuristic_tiles(named, products, 1, 1 << 14, k)]
         streams = ["stream"] * (products == 1 and k > 1024)
         assert large == ["ring", *streams] + ["row"] * (len(steps) - 1)
-        assert {tile.name for tile in found} <= set(every_likely(named, 1))
+        assert {tile.name for tile in found} <= set(search_space(named, 1))
         several = of_a_hopper(products, 2)
         assert not any(tile.form == "ring" for tile in several.values())
 
@@ -83,7 +83,7 @@ def test_one_row_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_row_too_long_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     named = {name: tile for name, tile in of_a_hopper(1, 1).items() if tile.form != "ring"}
-    found = [named[name].form for name in likely(named, 1, 1, 4096, 40000)]
+    found = [named[name].form for name in heuristic_tiles(named, 1, 1, 4096, 40000)]
     assert found == ["stream", "row"]
 
 
@@ -102,7 +102,7 @@ def test_one_row_takes_several_steps(products: int, k: int, step: int) -> None:
     """The first tile of several steps is taken, else a short one."""
     every = tiles(OF[products]).items()
     named = {name: t for name, t in every if t.form == "row" and t.itemsize == 2}
-    (name, *_) = likely(named, products, 1, 4096, k)
+    (name, *_) = heuristic_tiles(named, products, 1, 4096, k)
     assert named[name].k == step
 
 
@@ -114,15 +114,15 @@ def without_hopper(products: int) -> dict[str, Tile]:
 def test_a_wide_search(m: int) -> None:
     weight = [torch.empty(64, 32, dtype=torch.bfloat16).t()]
     named = {name: tile for name, tile in tiles(HALF).items() if tile.takes(m, weight, HALF)}
-    found = every_likely(named, m)
-    assert set(likely(named, 1, m, 4096)) <= set(found)
+    found = search_space(named, m)
+    assert set(heuristic_tiles(named, 1, m, 4096)) <= set(found)
     few = m <= FEW_ROWS
     if few:
         assert all(named[name].few_rows and m <= named[name].m <= FEW_ROWS for name in found)
     else:
         assert found == list(named)
     transposed = {name: tile for name, tile in named.items() if not tile.plain}
-    assert every_likely(transposed, m) == list(transposed)  # of weights as (K, N)
+    assert search_space(transposed, m) == list(transposed)  # of weights as (K, N)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_wide_search(m: int) -> None:
 def test_the_tile_that_loads_least(products: int, m: int, n: int, columns: int, form: str) -> None:
     named = tiles(OF[products], 227 << 10)
     some = {name: tile for name, tile in named.items() if tile.language == "cuda"}
-    (found,) = likely(some, products, m, n)
+    (found,) = heuristic_tiles(some, products, m, n)
     assert (some[found].n, some[found].form) == (columns, form)
     assert some[found].candidate == f"cuda {found}"
 
 
 def test_a_pair_of_256_rows_is_timed_both_ways() -> None:
     """Enough tiles for ping-pong, too few to hide all epilogues: 1.09 of cuBLAS, 0.93 in CUDA."""
-    found = [tiles(PAIR)[name] for name in likely(tiles(PAIR, 227 << 10), 2, 256, 14336)]
+    found = [tiles(PAIR)[name] for name in heuristic_tiles(tiles(PAIR, 227 << 10), 2, 256, 14336)]
     assert [(tile.form, tile.n) for tile in found] == [("pingpong", 128), ("joint", 224)]
 
 
@@ -176,13 +176,13 @@ def test_streams_of_more_rows_stand_beside_tiles_for_many(
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: True)
     named = of_a_hopper(products, m)
-    first, second = (named[name] for name in likely(named, products, m, n, k))
+    first, second = (named[name] for name in heuristic_tiles(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
     assert (second.form, second.m) == (other, 128)
-    wide = every_likely(named, m)
+    wide = search_space(named, m)
     assert {named[name].m for name in wide if named[name].form == "stream"} == {rows}
     assert {name for name, tile in named.items() if not tile.few_rows} <= set(wide)
-    (alone,) = likely({first.name: first}, products, m, n, k)  # where a torch has no other
+    (alone,) = heuristic_tiles({first.name: first}, products, m, n, k)  # where a torch has no other
     assert alone == first.name
 
 
@@ -199,15 +199,15 @@ def test_rows_that_begin_anywhere_in_a_line(
 ) -> None:
     """Loads count twice there, so the tile that loads least is timed beside ping-pong."""
     named = tiles(OF[products], 227 << 10)
-    first, second = (named[name] for name in likely(named, products, m, n, k))
+    first, second = (named[name] for name in heuristic_tiles(named, products, m, n, k))
     assert first.form == "pingpong"
     assert (second.form, second.n) == other
 
 
 def test_many_rows() -> None:
     named = without_hopper(2)
-    assert likely(named, 2, 8192, 4096) == ["128x256x64w8s4"]
-    assert likely(named, 2, 128, 4096) == ["64x128x64w4s5"]
+    assert heuristic_tiles(named, 2, 8192, 4096) == ["128x256x64w8s4"]
+    assert heuristic_tiles(named, 2, 128, 4096) == ["64x128x64w4s5"]
     count, most = programs(named["128x256x64w8s4"], 2, 8192, 4096, 132)
     assert (count, most) == (64 * 32, 132)
 
@@ -218,12 +218,14 @@ def test_many_rows() -> None:
 )
 def test_many_rows_on_hopper(m: int, n: int, form: str) -> None:
     """Where there are tiles enough to hide epilogues behind, else one tile per multiprocessor."""
-    first, *others = likely(tiles(HALF), 1, m, n)
+    first, *others = heuristic_tiles(tiles(HALF), 1, m, n)
     tile = tiles(HALF)[first]
     assert tile.form == form
     assert [tiles(HALF)[other].language for other in others] == ["cuda"]
     without = {name: tile for name, tile in tiles(HALF).items() if tile.language != "cuda"}
-    assert len(likely(without, 1, m, n)) == (1 if form == "pingpong" else 2)  # of (K, N), say
+    assert len(heuristic_tiles(without, 1, m, n)) == (
+        1 if form == "pingpong" else 2
+    )  # of (K, N), say
     count, most = programs(tile, 1, m, n, 132)
     assert most == 132
     assert count >= (2 * most if form == "pingpong" else 0.8 * most)
@@ -258,10 +260,10 @@ def test_streams_by_what_a_multiprocessor_loads(
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: True)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: False)
     named = of_a_hopper(products, m)
-    first, second = (named[name] for name in likely(named, products, m, n, k))
+    first, second = (named[name] for name in heuristic_tiles(named, products, m, n, k))
     assert (first.form, first.m, first.n, first.blocks) == ("stream", rows, columns, blocks)
     assert second.form == "rows"
-    wide = every_likely(named, m)
+    wide = search_space(named, m)
     assert {named[name].m for name in wide if named[name].form == "stream"} == {rows}
     assert {first.name, second.name} <= set(wide)
 
@@ -269,6 +271,6 @@ def test_streams_by_what_a_multiprocessor_loads(
 def test_wide_tiles_in_turns_read_no_matrices() -> None:
     """With a residual 8192 x 1024 -> 4096 took 163 us by 192 columns, 111 by Gluon's ping-pong."""
     named = {name: t for name, t in tiles(HALF, 227 << 10).items() if t.language == "cuda"}
-    (wide,) = likely(named, 1, 8192, 4096)
-    (narrow,) = likely(named, 1, 8192, 4096, matrices=True)
+    (wide,) = heuristic_tiles(named, 1, 8192, 4096)
+    (narrow,) = heuristic_tiles(named, 1, 8192, 4096, matrices=True)
     assert (named[wide].n, named[narrow].n) == (192, 128)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, Output
 from fusepass.kernels.gemm import tiles as gemm_tiles
 from fusepass.kernels.gemm.tiles import FEW_ROWS, Tile, tiles
 
@@ -29,7 +29,7 @@ def test_tiles_have_names_of_their_own_and_fit(products: int) -> None:
     assert {tile.form for tile in fitting.values()} >= {"rows", "row"}
 
 
-def test_who_takes_what() -> None:
+def test_tiles_take_their_rows_and_layouts() -> None:
     row, rows = Tile(1, 4, 64, 4, 2, form="row"), Tile(16, 16, 64, 4, 2, form="rows")
     grid = Tile(128, 128, 64, 4, 3)
     lies = {
@@ -47,7 +47,7 @@ def test_who_takes_what() -> None:
     assert not rows.takes(symbolic, lies["(N, K)"], HALF)  # a thousand rows may come tomorrow
 
 
-def test_who_needs_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_that_need_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = [torch.empty(64, 64, dtype=torch.bfloat16).t()]
     some = [tile for tile in tiles(HALF).values() if tile.groups and tile.itemsize == 2]
     assert {tile.form for tile in some} == {"pingpong", "cooperative"}
@@ -88,7 +88,7 @@ def test_a_hopper_device_without_triton(monkeypatch: pytest.MonkeyPatch) -> None
     assert not gemm_tiles.on_hopper.__wrapped__(torch.device("cuda", 0))
 
 
-def test_what_cuda_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_of_cuda_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights as (N, K) of a half type, results of one, on Hopper; Gluon need not be there."""
     every = [tile for tile in tiles(HALF, 227 << 10).values() if tile.language == "cuda"]
     assert {tile.form for tile in every} == {"joint", "turns", "stream", "ring"}
@@ -115,13 +115,13 @@ def test_last_steps_by_halves() -> None:
     small = next(t for t in tiles(HALF).values() if t.form == "cooperative" and t.n == 128)
     assert small.tail(HALF) == 4
     assert small.tail(PAIR) == 0
-    read = replace(HALF, operands=(Operand("full", "bfloat16"),))
+    read = replace(HALF, operands=(EpilogueOperand("full", "bfloat16"),))
     assert small.tail(read) == 0
     for form, columns in (("cooperative", 256), ("pingpong", 128)):
         assert replace(small, form=form, n=columns).tail(HALF) == 0
 
 
-def test_what_streams_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layouts_of_streaming_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are known to be so few, weights as (N, K) of a half type; results of any."""
     some = [tile for tile in tiles(HALF, 227 << 10).values() if tile.form == "stream"]
     assert {(tile.m, tile.n, tile.blocks) for tile in some} == set(

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
-from fusepass.fusion.kernel_ir.pointwise_program import Program, parse
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
+from fusepass.fusion.kernel_ir.pointwise_program import PointwiseProgram, parse
 from fusepass.kernels.pointwise import horizontal as kernel
 from fusepass.kernels.pointwise import horizontal_launch as launching
 from fusepass.kernels.pointwise.horizontal_source import NAME, source
@@ -70,9 +70,11 @@ def test_the_fake_says_what_the_operator_gives() -> None:
         "",
         "{}",
         '{"bodies":[],"members":[0]}',
-        Program((Epilogue(1, (), (), (Output("%0", "float32"),)),), (0,)).text(),
-        Program((scaled("float32"),), (1,)).text(),
-        Program((Epilogue(0, (Operand("row", "bool"),), (), (Output("%0", "bool"),)),), ()).text(),
+        PointwiseProgram((Epilogue(1, (), (), (Output("%0", "float32"),)),), (0,)).text(),
+        PointwiseProgram((scaled("float32"),), (1,)).text(),
+        PointwiseProgram(
+            (Epilogue(0, (EpilogueOperand("row", "bool"),), (), (Output("%0", "bool"),)),), ()
+        ).text(),
     ],
 )
 def test_malformed_programs(text: str) -> None:
@@ -83,7 +85,7 @@ def test_malformed_programs(text: str) -> None:
 def test_too_few_operands() -> None:
     with pytest.raises(ValueError, match="1 operands for members that read 2"):
         torch.ops.fusepass.horizontal(
-            [torch.ones(2, 2)], Program((scaled("float32"),), (0,)).text()
+            [torch.ones(2, 2)], PointwiseProgram((scaled("float32"),), (0,)).text()
         )
 
 
@@ -97,7 +99,7 @@ def test_too_few_operands() -> None:
         for place, size in enumerate(SIZES)
     ],
 )
-def test_it_compiles_for(architecture: str, size: str) -> None:
+def test_kernel_compiles_for_architecture(architecture: str, size: str) -> None:
     bodies = [*every_operation(), *map(scaled, DTYPES), *map(blended, DTYPES)]
     places, rounds = SIZES[size]
     text = source(bodies, *places, rounds)
@@ -121,11 +123,11 @@ def test_weights_that_change_between_calls_and_streams() -> None:
     count, size = 12, 64
     scale = Epilogue(
         0,
-        (Operand("full", "float16"), Operand("column", "float32")),
-        (Step("mul", ("%0", "%1")),),
+        (EpilogueOperand("full", "float16"), EpilogueOperand("column", "float32")),
+        (EpilogueStep("mul", ("%0", "%1")),),
         (Output("%2", "float16"),),
     )
-    text = Program((scale,), (0,) * count).text()
+    text = PointwiseProgram((scale,), (0,) * count).text()
     weights = [torch.randn(size, size, device="cuda").half() * 0.3 for _ in range(count)]
     scales = [torch.rand(size, 1, device="cuda") for _ in range(count)]
 
@@ -182,7 +184,7 @@ def test_under_inductor(mode: str) -> None:
                 "float16",
             )
     (code,) = codes
-    assert ".filler(" in code
+    assert ".make_launcher(" in code
     assert "ops.fusepass.horizontal" not in code.split("def call")[1]
 
 

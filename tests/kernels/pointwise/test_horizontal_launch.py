@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusepass.kernels.codegen import workspace
-from fusepass.kernels.codegen.workspace import KeptMemory
+from fusepass.kernels.codegen.workspace import ResultCache
 from fusepass.kernels.pointwise import horizontal as kernel
 from fusepass.kernels.pointwise import horizontal_launch as launching
 from tests.kernels import on_host as host
@@ -47,7 +47,7 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         ]
     call = kernel._call(on_device, program.text())
     assert call is not None
-    assert (call.module, call.maker) == (launching.__name__, "filler")
+    assert (call.module, call.maker) == (launching.__name__, "make_launcher")
     assert kernel._call(operands, program.text()) is None  # not on the CPU
     want = kernel.reference(operands, program)
     said = [(dtype, tuple(shape), tuple(strides)) for dtype, shape, strides in call.outputs]
@@ -59,7 +59,7 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
         launching.nvrtc, "launch", lambda kernel, blocks, n, table, at: launched.append((at, table))
     )
     launching._launches.cache_clear()
-    fill = launching.filler(*eval(repr(call.arguments)))
+    fill = launching.make_launcher(*eval(repr(call.arguments)))
     tables: list[list[Any]] = []
     for turn in range(3):
         if turn == 2:
@@ -114,7 +114,7 @@ def test_results_in_the_place_of_operands_on_the_host(dtype: str, on_host: None)
     operands, results, program = in_place("cpu", dtype)
     want = kernel.reference(operands, program)
     shapes, columns = launching.sizes_of(operands, launching.plan_of(program.text()))
-    launching.filler(program.text(), shapes, columns, 0)(*operands, *results)
+    launching.make_launcher(program.text(), shapes, columns, 0)(*operands, *results)
     agree(results, want, dtype)
 
 
@@ -142,14 +142,16 @@ def test_results_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         "_EMPTY": host.empty,
     }.items():
         monkeypatch.setattr(launching.nvrtc, name, function)
-    monkeypatch.setattr(workspace, "_bound", lambda device: 1 << 30)
+    monkeypatch.setattr(workspace, "_max_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(
-        launching, "KeptMemory", lambda kinds, device: KeptMemory(kinds, torch.device("cpu"))
+        launching, "ResultCache", lambda kinds, device: ResultCache(kinds, torch.device("cpu"))
     )
-    real = launching._filled
-    monkeypatch.setattr(launching, "_filled", lambda *given: (filled.append(1), real(*given))[1])
+    real = launching._fill_parameters
+    monkeypatch.setattr(
+        launching, "_fill_parameters", lambda *given: (filled.append(1), real(*given))[1]
+    )
     launching._launches.cache_clear()
-    fill = launching.filler(program.text(), shapes, columns, 0, own)
+    fill = launching.make_launcher(program.text(), shapes, columns, 0, own)
     given = [one for i, one in enumerate(want) if i not in (1, 2, 7, 11)]
 
     def agrees(mine: list[Tensor]) -> None:

@@ -16,25 +16,28 @@ from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueStep, Output
 from fusepass.kernels.pointwise import pool as kernel
 from fusepass.kernels.pointwise import pool_launch
-from fusepass.kernels.pointwise.pool_source import Patch, Shape, pool_source
+from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape, pool_source
 from tests.kernels import on_host as host
 from tests.kernels.nvrtc import ARCHITECTURES, compile_error, needs_nvrtc
 
 DTYPES = ["float16", "bfloat16", "float32"]
 SAME = Epilogue(1, (), (), (Output("%0", "float32"),))
 HALVED = Epilogue(
-    1, (), (Step("sub", (1.0, "%0")), Step("mul", ("%1", 0.5))), (Output("%2", "float32"),)
+    1,
+    (),
+    (EpilogueStep("sub", (1.0, "%0")), EpilogueStep("mul", ("%1", 0.5))),
+    (Output("%2", "float32"),),
 )
 
 
 def relu(dtype: str = "float32") -> Epilogue:
-    return Epilogue(1, (), (Step("relu", ("%0",)),), (Output("%1", dtype),))
+    return Epilogue(1, (), (EpilogueStep("relu", ("%0",)),), (Output("%1", dtype),))
 
 
-def drawn(draw: random.Random, dtype: str, planes: int = 3) -> tuple[Tensor, Shape]:
+def drawn(draw: random.Random, dtype: str, planes: int = 3) -> tuple[Tensor, PoolShape]:
     """An image, with what is not finite, and a pooling of it."""
     kernel_size = draw.randint(1, 4), draw.randint(1, 4)
     stride = draw.randint(1, 3), draw.randint(1, 4)
@@ -51,7 +54,7 @@ def drawn(draw: random.Random, dtype: str, planes: int = 3) -> tuple[Tensor, Sha
     return x, kernel.shape_of(x, largest, steps, divisor, draw.choice(DTYPES))
 
 
-def expected(x: Tensor, before: Epilogue, behind: Epilogue, shape: Shape) -> Tensor:
+def expected(x: Tensor, before: Epilogue, behind: Epilogue, shape: PoolShape) -> Tensor:
     """By torch alone, in double precision."""
     functions = {(): lambda v: v, ("relu",): torch.relu, ("sub", "mul"): lambda v: (1.0 - v) * 0.5}
     first, last = (functions[tuple(s.op for s in body.steps)] for body in (before, behind))
@@ -71,11 +74,11 @@ def agree(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want, rtol=rtol, atol=rtol / 10, equal_nan=True)
 
 
-def every_patch(shape: Shape) -> list[Patch]:
-    return [*kernel.choices(shape), Patch(1, 1, 1), Patch(1, 8, 3)]
+def every_patch(shape: PoolShape) -> list[PoolPatch]:
+    return [*kernel.choices(shape), PoolPatch(1, 1, 1), PoolPatch(1, 8, 3)]
 
 
-def arguments(before: Epilogue, behind: Epilogue, shape: Shape, patch: str) -> tuple[Any, ...]:
+def arguments(before: Epilogue, behind: Epilogue, shape: PoolShape, patch: str) -> tuple[Any, ...]:
     steps = [[*shape.kernel], [*shape.stride], [*shape.padding]]
     last = shape.largest, *steps, shape.divisor, shape.made, patch
     return before.text(), behind.text(), *last
@@ -87,10 +90,10 @@ def arguments(before: Epilogue, behind: Epilogue, shape: Shape, patch: str) -> t
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Launches run the kernel's text as C++ on the host."""
-    cached = pool_launch._compiled, pool_launch.filler
+    cached = pool_launch._compiled, pool_launch.make_launcher
     for one in cached:
         one.cache_clear()
-    monkeypatch.setattr(pool_launch.cubin_cache, "compiled", host.compiled)
+    monkeypatch.setattr(pool_launch.cubin_cache, "load_or_compile", host.compiled)
     monkeypatch.setattr(pool_launch.nvrtc, "launch", host.launch)
     monkeypatch.setattr(kernel.nvrtc, "empty", host.empty)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
@@ -138,14 +141,14 @@ def test_what_starts_between_vectors(
 
         monkeypatch.setattr(kernel.nvrtc, "empty", empty)
     shape = kernel.shape_of(x, True, ((2, 2), (2, 2), (0, 0)), 0, "float16")
-    patches: list[Patch] = []
+    patches: list[PoolPatch] = []
     compiled = pool_launch._compiled
     monkeypatch.setattr(
         pool_launch, "_compiled", lambda *given: (patches.append(given[3]), compiled(*given))[1]
     )
     got = kernel.launch(x, SAME.text(), SAME.text(), shape, "cuda 8x4x1")
     agree(got, F.max_pool2d(x, 2))
-    assert patches == [Patch(1, 4, 1) if moved == "image" else Patch(1, 1, 1)]
+    assert patches == [PoolPatch(1, 4, 1) if moved == "image" else PoolPatch(1, 1, 1)]
 
 
 @host.needs_compiler
@@ -165,7 +168,7 @@ def test_any_number_of_planes(planes: int, on_host: None) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_it_compiles_for(architecture: str) -> None:
+def test_kernel_compiles_for_architecture(architecture: str) -> None:
     for seed, dtype in enumerate(DTYPES):
         _, shape = drawn(random.Random(seed), dtype)
         for patch in every_patch(shape)[::3]:
@@ -176,7 +179,7 @@ def test_choices() -> None:
     x = torch.empty(1, 112, 112, dtype=torch.float16)
     steps = (2, 2), (2, 2), (0, 0)
     found = kernel.choices(kernel.shape_of(x, True, steps, 0, "float16"))
-    assert Patch(8, 4, 1) in found[: kernel.TIMED]
+    assert PoolPatch(8, 4, 1) in found[: kernel.TIMED]
     for odd in (111, 113):
         x = torch.empty(1, 112, odd)
         assert {
@@ -248,5 +251,5 @@ def test_under_inductor(mode: str, dynamic: bool) -> None:
         code = codes[0] if codes else code
         want = F.max_pool2d(x, 2).relu()
         torch.testing.assert_close([one.clone() for one in results], [want + 1, want])
-    assert ".filler(" in code
+    assert ".make_launcher(" in code
     assert "ops.fusepass.pool" not in code.split("def call")[1]

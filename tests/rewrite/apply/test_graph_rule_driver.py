@@ -18,7 +18,7 @@ from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.rewrite import registry
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Reject
 
 Install = Callable[..., None]
@@ -28,15 +28,15 @@ def is_mul(node: fx.Node) -> bool:
     return op_name(node) == "mul"
 
 
-def rule(replace: Callable[[Site], None], **changes: Any) -> GraphRule:
+def rule(replace: Callable[[RuleSite], None], **changes: Any) -> GraphRule:
     given = {"anchor": is_mul, "check": lambda match: None, "replace": replace} | changes
     return GraphRule("tried", summary="twice is a sum", **given)
 
 
-def by(call: Callable[..., Any], *more: Any, note: Any = None) -> Callable[[Site], None]:
+def by(call: Callable[..., Any], *more: Any, note: Any = None) -> Callable[[RuleSite], None]:
     """A replacement of ``x * c`` by ``call(x, *more)``, noting the value ``note`` gives, if any."""
 
-    def replace(match: Site) -> None:
+    def replace(match: RuleSite) -> None:
         node = match.anchor
         with match.gm.graph.inserting_before(node):
             new = match.gm.graph.call_function(call, (node.args[0], *more))
@@ -52,30 +52,30 @@ def doubled(x: Tensor) -> Tensor:
     return torch.add(x, x)
 
 
-def raises(match: Site) -> None:
+def raises(match: RuleSite) -> None:
     raise ZeroDivisionError("in the rule")
 
 
-def second_raises(match: Site) -> None:
+def second_raises(match: RuleSite) -> None:
     """The first site is rewritten, wrongly; at the second the rule fails."""
     if any(node.target is torch.sub for node in match.gm.graph.nodes):
         raise ZeroDivisionError("in the rule")
     by(torch.sub, 1)(match)
 
 
-def breaks_the_graph(match: Site) -> None:
+def breaks_the_graph(match: RuleSite) -> None:
     last = next(iter(reversed(match.gm.graph.nodes)))
     with match.gm.graph.inserting_before(last):
         late = match.gm.graph.call_function(doubled, (match.anchor.args[0],))
     match.anchor.replace_all_uses_with(late)
 
 
-def adds_a_module_and_raises(match: Site) -> None:
+def adds_a_module_and_raises(match: RuleSite) -> None:
     match.gm.add_submodule("left_behind", torch.nn.Identity())
     raise ZeroDivisionError("in the rule")
 
 
-def drops_an_output(match: Site) -> None:
+def drops_an_output(match: RuleSite) -> None:
     output = next(iter(reversed(match.gm.graph.nodes)))
     output.args = (output.args[0][:1],)  # type: ignore[index]
 
@@ -139,14 +139,14 @@ def test_good_rule_acts_at_every_site(install: Install) -> None:
 
 
 def test_check_rejects_a_site_at_a_time(install: Install) -> None:
-    def check(match: Site) -> Reject | None:
+    def check(match: RuleSite) -> Reject | None:
         after_cos = op_name(match.anchor.args[0]) == "cos"  # type: ignore[arg-type]
-        return Reject(Reason.FLAVOUR, "after cos", match.anchor) if after_cos else None
+        return Reject(Reason.VARIANT, "after cos", match.anchor) if after_cos else None
 
     install(rule(by(doubled), check=check))
     assert [(d.outcome, d.reason_code) for d in run()] == [
         (Outcome.APPLIED, Reason.PROVED),
-        (Outcome.REJECTED, Reason.FLAVOUR),
+        (Outcome.REJECTED, Reason.VARIANT),
     ]
 
 
@@ -257,7 +257,7 @@ def test_writes_and_dynamic_shapes_are_no_fault(install: Install) -> None:
     install(
         rule(
             by(doubled),
-            check=lambda m: Reject(Reason.FLAVOUR, "") if m.anchor.args[1] != 2 else None,
+            check=lambda m: Reject(Reason.VARIANT, "") if m.anchor.args[1] != 2 else None,
         )
     )
     x = torch.randn(3, 4)
@@ -275,7 +275,7 @@ def test_rule_acts_inside_the_arms_of_a_cond(install: Install) -> None:
 
 @pytest.mark.parametrize("broken", [raises, second_raises])
 def test_rule_settled_by_capture_fails_loudly(
-    broken: Callable[[Site], None], install: Install
+    broken: Callable[[RuleSite], None], install: Install
 ) -> None:
     """Without it a graph may have gradients that eager does not have."""
     install(rule(broken, settled_by_capture=True))
@@ -338,7 +338,7 @@ class TestGraphs:
 
     def test_untouched_without_accepted_sites(self, gm: fx.GraphModule) -> None:
         graph = gm.graph
-        no = Reject(Reason.FLAVOUR, "no")
+        no = Reject(Reason.VARIANT, "no")
         decisions = rewrite(gm, (rule(raises, check=lambda match: no),), Options())
         assert gm.graph is graph
         assert len(decisions) == 2

@@ -34,9 +34,9 @@ def test_flavours_of_lists_of_tensors(joined: Callable[..., Tensor]) -> None:
         return joined((x.sin(), y.sin()), 0).exp()
 
     text = said(pattern, (X, Y), lambda x, y: joined((x.sin(), y.sin()), 1).exp(), X, Y)
-    assert text.endswith(f"another flavour of {joined.__name__}: dim=1 (rule: absent)"), text
+    assert text.endswith(f"another variant of {joined.__name__}: dim=1 (rule: absent)"), text
     three = said(pattern, (X, Y), lambda x, y: joined((x.sin(), y.sin(), x), 0).exp(), X, Y)
-    assert three.endswith(f"another flavour of {joined.__name__}: tensors: 3 (rule: 2)"), three
+    assert three.endswith(f"another variant of {joined.__name__}: tensors: 3 (rule: 2)"), three
 
 
 def test_all_dimensions_said_or_not() -> None:

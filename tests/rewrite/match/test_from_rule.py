@@ -96,7 +96,7 @@ def test_another_dtype_in_a_graph_after_autograd() -> None:
     rule = fusepass.Rule(
         "test_scale", scaled, lambda x: torch.exp(x) / x.shape[-1] ** 0.5, (X,), place="after"
     )
-    assert decision(rule, scaled, torch.randn(3, 8), dynamic=True)[0] == "flavour"
+    assert decision(rule, scaled, torch.randn(3, 8), dynamic=True)[0] == "variant"
 
 
 def test_a_size_is_a_whole_number() -> None:

@@ -25,7 +25,7 @@ def test_a_call_of_the_function_with_memory_of_inductors(operator: Any) -> None:
 
     x, y, z = torch.randn(5, 7), torch.randn(11), torch.randn(11)
     _, code = compiled_code(program, x, y, z)
-    assert "filler(3.0, 'cpu')" in code
+    assert "make_launcher(3.0, 'cpu')" in code
     assert "fusepass.test_fill" not in code.split("def call")[1]
     assert len(CALLS) == 1
     assert len(CALLS[0]) == 5
@@ -59,8 +59,8 @@ def test_one_function_for_equal_calls_and_another_for_others(operator: Any) -> N
         return list(operator(c, [d], 5.0))
 
     _, code = compiled_code(program, torch.randn(4), torch.randn(6))
-    assert code.count("filler(2.0, 'cpu')") == 1
-    assert code.count("filler(5.0, 'cpu')") == 1
+    assert code.count("make_launcher(2.0, 'cpu')") == 1
+    assert code.count("make_launcher(5.0, 'cpu')") == 1
     assert len(CALLS) == 3
 
 

@@ -78,7 +78,7 @@ def test_nothing_is_kept_under_cuda_graphs(with_own: Any) -> None:
     given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
     with config.patch({"triton.cudagraphs": True}):
         _, code = compiled_code(partial(_before_both, with_own), *given)
-    assert "filler(3.0, 'cpu')" in code
+    assert "make_launcher(3.0, 'cpu')" in code
     assert not OWN
 
 
@@ -97,7 +97,7 @@ def test_what_the_function_may_not_keep(with_own: Any, name: str) -> None:
         return [*NOT_ITS_OWN[name](weight, z), total]
 
     _, code = compiled_code(program, torch.randn(6, 6), torch.randn(11), torch.randn(6, 6))
-    assert "filler(3.0, 'cpu')" in code
+    assert "make_launcher(3.0, 'cpu')" in code
     assert not OWN
 
 
@@ -123,7 +123,7 @@ def test_not_where_code_of_the_users_comes_between(with_own: Any) -> None:
     given = torch.randn(6, 6), torch.randn(11), torch.randn(6, 6)
     for nested in (False, True):
         _, code = compiled_code(partial(program, nested=nested), *given)
-        assert "filler(3.0, 'cpu')" in code
+        assert "make_launcher(3.0, 'cpu')" in code
         assert not OWN
 
 

@@ -7,15 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
-from fusepass.patterns.conv_region import inductors
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
+from fusepass.patterns.conv_region import inductor_candidate
 from fusepass.tune import ConvProblem, ConvRegionProblem, DepthwiseProblem
 from fusepass.tune.problems.gemm import digest
 
 SCALED = Epilogue(
     1,
-    (Operand("row", "float16"), Operand("full", "float16")),
-    (Step("mul", ("%0", "%1")), Step("sigmoid", ("%3",)), Step("add", ("%4", "%2"))),
+    (EpilogueOperand("row", "float16"), EpilogueOperand("full", "float16")),
+    (
+        EpilogueStep("mul", ("%0", "%1")),
+        EpilogueStep("sigmoid", ("%3",)),
+        EpilogueStep("add", ("%4", "%2")),
+    ),
     (Output("%5", "float16"),),
 )
 PLAIN = ConvProblem(
@@ -70,10 +74,10 @@ def test_older_kernels_are_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_inductor_is_compared_with() -> None:
     """The convolution, and all that follows; traced it is in single precision behind that."""
-    inductor = inductors(REGION)
+    inductor = inductor_candidate(REGION)
     x, weight, scale, residual = REGION.inputs(torch.Generator().manual_seed(0))
     made = torch.conv2d(x.double(), weight.double(), padding=1).permute(0, 2, 3, 1).flatten(0, 2)
     want = torch.sigmoid(made * scale.double()) + residual.double()
-    assert inductor.traced is not None
-    (got,) = inductor.traced(x, weight, scale, residual)
+    assert inductor.graphable is not None
+    (got,) = inductor.graphable(x, weight, scale, residual)
     torch.testing.assert_close(got.double(), want, rtol=2e-3, atol=2e-3)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output, Step
-from fusepass.tune.problems.gemm import RegionProblem, digest
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueStep, Output
+from fusepass.tune.problems.gemm import GemmRegionProblem, digest
 
-RELU = Epilogue(1, (), (Step("relu", ("%0",)),), (Output("%1", "bfloat16"),))
-PAIR = Epilogue(2, (), (Step("mul", ("%0", "%1")),), (Output("%2", "bfloat16"),))
-ONE = RegionProblem(
+RELU = Epilogue(1, (), (EpilogueStep("relu", ("%0",)),), (Output("%1", "bfloat16"),))
+PAIR = Epilogue(2, (), (EpilogueStep("mul", ("%0", "%1")),), (Output("%2", "bfloat16"),))
+ONE = GemmRegionProblem(
     op="gemm",
     activation=digest(RELU),
     bias=False,
@@ -33,7 +33,7 @@ PACKED = replace(BATCHES, epilogue=PAIR, apart=24 * 16, batch_strides=(48 * 16, 
 
 
 @pytest.mark.parametrize("problem", [ONE, BATCHES, INTERLEAVED, EXPANDED, PACKED])
-def test_inputs_lie_as_given(problem: RegionProblem) -> None:
+def test_inputs_lie_as_given(problem: GemmRegionProblem) -> None:
     x, *weights = problem.inputs(torch.Generator().manual_seed(0))
     sizes = () if problem.batches is None else (problem.batches,)
     assert x.shape == (*sizes, 48, 16)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.fusion.kernel_ir.norm import Norm
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.numerics import rms, rms_error
@@ -17,9 +17,12 @@ from fusepass.tune import INDUCTOR, NormedProblem, timing
 
 PLAIN = Epilogue(1, (), (), (Output("%0", "float16"),))
 BIASED = Epilogue(
-    1, (Operand("row", "float16"),), (Step("add", ("%0", "%1")),), (Output("%2", "float16"),)
+    1,
+    (EpilogueOperand("row", "float16"),),
+    (EpilogueStep("add", ("%0", "%1")),),
+    (Output("%2", "float16"),),
 )
-PAIR = Epilogue(2, (), (Step("mul", ("%0", "%1")),), (Output("%2", "float16"),))
+PAIR = Epilogue(2, (), (EpilogueStep("mul", ("%0", "%1")),), (Output("%2", "float16"),))
 ONE = NormedProblem(
     op="normed_gemms",
     activation="",
@@ -94,12 +97,12 @@ def test_what_inductor_is_given_is_the_same(
     tiles = kernel.choices(norm, epilogues)
     theirs, *others = candidates(problem, tiles)
     assert theirs.name == INDUCTOR
-    assert theirs.traced is not None
-    for got, exact in zip(theirs.traced(x, *rest), want, strict=True):
+    assert theirs.graphable is not None
+    for got, exact in zip(theirs.graphable(x, *rest), want, strict=True):
         assert rms_error(got, exact.double()) < 4e-3 * rms(exact)
     apart = [one for one in others if one.name.startswith(APART)]
     assert len(apart) == len(others) - len(apart) == len(tiles)
-    assert [one.besides for one in apart] == [0.0] * len(apart)
-    assert {one.besides for one in others if one not in apart} == {normed_candidates._LAUNCH}
+    assert [one.overhead_us for one in apart] == [0.0] * len(apart)
+    assert {one.overhead_us for one in others if one not in apart} == {normed_candidates._LAUNCH}
     among = candidates(replace(problem, beside=True), tiles)
-    assert among[-1].besides == normed_candidates._LAUNCH + normed_candidates._HALF
+    assert among[-1].overhead_us == normed_candidates._LAUNCH + normed_candidates._HALF

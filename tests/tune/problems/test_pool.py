@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from fusepass.kernels.pointwise.pool_source import Shape
+from fusepass.kernels.pointwise.pool_source import PoolShape
 from fusepass.tune import PoolProblem
 
-SHAPE = Shape(True, (8, 6), (4, 3), (2, 2), (2, 2), (0, 0), 0, "float16", "float32")
+SHAPE = PoolShape(True, (8, 6), (4, 3), (2, 2), (2, 2), (0, 0), 0, "float16", "float32")
 ONE = PoolProblem(
     op="pool",
     activation="",

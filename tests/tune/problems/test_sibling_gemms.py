@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.patterns.sibling_candidates import candidates
 from fusepass.tune import INDUCTOR, SiblingProblem, timing
 
 PLAIN = Epilogue(1, (), (), (Output("%0", "float16"),))
 BIASED = Epilogue(
-    1, (Operand("row", "float16"),), (Step("add", ("%0", "%1")),), (Output("%2", "float16"),)
+    1,
+    (EpilogueOperand("row", "float16"),),
+    (EpilogueStep("add", ("%0", "%1")),),
+    (Output("%2", "float16"),),
 )
 ONE = SiblingProblem(
     op="sibling_gemms",
@@ -73,10 +76,10 @@ def test_candidates_compute_the_same() -> None:
     """Those that need no device."""
     inductor, *ours = candidates(ONE, every=False)
     assert inductor.name == INDUCTOR
-    assert inductor.besides == 0
-    assert {one.besides for one in ours} == {2.5}  # for one launch more
+    assert inductor.overhead_us == 0
+    assert {one.overhead_us for one in ours} == {2.5}  # for one launch more
     assert 2 <= len(ours) < len(candidates(replace(ONE, m=100), every=True)) - 1
     inputs = ONE.inputs(torch.Generator().manual_seed(0))
-    assert inductor.traced is not None
-    for got, want in zip(inductor.run(*inputs), inductor.traced(*inputs), strict=True):
+    assert inductor.graphable is not None
+    for got, want in zip(inductor.run(*inputs), inductor.graphable(*inputs), strict=True):
         torch.testing.assert_close(got.float(), want.float(), rtol=1e-2, atol=1e-2)

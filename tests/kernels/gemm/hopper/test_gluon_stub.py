@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton", reason="needs Triton, which this torch came without")
 
 from fusepass.kernels.gemm import op as kernel
-from fusepass.kernels.gemm.hopper.tma_plan import described
+from fusepass.kernels.gemm.hopper.tma_plan import tma_operands
 from fusepass.kernels.gemm.tiles import Tile, tiles
 from fusepass.torch_private.cuda.tma_launch import Matrix
 from fusepass.torch_private.inductor import kernel_launcher
@@ -106,7 +106,7 @@ def test_inductors_launcher_compiles_the_kernel(
     monkeypatch.setattr(kernel_launcher, "set_driver_to_gpu", lambda: None)
     launcher = launcher_of(copied(kernel.inductor_kernel(GELU.text(), TILE, hosted=hosted).fn))
     assert type(launcher) is kernel_launcher.GluonLauncher
-    of = described(GELU, TILE.m, TILE.n, TILE.k, True) if hosted else {}
+    of = tma_operands(GELU, TILE.m, TILE.n, TILE.k, True) if hosted else {}
     matrices = {name: Matrix(*given) for name, given in of.items()}
     assert launcher.matrices == matrices
     with monkeypatch.context() as patch:

@@ -13,10 +13,15 @@ from torch._inductor import config as inductor_config
 
 from fusepass.kernels.gemm import normed_gemms
 from fusepass.kernels.gemm.hopper import programmatic_launch
-from fusepass.kernels.gemm.hopper.programmatic_launch import begins_early, leads, overlapping, saved
-from fusepass.kernels.gemm.hopper.row_source import Row
-from fusepass.kernels.gemm.hopper.stream_source import Stream
-from fusepass.kernels.gemm.hopper.tile_source import Shape
+from fusepass.kernels.gemm.hopper.programmatic_launch import (
+    begins_early,
+    lets_next_begin_early,
+    saved_microseconds,
+    with_early_launch,
+)
+from fusepass.kernels.gemm.hopper.row_source import RowKernel
+from fusepass.kernels.gemm.hopper.stream_source import StreamKernel
+from fusepass.kernels.gemm.hopper.tile_source import TileKernel
 from fusepass.kernels.gemm.tiles import tiles
 from tests.kernels.gemm.test_op import EPILOGUES
 
@@ -80,11 +85,11 @@ def test_a_product_behind_one_of_few_rows(first: str, second: str) -> None:
     made = Graph(first, second)
     last = made.behind()
     assert (begins_early(made.pair), begins_early(last)) == (False, True)
-    assert (leads(made.pair), leads(last)) == (True, False)
+    assert (lets_next_begin_early(made.pair), lets_next_begin_early(last)) == (True, False)
     cut = tiles(PLAIN)[second].cuda
-    assert isinstance(cut, Row | Stream)
-    assert overlapping(cut, last) == replace(cut, early=True)
-    assert overlapping(cut, made.pair) == replace(cut, leads=True)
+    assert isinstance(cut, RowKernel | StreamKernel)
+    assert with_early_launch(cut, last) == replace(cut, early=True)
+    assert with_early_launch(cut, made.pair) == replace(cut, leads=True)
 
 
 def test_behind_a_norm_with_its_products() -> None:
@@ -98,7 +103,7 @@ def test_behind_a_norm_with_its_products() -> None:
     ):
         made.pair = made.call(NORMED, made.x, [made.gate], [made.up], text, tile)
         assert begins_early(made.behind()) == may
-        assert leads(made.pair) == may
+        assert lets_next_begin_early(made.pair) == may
 
 
 @pytest.mark.parametrize("tile", [RING, ROW])
@@ -108,10 +113,10 @@ def test_a_norm_with_its_products_does_not(tile: str) -> None:
     weights = [made.transposed(made.down)]
     last = made.call(NORMED, hidden, weights, [made.gate], f"norm {PLAIN.text()}", tile)
     assert not begins_early(last)
-    assert not leads(made.pair)
+    assert not lets_next_begin_early(made.pair)
     cut = tiles(PLAIN)[RING].cuda
-    assert isinstance(cut, Row)
-    assert overlapping(cut, last) == cut
+    assert isinstance(cut, RowKernel)
+    assert with_early_launch(cut, last) == cut
 
 
 def test_a_chain() -> None:
@@ -123,8 +128,8 @@ def test_a_chain() -> None:
     assert begins_early(middle)
     assert begins_early(last)
     cut = tiles(PLAIN)[STREAM].cuda
-    assert isinstance(cut, Stream)
-    assert overlapping(cut, middle) == replace(cut, early=True, leads=True)
+    assert isinstance(cut, StreamKernel)
+    assert with_early_launch(cut, middle) == replace(cut, early=True, leads=True)
 
 
 def test_other_kernels_do_not() -> None:
@@ -132,12 +137,12 @@ def test_other_kernels_do_not() -> None:
     for second in (MANY, ROW, "reference"):
         made = Graph(PAIR, second)
         assert not begins_early(made.behind())
-        assert not leads(made.pair)
+        assert not lets_next_begin_early(made.pair)
     for first in (MANY, "reference"):
         assert not begins_early(Graph(first).behind())
     shape = tiles(PLAIN)[MANY].cuda
-    assert isinstance(shape, Shape)
-    assert overlapping(shape, Graph().behind()) is shape
+    assert isinstance(shape, TileKernel)
+    assert with_early_launch(shape, Graph().behind()) is shape
 
 
 def test_x_has_to_be_a_kernels_result() -> None:
@@ -153,7 +158,7 @@ def test_what_is_read_beside_the_product_does_not_count() -> None:
     weight = made.transposed(made.down)
     args = made.x, [weight], [hidden], PLAIN.text(), RING
     assert not begins_early(made.call(PRODUCT, *args))
-    assert not leads(made.pair)
+    assert not lets_next_begin_early(made.pair)
 
 
 def writes(made: Graph) -> None:
@@ -184,7 +189,7 @@ def test_weights_that_the_graph_may_write(how: Callable[[Graph], None]) -> None:
     assert begins_early(last)
     how(made)
     assert not begins_early(last)
-    assert not leads(made.pair)
+    assert not lets_next_begin_early(made.pair)
 
 
 def test_weights_that_the_graph_makes() -> None:
@@ -211,7 +216,7 @@ def test_beside_kernels_of_the_users() -> None:
     of = torch.ops.higher_order.triton_kernel_wrapper_mutation
     made.graph.call_function(of, (), {"kwargs": {"p": made.x}})
     assert not begins_early(last)
-    assert not leads(made.pair)
+    assert not lets_next_begin_early(made.pair)
 
 
 def test_where_inductors_own_kernels_overlap() -> None:
@@ -219,17 +224,21 @@ def test_where_inductors_own_kernels_overlap() -> None:
     last = made.behind()
     with inductor_config.patch({"triton.enable_pdl": True}):
         assert not begins_early(last)
-        assert not leads(made.pair)
+        assert not lets_next_begin_early(made.pair)
     assert begins_early(last)
 
 
-def test_what_is_saved() -> None:
+def test_saved_microseconds() -> None:
     """By kernels that can begin early: less of small weights, which take no longer to be read."""
     row, ring, stream = (tiles(PLAIN)[name] for name in (ROW, RING, STREAM))
     for one in (ring, stream):
-        assert saved(one, 120 << 20) == 2.0
-        assert 0 < saved(one, 3 << 20) < (3 << 20) / 5e6  # the time of reading them
-    assert saved(row, 120 << 20) == saved(tiles(PLAIN)[MANY], 120 << 20) == 0.0
+        assert saved_microseconds(one, 120 << 20) == 2.0
+        assert 0 < saved_microseconds(one, 3 << 20) < (3 << 20) / 5e6  # the time of reading them
+    assert (
+        saved_microseconds(row, 120 << 20)
+        == saved_microseconds(tiles(PLAIN)[MANY], 120 << 20)
+        == 0.0
+    )
 
 
 def test_weights_that_others_read() -> None:
@@ -245,10 +254,10 @@ def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programmatic_launch.nvrtc, "begins_early", lambda: False)
     made = Graph()
     assert not begins_early(made.behind())
-    assert not leads(made.pair)
+    assert not lets_next_begin_early(made.pair)
 
 
 def test_outside_of_inductor_nothing_overlaps() -> None:
-    cut = Row(1024, 8, 12)
-    assert overlapping(cut) is cut
-    assert not leads()
+    cut = RowKernel(1024, 8, 12)
+    assert with_early_launch(cut) is cut
+    assert not lets_next_begin_early()

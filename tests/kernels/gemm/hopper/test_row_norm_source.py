@@ -13,7 +13,7 @@ from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import tiles
 from fusepass.kernels.gemm.hopper import launch
 from fusepass.kernels.gemm.hopper.launch import numbers_of
-from fusepass.kernels.gemm.hopper.row_source import WIDEST, Row, hopper_row
+from fusepass.kernels.gemm.hopper.row_source import WIDEST, RowKernel, hopper_row
 from fusepass.kernels.gemm.hopper.tile_source import MEMORY
 from fusepass.kernels.gemm.tiles import is_hopper, ring_of
 from fusepass.torch_private.inductor.host_call import HostCall
@@ -33,7 +33,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "is_hopper", lambda device: True)
 
 
-def in_cuda(case: Case) -> Row | None:
+def in_cuda(case: Case) -> RowKernel | None:
     tile = ring_of(case.epilogues[0])
     assert tile is not None
     return kernel.in_cuda(case.norm, case.epilogues, case.weights, case.vectors, tile)
@@ -109,7 +109,7 @@ def test_a_launch(driver: Driver, hopper: None) -> None:
     text = case.text.partition(" ")[2]
     apart = case.weights[0].stride(1)
     of = text, numbers_of(cut), "float16", (sum(widths), k), (k, apart), 0
-    fill = launch.filler(*eval(repr(of)))
+    fill = launch.make_launcher(*eval(repr(of)))
     rest = case.operands[case.norm.vectors :]
     kinds = [operand.kind for one in case.epilogues for operand in one.operands]
     strides = [one.shape[1] if kind == "full" else 0 for one, kind in zip(rest, kinds, strict=True)]

@@ -12,7 +12,7 @@ import torch
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.gemm.hopper import launch
 from fusepass.kernels.gemm.hopper.launch import numbers_of
-from fusepass.kernels.gemm.hopper.row_source import WIDEST, Row, hopper_row
+from fusepass.kernels.gemm.hopper.row_source import WIDEST, RowKernel, hopper_row
 from fusepass.kernels.gemm.hopper.tile_source import MEMORY
 from fusepass.kernels.gemm.tiles import tiles
 from tests.kernels.gemm.hopper.test_stream_source import ALL_KINDS, STREAMED
@@ -23,9 +23,9 @@ from tests.kernels.nvrtc import compile_error, needs_nvrtc
 __all__ = ["driver"]
 
 
-def ring(epilogue: Epilogue) -> Row:
+def ring(epilogue: Epilogue) -> RowKernel:
     (cut,) = (tile.cuda for tile in tiles(epilogue, 227 << 10).values() if tile.form == "ring")
-    assert isinstance(cut, Row)
+    assert isinstance(cut, RowKernel)
     return cut
 
 
@@ -40,7 +40,7 @@ CASES = [
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("epilogue", "cut"), CASES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_it_compiles(epilogue: Epilogue, cut: Row, dtype: str) -> None:
+def test_it_compiles(epilogue: Epilogue, cut: RowKernel, dtype: str) -> None:
     text = hopper_row([epilogue], cut, dtype)
     assert compile_error(text, "sm_90a") is None
     assert not re.findall(r"(?m)^.*\$\w+.*$", text)  # every place is filled
@@ -89,7 +89,7 @@ def test_a_launch(driver: Driver, early: bool, new_driver: bool) -> None:
     operands = operands_of(1, n, "cpu")
     outputs = [torch.empty(1, n, dtype=getattr(torch, one.dtype)) for one in ALL_KINDS.outputs]
     given = ALL_KINDS.text(), numbers_of(cut), "float16", (n, k), (k, k + 8), 0
-    fill = launch.filler(*eval(repr(given)))
+    fill = launch.make_launcher(*eval(repr(given)))
     for _ in range(2):
         fill(1, n + 8, n, x, w, *operands, *outputs)
     first, second = driver.launches

@@ -10,10 +10,10 @@ from types import CodeType
 import pytest
 import torch
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, Output
 from fusepass.kernels.gemm.hopper import launch
 from fusepass.kernels.gemm.hopper.launch import numbers_of
-from fusepass.kernels.gemm.hopper.stream_source import Stream, hopper_stream
+from fusepass.kernels.gemm.hopper.stream_source import StreamKernel, hopper_stream
 from fusepass.kernels.gemm.hopper.stream_template import TEXT
 from fusepass.kernels.gemm.tiles import tiles
 from tests.kernels.gemm.hopper.test_tile_source import EVERYTHING, Driver, driver, operands_of
@@ -29,9 +29,9 @@ ALL_KINDS = replace(
 )
 
 
-def streams(epilogue: Epilogue) -> list[Stream]:
+def streams(epilogue: Epilogue) -> list[StreamKernel]:
     cuts = [tile.cuda for tile in tiles(epilogue, 227 << 10).values()]
-    return [cut for cut in cuts if isinstance(cut, Stream)]
+    return [cut for cut in cuts if isinstance(cut, StreamKernel)]
 
 
 CASES = [
@@ -46,7 +46,7 @@ CASES = [
 @pytest.mark.sampled(37)
 @pytest.mark.parametrize(("epilogue", "cut"), CASES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_it_compiles(epilogue: Epilogue, cut: Stream, dtype: str) -> None:
+def test_it_compiles(epilogue: Epilogue, cut: StreamKernel, dtype: str) -> None:
     text = hopper_stream(epilogue, cut, dtype)
     assert compile_error(text, "sm_90a") is None
     assert not re.findall(r"(?m)^.*\$\w+.*$", text)  # every place is filled
@@ -104,9 +104,13 @@ def test_where_results_lie(rows: int, columns: int) -> None:
 
 def test_operands_are_read_where_results_lie() -> None:
     """Read ahead into a thread's registers, they are numbered otherwise than when they are used."""
-    kinds = Operand("row", "float32"), Operand("column", "bool"), Operand("full", "float16")
+    kinds = (
+        EpilogueOperand("row", "float32"),
+        EpilogueOperand("column", "bool"),
+        EpilogueOperand("full", "float16"),
+    )
     epilogue = replace(EPILOGUES["plain"], operands=kinds)
-    text = hopper_stream(epilogue, Stream(16, 64, 2, 4), "float16")
+    text = hopper_stream(epilogue, StreamKernel(16, 64, 2, 4), "float16")
     assert "get(a0[part]), get(a1[i]), get(a2[at])" in text
     bodies = [re.findall(rf" a{i}\[[^;]+\];.*?\n      }}", text, re.DOTALL) for i in range(3)]
 
@@ -128,7 +132,7 @@ def test_only_one_that_overlaps_waits_or_leads() -> None:
     """And of what is read in front of the wait nothing but weights."""
     for early in (False, True):
         for leads in (False, True):
-            cut = Stream(16, 64, 2, 4, 2, early=early, leads=leads)
+            cut = StreamKernel(16, 64, 2, 4, 2, early=early, leads=leads)
             text = hopper_stream(ALL_KINDS, cut, "float16")
             assert text.count("griddepcontrol.wait") == 2 * early  # loads, and what multiplies
             assert text.count("griddepcontrol.launch_dependents") == leads
@@ -139,13 +143,13 @@ def test_only_one_that_overlaps_waits_or_leads() -> None:
 
 def test_a_launch(driver: Driver) -> None:
     """Its descriptors, its numbers, the outputs' addresses, and how many blocks."""
-    cut = Stream(16, 64, 2, 6, 2)
+    cut = StreamKernel(16, 64, 2, 6, 2)
     m, n, k = 13, 520, 96
     x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
     operands = operands_of(m, n, "cpu")
     outputs = [torch.empty(m, n, dtype=getattr(torch, one.dtype)) for one in ALL_KINDS.outputs]
     given = ALL_KINDS.text(), numbers_of(cut), "float16", (n, k), (k, k), 0
-    fill = launch.filler(*eval(repr(given)))
+    fill = launch.make_launcher(*eval(repr(given)))
     fill(m, n + 8, n, x, w, *operands, *outputs)
     assert driver.maps == [
         ((16, 64), 3, x.data_ptr(), m, k, k),
@@ -172,5 +176,5 @@ def test_a_launch(driver: Driver) -> None:
 )
 def test_blocks(n: int, split: int, blocks: int) -> None:
     """As many as there is work for, and as run at once."""
-    assert Stream(16, 64, 2, 6, split).blocks(16, n, 1, 132) == blocks
-    assert Stream(16, 64, 2, 6, split).blocks(16, n, 1, 1) == split
+    assert StreamKernel(16, 64, 2, 6, split).blocks(16, n, 1, 132) == blocks
+    assert StreamKernel(16, 64, 2, 6, split).blocks(16, n, 1, 1) == split

@@ -17,10 +17,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, Operand, Output, Step, evaluate, parse
+from fusepass.fusion.kernel_ir.epilogue import (
+    Epilogue,
+    EpilogueOperand,
+    EpilogueStep,
+    Output,
+    evaluate,
+    parse,
+)
 from fusepass.kernels.codegen.cuda_epilogue import in_cuda
 from fusepass.kernels.gemm.hopper import launch
-from fusepass.kernels.gemm.hopper.tile_source import Shape, hopper_cuda
+from fusepass.kernels.gemm.hopper.tile_source import TileKernel, hopper_cuda
 from fusepass.kernels.gemm.hopper.tile_template import SENT
 from fusepass.kernels.gemm.tiles import tiles
 from fusepass.torch_private.inductor.host_call import HostCall
@@ -34,27 +41,27 @@ STORED = {
     if not epilogue.reduced and {one.dtype for one in epilogue.outputs} <= {"float16", "bfloat16"}
 }
 CUTS = [tile.cuda for tile in tiles(EPILOGUES["plain"]).values()]
-SHAPES = [cut for cut in CUTS if isinstance(cut, Shape)]
+SHAPES = [cut for cut in CUTS if isinstance(cut, TileKernel)]
 STEPS = (
-    Step("add", ("%0", "%1")),
-    Step("mul", ("%6", "%2")),
-    Step("where", ("%5", "%7", "%3")),
-    Step("maximum", ("%8", -0.0)),
-    Step("add", ("%9", 1e-05)),
-    Step("mul", ("%10", "%4")),
-    Step("lt", ("%11", math.inf)),
-    Step("eq", ("%11", "%11")),
-    Step("logical_and", ("%12", "%13")),
-    Step("where", ("%14", "%11", math.nan)),
+    EpilogueStep("add", ("%0", "%1")),
+    EpilogueStep("mul", ("%6", "%2")),
+    EpilogueStep("where", ("%5", "%7", "%3")),
+    EpilogueStep("maximum", ("%8", -0.0)),
+    EpilogueStep("add", ("%9", 1e-05)),
+    EpilogueStep("mul", ("%10", "%4")),
+    EpilogueStep("lt", ("%11", math.inf)),
+    EpilogueStep("eq", ("%11", "%11")),
+    EpilogueStep("logical_and", ("%12", "%13")),
+    EpilogueStep("where", ("%14", "%11", math.nan)),
 )
 EVERYTHING = Epilogue(
     1,
     (
-        Operand("row", "bfloat16"),
-        Operand("column", "float32"),
-        Operand("full", "float16"),
-        Operand("scalar", "float32"),
-        Operand("full", "bool"),
+        EpilogueOperand("row", "bfloat16"),
+        EpilogueOperand("column", "float32"),
+        EpilogueOperand("full", "float16"),
+        EpilogueOperand("scalar", "float32"),
+        EpilogueOperand("full", "bool"),
     ),
     STEPS,
     (Output("%15", "bfloat16"), Output("%0", "bfloat16")),
@@ -76,11 +83,11 @@ GREATEST = Epilogue(
     1,
     (),
     (
-        Step("minimum", ("%0", torch.finfo(torch.float32).max)),
-        Step("mul", ("%1", 0.25)),
-        Step("abs", ("%0",)),
-        Step("le", ("%3", torch.finfo(torch.float32).max)),
-        Step("where", ("%4", "%2", -0.5)),
+        EpilogueStep("minimum", ("%0", torch.finfo(torch.float32).max)),
+        EpilogueStep("mul", ("%1", 0.25)),
+        EpilogueStep("abs", ("%0",)),
+        EpilogueStep("le", ("%3", torch.finfo(torch.float32).max)),
+        EpilogueStep("where", ("%4", "%2", -0.5)),
     ),
     (Output("%5", "bfloat16"),),
 )
@@ -90,7 +97,7 @@ GREATEST = Epilogue(
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_it_compiles(name: str, shape: Shape) -> None:
+def test_it_compiles(name: str, shape: TileKernel) -> None:
     epilogue = STORED[name]
     dtype = epilogue.outputs[0].dtype
     assert compile_error(hopper_cuda(epilogue, shape, dtype), "sm_90a") is None
@@ -105,7 +112,7 @@ def test_it_compiles_with_everything() -> None:
 
 def test_blocks_share_what_fits() -> None:
     """Operands read by column take the room of results on their way out, if there is no other."""
-    wide = Operand("row", "float32")
+    wide = EpilogueOperand("row", "float32")
     for shape in SHAPES:
         for epilogue in (
             *STORED.values(),
@@ -113,13 +120,15 @@ def test_blocks_share_what_fits() -> None:
         ):
             assert shape.shared(epilogue) <= 227 << 10
             assert shape.width(epilogue.products) % shape.piece(epilogue) == 0
-    assert Shape(128, 256, 4).piece(STORED["plain"]) == 64
-    assert Shape(128, 256, 4).piece(replace(STORED["plain"], operands=(wide,) * 4)) == 32
-    assert Shape(128, 256, 4).kept(replace(STORED["plain"], operands=(wide,) * 4)) == 4 * 4 * 256
+    assert TileKernel(128, 256, 4).piece(STORED["plain"]) == 64
+    assert TileKernel(128, 256, 4).piece(replace(STORED["plain"], operands=(wide,) * 4)) == 32
+    assert (
+        TileKernel(128, 256, 4).kept(replace(STORED["plain"], operands=(wide,) * 4)) == 4 * 4 * 256
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_registers(shape: Shape) -> None:
+def test_registers(shape: TileKernel) -> None:
     """A multiprocessor has 65,536, dealt out by four warps; a group gives and takes only so many."""
     text = hopper_cuda(EPILOGUES["plain"], shape, "bfloat16")
     each = (1 << 16) // (-(-shape.threads // 128) * 128) // 8 * 8
@@ -250,13 +259,13 @@ class Driver:
             launch_early=self._launched_early,
         )
         monkeypatch.setattr(launch, "nvrtc", nvrtc)
-        monkeypatch.setattr(launch.cubin_cache, "compiled", self._compiled)
+        monkeypatch.setattr(launch.cubin_cache, "load_or_compile", self._compiled)
         monkeypatch.setattr(launch, "tensor_map", self._mapped)
         monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
         properties = SimpleNamespace(multi_processor_count=132)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         launch._compiled.cache_clear()
-        launch.filler.cache_clear()
+        launch.make_launcher.cache_clear()
 
     def _compiled(self, source: str, name: str, architecture: str) -> str:
         assert (name in source, architecture) == (True, "90a")
@@ -280,7 +289,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     made.install(monkeypatch)
     yield made
     launch._compiled.cache_clear()
-    launch.filler.cache_clear()
+    launch.make_launcher.cache_clear()
 
 
 def test_a_launch(driver: Driver) -> None:
@@ -290,7 +299,7 @@ def test_a_launch(driver: Driver) -> None:
     x, w = torch.empty(m, k, dtype=torch.float16), torch.empty(n, k, dtype=torch.float16)
     operands = operands_of(m, n, "cpu")
     outputs = [torch.empty(m, n, dtype=torch.bfloat16) for _ in range(2)]
-    fill = launch.filler(
+    fill = launch.make_launcher(
         epilogue.text(), ("tiles", 128, 224, 4, False), "float16", (n, k), (k, k), 0
     )
     strides = operands[2].stride(0), operands[4].stride(0)
@@ -303,7 +312,7 @@ def test_a_launch(driver: Driver) -> None:
     ]
     first, again = driver.launches
     kernel, grid, threads, shared, stream, parameters = first
-    shape = Shape(128, 224, 4)
+    shape = TileKernel(128, 224, 4)
     assert (kernel, grid, stream) == ("kernel", (3 * 3, 1, 1), 7)
     assert (threads, shared) == (shape.threads, shape.shared(epilogue))
     assert again[-1] is parameters
@@ -328,7 +337,9 @@ def test_launches_are_forgotten(driver: Driver) -> None:
     """Rather than kept for ever, where each call comes with other memory."""
     plain = EPILOGUES["plain"]
     dtype = plain.outputs[0].dtype
-    fill = launch.filler(plain.text(), ("tiles", 128, 128, 6, False), dtype, (64, 64), (64, 64), 0)
+    fill = launch.make_launcher(
+        plain.text(), ("tiles", 128, 128, 6, False), dtype, (64, 64), (64, 64), 0
+    )
     half = getattr(torch, dtype)
     x, w, out = (torch.empty(64, 64, dtype=half) for _ in range(3))
     for m in [*range(1, 3 * launch._KEPT), 1]:
@@ -349,7 +360,7 @@ def test_what_generated_code_calls() -> None:
     shapes = {"row": (n,), "column": (m, 1), "full": (m, n), "scalar": ()}
     operands = [fake(shapes[one.kind], getattr(torch, one.dtype)) for one in epilogue.operands]
     values = [fake((m, k), dtype), fake((n, k), dtype).t(), *operands]
-    call = launch.host_call(values, 1, epilogue.text(), Shape(128, 224, 4))
+    call = launch.host_call(values, 1, epilogue.text(), TileKernel(128, 224, 4))
     assert isinstance(call, HostCall)
     assert eval(repr(call.arguments)) == call.arguments
     assert [kind for kind, *_ in call.outputs] == [dtype] * len(epilogue.outputs)
@@ -357,5 +368,5 @@ def test_what_generated_code_calls() -> None:
     assert list(call.numbers) == [m, *[n] * full]
     text, cut, name, sizes, strides, device = call.arguments
     assert (text, sizes, strides) == (epilogue.text(), (n, k), (k, k))
-    assert launch._cut(*cut) == Shape(128, 224, 4)
+    assert launch._cut(*cut) == TileKernel(128, 224, 4)
     assert (getattr(torch, name), device) == (dtype, 0)

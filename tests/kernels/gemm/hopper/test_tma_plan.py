@@ -13,7 +13,7 @@ from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm import tiles
 from fusepass.kernels.gemm.hopper import tma_plan as copies
-from fusepass.kernels.gemm.hopper.tma_plan import described
+from fusepass.kernels.gemm.hopper.tma_plan import tma_operands
 from fusepass.kernels.gemm.tiles import Tile
 from fusepass.torch_private.inductor.kernel_call import KernelCall
 from tests.kernels.gemm.test_op import (
@@ -122,7 +122,7 @@ def test_each_matrix_is_described_by_parameters(epilogue: Epilogue, transposed: 
     outputs = [torch.empty(M, N).bfloat16() for _ in epilogue.outputs]
     values = x, *weights, *operands
     named = kernel.arguments(x, weights, operands, outputs, epilogue, values, TILE, 2)
-    found = described(epilogue, TILE.m, TILE.n, TILE.k, transposed)
+    found = tma_operands(epilogue, TILE.m, TILE.n, TILE.k, transposed)
     assert {"x_ptr", "w0_ptr", "o0"} <= set(found)
     for name, (rows, columns, stride, _, multiplied) in found.items():
         assert multiplied == name.startswith(("x", "w"))
@@ -160,7 +160,7 @@ def test_plans_with_and_without(transposed: bool, monkeypatch: pytest.MonkeyPatc
     assert [list(one) for one in named] == [list(named[0])] * 2
     assert hosted.kernel.fn.arg_names == own.kernel.fn.arg_names
     assert "make_tensor_descriptor" not in text
-    of = described(GELU, TILE.m, TILE.n, TILE.k, transposed)
+    of = tma_operands(GELU, TILE.m, TILE.n, TILE.k, transposed)
     assert text.rstrip().endswith(f"use(fusepass_gemm_hopper, globals(), {of!r})")
     for without in (other, third):
         assert "make_tensor_descriptor" in without

@@ -1,4 +1,4 @@
-"""Recipes tried whole on a CUDA device, by the wall and as CUDA graphs."""
+"""Configs tried whole on a CUDA device, by the wall and as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
-def test_all_are_tried(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_configs_are_tried(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEPASS_CACHE_DIR", str(tmp_path))
     tune.reset()
     torch.compiler.reset()

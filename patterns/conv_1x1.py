@@ -24,20 +24,20 @@ from torch import Tensor, fx
 from fusepass.fusion.conv.chain import is_conv
 from fusepass.fusion.conv.channel_writer import PERMUTE, RESHAPE, ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
-    TO_LAST,
-    TO_SECOND,
+    TO_NCHW,
+    TO_NHWC,
     as_matrix,
-    has_known_images,
-    lies_last,
+    has_static_batch,
+    is_nhwc,
 )
-from fusepass.fusion.conv.trial import on_trial
+from fusepass.fusion.conv.trial import try_matrix_form
 from fusepass.fusion.gemm.find import NoRegion, region_at
-from fusepass.fusion.gemm.region import Region
+from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.kernels.gemm.baseline import behind, complete
+from fusepass.kernels.gemm.baseline import reduce_partial_results, run_epilogue
 from fusepass.patterns import gemm_region
-from fusepass.rewrite.graph_rule import GraphRule, Site
+from fusepass.rewrite.graph_rule import GraphRule, RuleSite
 from fusepass.rewrite.reject import Accept, Reject
 from fusepass.tune import Candidate
 from fusepass.tune.cost_model import region_microseconds
@@ -55,10 +55,10 @@ def is_pointwise_conv(node: fx.Node) -> bool:
     if any(one is None or one.dtype not in _HALF for one in values):
         return False
     x, weight, made = (one for one in values if one is not None)
-    if not has_known_images(x) or not has_known_images(weight):
+    if not has_static_batch(x) or not has_static_batch(weight):
         return False
     plain = list(args[3]) == [1, 1] and list(args[4]) == [0, 0] and args[8] == 1
-    return plain and list(weight.shape[2:]) == [1, 1] and lies_last(x) and lies_last(made)
+    return plain and list(weight.shape[2:]) == [1, 1] and is_nhwc(x) and is_nhwc(made)
 
 
 # --- the matrix form ------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
     return write.call(torch.ops.aten.mm.default, pixels, write.call(PERMUTE, weight, [1, 0]))
 
 
-def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
+def _convolution(region: GemmRegion, images: Tensor, weight: Tensor) -> Candidate:
     """What Inductor does with the site as it is."""
     text = region.epilogue.text()
     _, channels, height, width = images.shape
@@ -80,7 +80,7 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
 
     def run(x: Tensor, weight_t: Tensor, *operands: Tensor) -> Any:
         y = torch.ops.aten.convolution.default(
-            x.reshape(shape).permute(TO_SECOND),
+            x.reshape(shape).permute(TO_NCHW),
             weight_t.t().reshape(weight.shape),
             None,
             [1, 1],
@@ -90,8 +90,8 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
             [0, 0],
             1,
         )
-        product = y.permute(TO_LAST).reshape(-1, y.shape[1])
-        return complete(parse(text), behind([product], operands, text))
+        product = y.permute(TO_NHWC).reshape(-1, y.shape[1])
+        return reduce_partial_results(parse(text), run_epilogue([product], operands, text))
 
     return Candidate(CONVOLUTION, run, estimate=partial(region_microseconds, fused=False))
 
@@ -99,11 +99,11 @@ def _convolution(region: Region, images: Tensor, weight: Tensor) -> Candidate:
 # --- the rule -------------------------------------------------------------------------------------
 
 
-def _check(site: Site) -> Accept | Reject:
-    return on_trial(site, _multiply, _asked, _whole_region)
+def _check(site: RuleSite) -> Accept | Reject:
+    return try_matrix_form(site, _multiply, _check_matmul, _whole_region)
 
 
-def _whole_region(product: fx.Node) -> Region:
+def _whole_region(product: fx.Node) -> GemmRegion:
     """The pointwise work after it: the rule for GEMM regions says who computes it."""
     try:
         return region_at(product, pairs=False)
@@ -111,7 +111,7 @@ def _whole_region(product: fx.Node) -> Region:
         return region_at(product, pairs=False, alone=True)
 
 
-def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
+def _check_matmul(site: RuleSite, conv: fx.Node) -> Accept | Reject:
     """What the rule for GEMM regions says of the product, with the convolution as it is beside."""
     x, weight = (one.meta["val"] for one in conv.args[:2])  # type: ignore[union-attr]
     library = partial(_convolution, images=x, weight=weight)
@@ -121,11 +121,11 @@ def _asked(site: Site, conv: fx.Node) -> Accept | Reject:
     return verdict
 
 
-def _replace(site: Site) -> None:
+def _replace(site: RuleSite) -> None:
     gemm_region.replace(site.notes["product"])
     site.gm.graph.eliminate_dead_code()
 
 
 RULE = GraphRule(
-    "conv_product", is_pointwise_conv, _check, _replace, sources=(gemm_region,), tries=True
+    "conv_1x1", is_pointwise_conv, _check, _replace, sources=(gemm_region,), tries=True
 )

@@ -20,7 +20,7 @@ from tests.patterns.conv_programs import (
 )
 
 LAST = torch.channels_last
-RULE = "conv_product"
+RULE = "conv_1x1"
 Around = Callable[[Layer, Tensor, Tensor], Tensor]
 
 
@@ -59,13 +59,13 @@ TAKEN: dict[str, Around] = {
 
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_what_is_taken(name: str, dtype: torch.dtype) -> None:
+def test_1x1_convolutions_become_gemms(name: str, dtype: torch.dtype) -> None:
     module = layer(TAKEN[name]).to(dtype)
     assert found_in(module, images(3, CHANNELS, 9, 7, dtype=dtype)) == 1
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_other_channels(bias: bool) -> None:
+def test_1x1_convolutions_with_odd_channels(bias: bool) -> None:
     module = layer(TAKEN["silu"], inputs=5, bias=bias)
     assert found_in(module, images(2, 5, 9, 8)) == 1
 
@@ -81,7 +81,7 @@ CLOSE: dict[str, tuple[dict[str, Any], Around]] = {
 
 
 @pytest.mark.parametrize("name", CLOSE)
-def test_what_comes_close(name: str) -> None:
+def test_near_misses_stay_convolutions(name: str) -> None:
     given, around = CLOSE[name]
     assert found_in(layer(around, **given), images(3, CHANNELS, 9, 8)) == 0
 
