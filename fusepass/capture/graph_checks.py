@@ -58,7 +58,10 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     as_written = settle_sharing(gm, frame, output_graph)
     late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
     restart_if_violated(output_graph, frame)
-    note_saved(gm.graph, frame, output_graph)
+    try:
+        note_saved(gm.graph, frame, output_graph)
+    except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
+        _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
     try:
         with log.compiling(frame) as record:
             record.as_written = as_written
@@ -89,8 +92,7 @@ def _settled(
     restart_without(frame, lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch))
     restart_without(frame, _undecided_gradients(frame, gm))
     restart_without_saving(frame, written_after_saved(gm.graph))
-    restart_without_saving(frame, written_behind(gm.graph, output_graph))
-    restart_without(frame, written_after_earlier_graphs(gm.graph, frame, output_graph))
+    _ask_around(output_graph, frame, gm)
     restart_without(frame, identity_outputs.hidden_grad_escapes(gm.graph))
     lost = lost_aliases.lost_aliases(gm.graph, frame.options.allow_fresh_output)
     restart_without(frame, {site: (Reason.ALIAS, text) for site, text in lost.items()})
@@ -98,6 +100,18 @@ def _settled(
     print_legality.leave_unsafe(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
     return late, _take_events_out(frame, gm)
+
+
+def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
+    """What code in front of the graph saves, and code behind it writes, may send a branch back."""
+    try:
+        behind = written_behind(gm.graph, output_graph)
+        earlier = written_after_earlier_graphs(gm.graph, frame, output_graph)
+    except Exception as error:  # noqa: BLE001 - our error costs speed, never the program
+        _restart_after(frame, error, {site.branch.site: site.place for site in frame.sites})
+    else:
+        restart_without_saving(frame, behind)
+        restart_without(frame, earlier)
 
 
 def _around(

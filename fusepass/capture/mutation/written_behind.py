@@ -6,7 +6,6 @@ only be read off the bytecode, and of calls in it only where the function called
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch import fx
 from fusepass.capture.bytecode.held_values import NULL, Held, Values
 from fusepass.capture.bytecode.writes_behind import memory_written
 from fusepass.capture.mutation.saved_by_arms import FAILS, saved_in_arms
-from fusepass.errors import CaptureFault
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name
 from fusepass.report.decision import Reason
@@ -39,12 +37,7 @@ def written_behind(graph: fx.Graph, output_graph: Any) -> dict[int, tuple[Reason
     saved = saved_in_arms(graph) if breaks_here(output_graph) else []
     if not saved:
         return {}
-    try:
-        keys = _memory_written(graph, output_graph)
-    except Exception as error:  # noqa: BLE001 - the branches stay as they are
-        where = f"{output_graph.root_tx.f_code.co_filename}:{output_graph.root_tx.lineno}"
-        warnings.warn(CaptureFault(where, repr(error)), stacklevel=2)
-        return {}
+    keys = _memory_written(graph, output_graph)
     lost: dict[int, tuple[Reason, str]] = {}
     for node, kept, sites in saved:
         if not keys.isdisjoint(memories([kept])):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fusepass import last_report
+from fusepass.capture import graph_checks
+from fusepass.errors import CaptureFault
 from tests.capture.mutation.test_saved_by_arms import SIGNS, Program, outcome
 
 
@@ -276,3 +278,15 @@ def test_a_step_in_one_function_keeps_its_captures() -> None:
     losses = [float(step(torch.ones(2, 4))) for _ in range(3)]
     assert losses[2] < losses[0]
     assert treatments(step) == ["where"]
+
+
+@pytest.mark.parametrize("question", ["written_behind", "note_saved"])
+def test_an_error_of_ours_keeps_the_branch(monkeypatch: pytest.MonkeyPatch, question: str) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError(question)
+
+    monkeypatch.setattr(graph_checks, question, fails)
+    compiled = torch.compile(without_a_write, backend="fusepass", options={"codegen": "eager"})
+    with pytest.warns(CaptureFault, match=question):
+        assert outcome(compiled, 1.0) == outcome(without_a_write, 1.0)
+    assert treatments(compiled) == ["keep"]
