@@ -135,10 +135,7 @@ def hook_observed(patches: Patches, on_observed: Callable[[Any, Exception], None
 
 
 def _current_exception(translator: Any) -> Any:
-    try:
-        return translator.exn_vt_stack.get_current_exception()
-    except AssertionError:  # there is none
-        return None
+    return translator.exn_vt_stack._current_exception  # how it is asked for depends on the version
 
 
 def _remember_origin(translator: Any) -> None:
