@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_current_names_do_not_warn(given: dict[str, Any]) -> None:
 
 
 def test_old_values_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusepass.options.RENAMED", {"codegen": {"plain": "eager"}})
+    monkeypatch.setattr(sys.modules["fusepass.options"], "RENAMED", {"codegen": {"plain": "eager"}})
     with pytest.warns(RenamedName, match="eager"):
         assert resolve(given={"codegen": "plain"}).codegen == "eager"
     with pytest.raises(OptionValue):
