@@ -137,7 +137,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
             unbacked_scalars.hook_numbers(patches, item_hooks.NUMBERS)
             identity.hook_identity(patches, object_identity.IDENTITY)
             calls.hook_calls(patches, hidden_tests.on_call)
-            calls.hook_questions(patches, identity_queries.on_asked)
+            calls.hook_questions(patches, identity_queries.on_identity_query)
             print_calls.hook_speech(patches, print_hooks.on_speech)
             unbacked_sizes.hook_sizes(patches, mask_hooks.on_size)
             recorded_calls.hook_recorded(patches, _on_recorded)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.effects.listener_guard import Hearing
+from fusepass.capture.effects.listener_guard import ListenerCheck
 from fusepass.capture.grad_tracking import Ungraded
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
 from fusepass.capture.place import Instruction, Place
@@ -27,7 +27,7 @@ from fusepass.torch_private.dynamo.hooks import Attempts, was_emptied
 
 
 @dataclass
-class Site:
+class BranchSite:
     """One branch of the program that was met while tracing and captured.
 
     Attributes:
@@ -95,7 +95,7 @@ class Frame:
     compiler: Any
     options: Options
     asked: tuple[str | None, Mapping[str, Any]] = (None, _NOTHING)
-    sites: list[Site] = field(default_factory=list)
+    sites: list[BranchSite] = field(default_factory=list)
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
@@ -109,7 +109,7 @@ class Frame:
     in_message: bool = False
     due: Any = None
     lines: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
-    hearing: Hearing | None = None
+    hearing: ListenerCheck | None = None
     speakers: dict[tuple[int, int], Any] = field(default_factory=dict)
     round_trips: dict[tuple[Any, ...], Decision] = field(default_factory=dict)
     callers: list[Any] | None = None
@@ -134,7 +134,7 @@ class Frame:
         self.next_id += 1
         return self.next_id
 
-    def tests_before(self, jump: Instruction, until: Site | None = None) -> list[Site]:
+    def tests_before(self, jump: Instruction, until: BranchSite | None = None) -> list[BranchSite]:
         """The sites whose tests were made together with that of a jump, which was met last.
 
         Args:

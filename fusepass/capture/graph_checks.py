@@ -12,11 +12,11 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.autograd import gradients, identity_outputs, lost_aliases
-from fusepass.capture.autograd.rematerialize import remake_in_arms
-from fusepass.capture.branch.predicate_copy import copy_tested
+from fusepass.capture.autograd.rematerialize import rematerialize_in_arms
+from fusepass.capture.branch.predicate_copy import copy_predicates
 from fusepass.capture.bytecode import try_blocks
 from fusepass.capture.effects import print_legality, raise_legality
-from fusepass.capture.effects.lowering import take_events_out
+from fusepass.capture.effects.lowering import lower_effects
 from fusepass.capture.effects.runtime import Events
 from fusepass.capture.error_recovery import restart_if_violated
 from fusepass.capture.frame_state import Frame, any_frame_of
@@ -88,7 +88,7 @@ def _settled(
     leave_unseen(frame, gm)
     late = settle_items(gm, frame)
     late += settle_masks(gm, frame, output_graph)
-    copy_tested(gm.graph, fake_mode_of(gm))
+    copy_predicates(gm.graph, fake_mode_of(gm))
     restart_without(frame, lower_numbers(gm.graph, fake_mode_of(gm), frame.new_branch))
     restart_without(frame, _undecided_gradients(frame, gm))
     restart_without_saving(frame, written_after_saved(gm.graph))
@@ -126,7 +126,7 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
     allowed, fake_mode = frame.options.allow_zero_grad, fake_mode_of(gm)
     undecided = gradients.undecided_gradients(gm.graph, allowed)
     try:
-        while undecided and remake_in_arms(gm.graph, undecided, fake_mode):
+        while undecided and rematerialize_in_arms(gm.graph, undecided, fake_mode):
             undecided = gradients.undecided_gradients(gm.graph, allowed)
     except Refusal as refusal:
         return dict.fromkeys(undecided, (refusal.code, refusal.text))
@@ -139,7 +139,7 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
 def _take_events_out(frame: Frame, gm: fx.GraphModule) -> Events | None:
     """Sinks and lines become code around the graph, while there still is a way back."""
     try:
-        return take_events_out(gm)
+        return lower_effects(gm)
     except Exception as error:  # our error costs speed, never the program
         if frame.lines:
             lines = [("print", place) for place, _ in frame.lines]

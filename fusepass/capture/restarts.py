@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from torch import fx
 
-from fusepass.capture.frame_state import PLAIN, Frame, Site
+from fusepass.capture.frame_state import PLAIN, BranchSite, Frame
 from fusepass.capture.place import Instruction, Place
 from fusepass.report import log
 from fusepass.report.decision import Outcome, Reason
@@ -53,7 +53,7 @@ def keep(frame: Frame, place: Place, code: Reason, text: str) -> None:
     log.kept(frame.compiler, decision, place.position)
 
 
-def keep_branch(frame: Frame, place: Place, why: Why, site: Site | None = None) -> None:
+def keep_branch(frame: Frame, place: Place, why: Why, site: BranchSite | None = None) -> None:
     """The same of a branch, and of those tested together with it, which the break follows, too.
 
     Args:

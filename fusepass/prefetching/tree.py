@@ -98,7 +98,7 @@ def _replace_inside(value: Any, new: Leaf) -> Any:
     if kind not in _COPIED and (node := registered_node(value)) is not None:
         children, rebuild = node
         items = [new(child) for child in children]
-        return _made(value, lambda: rebuild(items)) if _differ(items, children) else value
+        return _rebuild(value, lambda: rebuild(items)) if _differ(items, children) else value
     if isinstance(value, Mapping):
         return _replace_parts(value, dict(value.items()), new)
     if isinstance(value, MutableSequence):
@@ -114,7 +114,7 @@ def _remade_tuple(value: Any, items: list[Any], make: Callable[[list[Any]], Any]
     """A tuple of a class of its own with other items, or as it is where they are its own."""
     if not _differ(items, value):
         return value
-    return _made(value, lambda: keep_attributes(make(items), value))
+    return _rebuild(value, lambda: keep_attributes(make(items), value))
 
 
 def _replace_parts(value: Any, items: dict[Any, Any], new: Leaf) -> Any:
@@ -138,7 +138,7 @@ def _replace_parts(value: Any, items: dict[Any, Any], new: Leaf) -> Any:
             object.__setattr__(clone, name, after)  # also of a frozen one
         return clone
 
-    return _made(value, make)
+    return _rebuild(value, make)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _changes(parts: dict[Any, Any], new: Leaf) -> dict[Any, Any]:
     return {key: after[key] for key, part in parts.items() if after[key] is not part}
 
 
-def _made(value: Any, make: Callable[[], Any]) -> Any:
+def _rebuild(value: Any, make: Callable[[], Any]) -> Any:
     """What ``make`` makes of the container ``value``, or an error that names its class."""
     try:
         return make()

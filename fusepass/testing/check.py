@@ -217,13 +217,13 @@ class _Check:
                 if not failing:
                     self.deadline = time.process_time() + self.profile.seconds / 2
                 failing.append(case)
-                raise _Found
+                raise _DifferingProgram
             if not failing:
                 self._count(case, verdict)
 
         try:
             find()
-        except (_Found, hypothesis.errors.HypothesisException):
+        except (_DifferingProgram, hypothesis.errors.HypothesisException):
             if not failing:
                 raise
         if failing:
@@ -257,7 +257,7 @@ class _Check:
         )
 
 
-class _Found(Exception):
+class _DifferingProgram(Exception):
     """A program that the rule changes; Hypothesis makes it simpler."""
 
 

@@ -93,14 +93,14 @@ def _record(
     for name, value in zip(names, inputs, strict=True):
         if isinstance(value, Tensor):
             known[id(value)] = name
-    recorder = _Recorder(known)
+    recorder = _CallCounter(known)
     with torch.no_grad(), recorder:
         returned = pattern(*inputs)
     values = returned if isinstance(returned, (tuple, list)) else (returned,)
     return recorder.steps, [known[id(value)] for value in values]
 
 
-class _Recorder(TorchFunctionMode):
+class _CallCounter(TorchFunctionMode):
     """Writes down each call of a torch function that makes tensors."""
 
     def __init__(self, known: dict[int, str]) -> None:

@@ -74,7 +74,7 @@ def _failing_while_captured(monkeypatch: pytest.MonkeyPatch, error: Exception) -
     def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(fusepass.capture.graph_checks, "copy_tested", fails)
+    monkeypatch.setattr(fusepass.capture.graph_checks, "copy_predicates", fails)
     return side_by_side(branch_and_number, *signed(1.0, -0.5, 2.0))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 import fusepass
-from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.nodes.select_node import Branch
 from fusepass.capture.place import Place
 from fusepass.capture.restarts import (
@@ -52,17 +52,17 @@ def place(rule: str, line: int, dtype: torch.dtype | None = None, code: Any = OW
     return Place(rule, (code, line), ("f.py", line), "f.py", line, dtype)
 
 
-def frame_of_sites(*sites: Site) -> Frame:
+def frame_of_sites(*sites: BranchSite) -> Frame:
     frame = Frame(object(), Options(), attempts=Attempts(), code=OWN, sites=[*sites])
     log.log_of(frame.compiler)
     return frame
 
 
-def site_at(number: int, line: int, code: Any = OWN, **more: Any) -> Site:
+def site_at(number: int, line: int, code: Any = OWN, **more: Any) -> BranchSite:
     where = place("branch", line, code=code)
     branch = Branch(number, None, "where", False, "f.py", line)
     decision = where.decided(Outcome.APPLIED, Reason.PURE_TOTAL, "captured", "where")
-    return Site(branch, Speculation(number), decision, where, **more)
+    return BranchSite(branch, Speculation(number), decision, where, **more)
 
 
 def kept(frame: Frame) -> dict[Any, str]:

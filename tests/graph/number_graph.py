@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fusepass.capture.scalars.call_table import takes_any_number
-from fusepass.capture.scalars.lowering import Kept, Number, replace_numbers
+from fusepass.capture.scalars.lowering import KeptScalar, Number, replace_numbers
 from fusepass.capture.scalars.scalar import kind_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -25,7 +25,7 @@ class Replaced:
     """The graph as it was left, and why numbers were kept."""
 
     gm: fx.GraphModule
-    kept: list[Kept]
+    kept: list[KeptScalar]
 
     @property
     def reads(self) -> int:

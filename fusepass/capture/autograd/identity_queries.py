@@ -11,7 +11,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.stack import node_of
 
 
-def on_asked(translator: Any, tensor: Any, what: str) -> None:
+def on_identity_query(translator: Any, tensor: Any, what: str) -> None:
     """Take back the branches that decide what the answer is.
 
     Args:

@@ -43,7 +43,7 @@ class _Graph:
     passing: frozenset[fx.Node]
 
 
-def remake_in_arms(
+def rematerialize_in_arms(
     graph: fx.Graph, lost: dict[int, tuple[Reason, str]], fake_mode: Any
 ) -> frozenset[int]:
     """Remake what these sites would be given back for.
@@ -99,7 +99,7 @@ def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
     around = set(sites_around(branch, held.branches)) if ARM in branch.meta else set()
     found: set[fx.Node] = set()
     for node in reversed(held.graph.nodes):
-        if held.order[node] >= held.order[branch] or not _can_be_remade(held, node):
+        if held.order[node] >= held.order[branch] or not _can_be_rematerialized(held, node):
             continue
         if arm_of(node, site, held.branches) is not None:
             continue
@@ -117,7 +117,7 @@ def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
     return [node for node in held.graph.nodes if node in found]
 
 
-def _can_be_remade(held: _Graph, node: fx.Node) -> bool:
+def _can_be_rematerialized(held: _Graph, node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or not carries_grad(node):
         return False
     if node.target is select or op_name(node) is None or is_random(node):

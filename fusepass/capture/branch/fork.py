@@ -12,12 +12,12 @@ from typing import Any
 
 from fusepass.capture.branch.join import join_arms
 from fusepass.capture.branch.raise_arm import record_sink
-from fusepass.capture.branch.short_circuit import chain_at, join_tests, or_one_by_one
+from fusepass.capture.branch.short_circuit import join_tests, or_separately, short_circuit_at
 from fusepass.capture.branch.snapshot import Arm, Bindings
 from fusepass.capture.branch.trace_arm import trace_arm
 from fusepass.capture.bytecode.control_flow import Region
 from fusepass.capture.effects.message_trace import tag_as_message
-from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.masks.unbacked_sizes import leave_sizes
 from fusepass.capture.nodes.predicate import as_bool_scalar
 from fusepass.capture.nodes.print_node import is_line
@@ -62,7 +62,7 @@ class _Fork:
     join: int
     where: tuple[str, int]
 
-    def trace_both(self) -> Site:
+    def trace_both(self) -> BranchSite:
         """Trace both arms and join them; or go on in one, if the other turns out to raise."""
         translator, frame, before = self.translator, self.frame, self.before
         last = next(iter(reversed(translator.output.graph.nodes)), None)
@@ -89,7 +89,7 @@ class _Fork:
             before.restore()
             raise
 
-    def go_on(self, raising: bool) -> Site:
+    def go_on(self, raising: bool) -> BranchSite:
         """Leave a sink for the arm that raises, and the translator at the start of the other."""
         translator, arm = self.translator, (*self.starts[raising], self.join)
         site = record_sink(
@@ -107,7 +107,7 @@ class _Fork:
         translator.instruction_pointer = translator.start_point = start
         return site
 
-    def _go_on_after(self, refusal: ArmRaises, raising: bool, last: Any) -> Site:
+    def _go_on_after(self, refusal: ArmRaises, raising: bool, last: Any) -> BranchSite:
         """Go on when an arm turns out to raise; what it left stands behind the node ``last``."""
         raised = not isinstance(refusal, ArmStops)
         stores = raised and self.translator.current_instruction.opname == "STORE_ATTR"
@@ -143,7 +143,7 @@ def fork(
     frame: Frame,
     where: tuple[str, int],
     number: Any = None,
-) -> Site:
+) -> BranchSite:
     """Capture the branch at ``jump``; on success the translator stands at the join.
 
     Args:
@@ -173,9 +173,9 @@ def fork(
     starts = {jumps_if: jumped, not jumps_if: passed}
     if len(raising) == 2:
         raise Refusal(Reason.RAISES, "both arms only raise")
-    chain = None if raising or keeps else chain_at(translator, frame, region, jump_index)
+    chain = None if raising or keeps else short_circuit_at(translator, frame, region, jump_index)
     if chain is not None:
-        with or_one_by_one(frame, chain, before):
+        with or_separately(frame, chain, before):
             return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
     branch = _Fork(translator, frame, site_id, before, starts, predicate, join, where)
     return branch.go_on(raising[0]) if raising else branch.trace_both()

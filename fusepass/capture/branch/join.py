@@ -17,7 +17,7 @@ from fusepass.capture.branch.snapshot import Arm, Bindings, enter_blocks, put_ba
 from fusepass.capture.bytecode.control_flow import EXIT
 from fusepass.capture.bytecode.liveness import live_names
 from fusepass.capture.effects.raise_operands import nodes_of
-from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.masks.masked_store import lower_masked_stores
 from fusepass.capture.masks.mixed_index import split_mixed_indices
 from fusepass.capture.masks.unbacked_sizes import remove_data_sizes
@@ -40,7 +40,7 @@ def join_arms(
     join: int,
     predicate: Any,
     where: tuple[str, int],
-) -> Site:
+) -> BranchSite:
     """Turn two traced arms into one branch of the graph and put the translator at the join.
 
     Raises:
@@ -69,7 +69,7 @@ def join_arms(
     )
     outer = frame.arms[-1] if frame.arms else None
     branch = Branch(site_id, outer, verdict.treatment, verdict.gated, *where)
-    site = Site(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
+    site = BranchSite(branch, None, verdict.decision(branch), predicate=predicate_node, pairs=pairs)
     site.leaves_numbers = bool(outputs.numbers)
     tensors: list[Any] = []
     if pairs:

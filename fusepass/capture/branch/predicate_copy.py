@@ -12,7 +12,7 @@ from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import tensor_value
 
 
-def copy_tested(graph: fx.Graph, fake_mode: Any) -> None:
+def copy_predicates(graph: fx.Graph, fake_mode: Any) -> None:
     """Copy, in front of its branch, each tested tensor that is written afterwards.
 
     ``if not self.ready: …; self.ready.fill_(True)``. Selections read the predicate where the arms

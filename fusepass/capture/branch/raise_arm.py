@@ -22,7 +22,7 @@ from fusepass.capture.effects.message_trace import (
     message,
     tag_as_message,
 )
-from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.nodes.raise_node import SINK, Sink, sink
 from fusepass.capture.nodes.select_node import Branch
 from fusepass.capture.nodes.value_recipe import Writer
@@ -87,7 +87,7 @@ def record_sink(
     predicate: Any,
     when: bool,
     where: tuple[str, int],
-) -> Site:
+) -> BranchSite:
     """Trace the arm that raises and record a sink; the translator is left where it was before.
 
     Args:
@@ -129,7 +129,7 @@ def record_sink(
         Station.CAPTURE, "branch", Outcome.APPLIED, Reason.RAISES, text, "sink", *where
     )
     inside = frozenset(site for site, _ in frame.arms)
-    return Site(branch, None, decision, predicate=predicate.as_proxy().node, inside=inside)
+    return BranchSite(branch, None, decision, predicate=predicate.as_proxy().node, inside=inside)
 
 
 def check_site(translator: Any, frame: Frame) -> None:

@@ -22,7 +22,7 @@ from fusepass.capture.branch.join import join_arms
 from fusepass.capture.branch.snapshot import Bindings
 from fusepass.capture.branch.trace_arm import trace_arm
 from fusepass.capture.bytecode.control_flow import Region
-from fusepass.capture.frame_state import Frame, Site
+from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.nodes.predicate import as_bool_scalar
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import restart_leaving, why_kept
@@ -39,7 +39,7 @@ from fusepass.torch_private.dynamo.stack import (
 
 
 @dataclass(frozen=True)
-class Chain:
+class ShortCircuit:
     """A jump that only decides whether another test is made.
 
     Attributes:
@@ -66,7 +66,9 @@ class _Second:
     items: tuple[Any, ...] = ()
 
 
-def chain_at(translator: Any, frame: Frame, region: Region, jump: int) -> Chain | None:
+def short_circuit_at(
+    translator: Any, frame: Frame, region: Region, jump: int
+) -> ShortCircuit | None:
     """The chain that the jump at an index begins, if its tests may be made together."""
     found = region.chains.get(jump)
     key = (translator.f_code, jump)
@@ -74,11 +76,11 @@ def chain_at(translator: Any, frame: Frame, region: Region, jump: int) -> Chain 
         return None
     if why_kept(frame, "chain", key) is not None:
         return None
-    return Chain(key, *found)
+    return ShortCircuit(key, *found)
 
 
 @contextlib.contextmanager
-def or_one_by_one(frame: Frame, chain: Chain, before: Bindings) -> Iterator[None]:
+def or_separately(frame: Frame, chain: ShortCircuit, before: Bindings) -> Iterator[None]:
     """Start the frame again where tests cannot be made together; it then takes them one by one.
 
     Args:
@@ -97,13 +99,13 @@ def or_one_by_one(frame: Frame, chain: Chain, before: Bindings) -> Iterator[None
 def join_tests(
     translator: Any,
     frame: Frame,
-    chain: Chain,
+    chain: ShortCircuit,
     site_id: int,
     before: Bindings,
     starts: dict[bool, tuple[int, list[Any]]],
     predicate: Any,
     where: tuple[str, int],
-) -> Site:
+) -> BranchSite:
     """Make all tests of a chain; the translator then stands at its last jump, one truth on top.
 
     Args:
@@ -175,7 +177,9 @@ def _as_truth(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[A
     return value, ()
 
 
-def _dissolve(translator: Any, frame: Frame, site: Site, chain: Chain, settled: Any) -> None:
+def _dissolve(
+    translator: Any, frame: Frame, site: BranchSite, chain: ShortCircuit, settled: Any
+) -> None:
     """Take the selection between two truth values out again: ``and`` or ``or`` says the same.
 
     Not where the tests leave something else to select (a tensor written, a name bound), nor where

@@ -59,7 +59,7 @@ def who_sees(translator: Any, kind: type[BaseException]) -> str | None:
     return None
 
 
-def who_catches(translator: Any, frame: Frame, kinds: Kinds) -> str | None:
+def catching_handler(translator: Any, frame: Frame, kinds: Kinds) -> str | None:
     """What of the program would catch an exception that a call raises when it runs, or None.
 
     A ``finally`` catches nothing. Libraries reset their own state in one around whole models, so

@@ -33,7 +33,7 @@ _LIMIT = 120  # instructions looked at for one value
 Stack = tuple[bool, ...]  # its upper end: which entries are the value, or computed from it
 
 
-def only_tested(
+def has_only_predicate_uses(
     instructions: Sequence[Any],
     index: int,
     *,

@@ -17,7 +17,12 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.bytecode.exception_handlers import Kinds, is_in_a_try, is_seen, who_catches
+from fusepass.capture.bytecode.exception_handlers import (
+    Kinds,
+    catching_handler,
+    is_in_a_try,
+    is_seen,
+)
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.restarts import keep, settle, why_settled
@@ -54,7 +59,7 @@ def on_recorded(translator: Any, node: fx.Node) -> None:
     failure = failure_of(node)
     if failure is None:
         return
-    handler = who_catches(translator, frame, failure.kinds)
+    handler = catching_handler(translator, frame, failure.kinds)
     place = here(translator, "try")
     if handler is None and frame.callers and why_settled(frame, place) is not None:
         handler = "a handler around another call of this function"

@@ -22,7 +22,7 @@ from fusepass.torch_private.dynamo.guards import guard_on
 Question = Callable[[], Any]
 
 
-class Hearing:
+class ListenerCheck:
     """Questions about who hears the lines of one frame, all of them answered by no so far.
 
     Asking takes some microseconds, too long for every call. What the answers depend on, as a rule,
@@ -91,7 +91,7 @@ def ask(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
         if question():
             continue
         if frame.hearing is None:
-            frame.hearing = Hearing()
+            frame.hearing = ListenerCheck()
             guard_on(translator, "fusepass_hearing", frame.hearing)
         frame.hearing.add(question)
 
@@ -101,7 +101,7 @@ _STANDARD = ("logging", "logging.handlers")
 _STREAMS = frozenset("_io io codecs doctest idlelib IPython ipykernel _pytest fusepass".split())
 
 
-def of_stream(name: str) -> str | None:
+def stream_listener(name: str) -> str | None:
     """What is not a plain text stream under ``sys.<name>``, or None."""
     stream = getattr(sys, name, None)
     if _is_plain(stream):
@@ -114,16 +114,16 @@ def _is_plain(stream: Any) -> bool:
     return stream is None or (isinstance(stream, io.TextIOBase) and package in _STREAMS)
 
 
-def of_logger(logger: logging.Logger) -> str | None:
+def logger_listener(logger: logging.Logger) -> str | None:
     """What hears a record of a logger and is not of the standard library, or None."""
-    for part in _heard_by(logger):
+    for part in _listeners_of(logger):
         plain = _is_plain(getattr(part, "stream", None))
         if type(part).__module__ not in _STANDARD or not plain:
             return f"a {type(part).__name__} of logging"
     return None
 
 
-def _heard_by(logger: logging.Logger) -> Iterator[Any]:
+def _listeners_of(logger: logging.Logger) -> Iterator[Any]:
     current: logging.Logger | None = logger
     yield from logger.filters
     while current is not None:
@@ -137,11 +137,11 @@ def _heard_by(logger: logging.Logger) -> Iterator[Any]:
         yield logging.getLogRecordFactory()
 
 
-def of_warnings() -> str | None:
+def warnings_listener() -> str | None:
     """What shows warnings in place of the standard library, or None."""
     original = getattr(warnings, "_showwarning_orig", None)
     if warnings.showwarning is original:
-        return of_stream("stderr")
+        return stream_listener("stderr")
     return "warnings.showwarning"
 
 

@@ -18,10 +18,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.effects.output_slots import NEAR, Message, Place
+from fusepass.capture.effects.output_slots import NEAR, Message, OutputSlot
 from fusepass.capture.effects.print_legality import lines_first
 from fusepass.capture.effects.raise_legality import input_owners, left_out
-from fusepass.capture.effects.raise_operands import Plan, is_input, nodes_of, operands_of, plans
+from fusepass.capture.effects.raise_operands import (
+    RaisePlan,
+    is_input,
+    nodes_of,
+    operands_of,
+    plans,
+)
 from fusepass.capture.effects.raise_runtime import Exit
 from fusepass.capture.effects.runtime import Emission, Events
 from fusepass.capture.effects.safe_operands import IDENTITY, Guard, guard_for
@@ -35,7 +41,7 @@ from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of
 
 
-def take_events_out(gm: fx.GraphModule) -> Events | None:
+def lower_effects(gm: fx.GraphModule) -> Events | None:
     """Rewrite ``gm`` in place; what it returns raises and writes what sinks and lines stood for.
 
     Returns:
@@ -55,7 +61,7 @@ class _Lowering:
         results: the outputs, to which further ones are added.
     """
 
-    def __init__(self, gm: fx.GraphModule, found: list[Plan]) -> None:
+    def __init__(self, gm: fx.GraphModule, found: list[RaisePlan]) -> None:
         self.gm, self.graph, self.plans = gm, gm.graph, found
         self.fake_mode = fake_mode_of(gm)
         self.nodes = list(gm.graph.nodes)
@@ -175,23 +181,23 @@ class _Lowering:
         else:
             node.kwargs = {**node.kwargs, guard.name: swapped(node.kwargs[guard.name])}
 
-    def _event(self, plan: Plan) -> Exit | Emission:
+    def _event(self, plan: RaisePlan) -> Exit | Emission:
         message, direct = self._message(plan)
         if is_line(plan.event):
             tests: Any = plan.event.args[0]
             when = tuple((self._as_at(test, plan.event, pack=True), on) for test, on in tests)
             return Emission(plan.event.meta[LINE], message, when, direct, plan.event in self.early)
-        undo: list[tuple[Place, Place]] = []
+        undo: list[tuple[OutputSlot, OutputSlot]] = []
         for key, roots in self.owners.items():
             if self._next_write([key], plan.event) is not None:
                 undo += [(self._given(root), self._as_at(root, plan.event)) for root in roots]
         return Exit(plan.event.meta[SINK], message, tuple(undo))
 
-    def _message(self, plan: Plan) -> tuple[Message, dict[int, Place]]:
+    def _message(self, plan: RaisePlan) -> tuple[Message, dict[int, OutputSlot]]:
         """What computes the operands of an event, and where those are that are at hand."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
-        sources: dict[fx.Node, Place] = {}
+        sources: dict[fx.Node, OutputSlot] = {}
         operands = operands_of(plan.event)
         needed = [*nodes_of(plan.event), *(n for node in plan.again for n in node.all_input_nodes)]
         for node in dict.fromkeys(needed):
@@ -210,16 +216,16 @@ class _Lowering:
         places = tuple(sources.values())
         return Message(graph, places, held.grad_enabled, held.autocast), direct
 
-    def _given(self, node: fx.Node) -> Place:
+    def _given(self, node: fx.Node) -> OutputSlot:
         """Where an input of the graph, or something it holds, is."""
         if node.op == "placeholder":
-            return Place("input", self.inputs.index(node))
+            return OutputSlot("input", self.inputs.index(node))
         value: Any = self.gm
         for name in str(node.target).split("."):
             value = getattr(value, name)
-        return Place("held", value=value)
+        return OutputSlot("held", value=value)
 
-    def _as_at(self, node: fx.Node, event: fx.Node, pack: bool = False) -> Place:
+    def _as_at(self, node: fx.Node, event: fx.Node, pack: bool = False) -> OutputSlot:
         """Where a value is as it was at an event: handed out, copied if it is written later.
 
         With ``pack`` it may be handed out among others.
@@ -250,27 +256,27 @@ class _Lowering:
             return node
         return self._call(torch.detach, (node,))
 
-    def _handed_out(self, node: fx.Node) -> Place:
+    def _handed_out(self, node: fx.Node) -> OutputSlot:
         """Make a node an output of the graph, if it is none yet."""
         if node not in self.results:
             with self.graph.inserting_before(self.output):
                 node = self._detached(node)
             self.results.append(node)
-        return Place("output", self.results.index(node))
+        return OutputSlot("output", self.results.index(node))
 
-    def _packed(self, node: fx.Node) -> Place:
+    def _packed(self, node: fx.Node) -> OutputSlot:
         """Hand out a number together with others of its dtype on its device."""
         value = node.meta.get("example_value")
         if not isinstance(value, torch.Tensor) or value.dim() or value.device.type in NEAR:
             return self._handed_out(node)
         pack = self.packs.setdefault((value.device, value.dtype), {})
-        return Place(
+        return OutputSlot(
             "pack",
             list(self.packs).index((value.device, value.dtype)),
             pack.setdefault(node, len(pack)),
         )
 
-    def _packs(self) -> list[tuple[Place, bool]]:
+    def _packs(self) -> list[tuple[OutputSlot, bool]]:
         """Where the packs are, each with whether it holds several numbers."""
         places = []
         for pack in self.packs.values():
@@ -278,18 +284,18 @@ class _Lowering:
                 with self.graph.inserting_before(self.output):
                     parts = [self._detached(node) for node in pack]
                     self.results.append(self._call(torch.stack, (parts,)))
-                places.append((Place("output", len(self.results) - 1), True))
+                places.append((OutputSlot("output", len(self.results) - 1), True))
             else:
                 places += [(self._handed_out(node), False) for node in pack]
         return places
 
 
-def settled(event: Exit | Emission, packs: list[tuple[Place, bool]]) -> Exit | Emission:
+def settled(event: Exit | Emission, packs: list[tuple[OutputSlot, bool]]) -> Exit | Emission:
     """The event, with the places of numbers in packs settled."""
     if isinstance(event, Exit):
         return event
 
-    def place(held: Place) -> Place:
+    def place(held: OutputSlot) -> OutputSlot:
         if held.kind != "pack":
             return held
         pack, several = packs[held.position]

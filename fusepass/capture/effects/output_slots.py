@@ -25,7 +25,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputSlot:
     """Where a value is once the graph has run.
 
     Attributes:
@@ -60,7 +60,7 @@ class Message:
     """
 
     graph: fx.Graph
-    sources: tuple[Place, ...]
+    sources: tuple[OutputSlot, ...]
     grad_enabled: bool
     autocast: tuple[tuple[str, bool, Any], ...]
 

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.nodes import emit
-from fusepass.capture.nodes.value_recipe import Items, Known, Made, Recipe, made
+from fusepass.capture.nodes.value_recipe import CallValue, Items, KnownValue, Recipe, made
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -55,19 +55,19 @@ def check_sure(recipe: Recipe, nodes: Sequence[fx.Node]) -> None:
 
 def _check_divisors(recipe: Recipe) -> None:
     for part in _parts(recipe):
-        if part.function in _DIVIDES and not isinstance(part.args[1], Known):
-            text = isinstance(part.args[0], Known) and isinstance(part.args[0].value, str)
+        if part.function in _DIVIDES and not isinstance(part.args[1], KnownValue):
+            text = isinstance(part.args[0], KnownValue) and isinstance(part.args[0].value, str)
             if not text:
                 raise Refusal(Reason.PARTIAL_OP, "it divides by a number that may be zero")
 
 
-def _parts(recipe: Recipe) -> Iterator[Made]:
-    if isinstance(recipe, Made):
+def _parts(recipe: Recipe) -> Iterator[CallValue]:
+    if isinstance(recipe, CallValue):
         yield recipe
     parts: tuple[Recipe, ...] = ()
     if isinstance(recipe, Items):
         parts = recipe.parts
-    elif isinstance(recipe, Made):
+    elif isinstance(recipe, CallValue):
         parts = (*recipe.args, *(value for _, value in recipe.kwargs))
     for part in parts:
         yield from _parts(part)
@@ -77,21 +77,21 @@ def _without_effects(recipe: Recipe) -> Recipe:
     """The recipe of all texts of a line, which writes nothing and calls nothing of the program."""
     if isinstance(recipe, Items):
         return Items(tuple(map(_without_effects, recipe.parts)))
-    if not isinstance(recipe, Made):
+    if not isinstance(recipe, CallValue):
         return recipe
     args = tuple(map(_without_effects, recipe.args))
     kwargs = tuple((name, _without_effects(value)) for name, value in recipe.kwargs)
     if recipe.function is emit.printed:
-        return Made(_print, args, tuple(item for item in kwargs if item[0] != "stream"))
+        return CallValue(_print, args, tuple(item for item in kwargs if item[0] != "stream"))
     if recipe.function is emit.pretty_printed:
-        return Made(_pprint, args, kwargs)
+        return CallValue(_pprint, args, kwargs)
     if recipe.function is emit.logged:
-        return Made(_message, args[3:])
+        return CallValue(_message, args[3:])
     if recipe.function is emit.warned:
         return Items(args[:1])
     if isinstance(recipe.function, type) and issubclass(recipe.function, BaseException):
         return Items(args)
-    return Made(recipe.function, args, kwargs)
+    return CallValue(recipe.function, args, kwargs)
 
 
 def _print(function: Any, *values: Any, **options: Any) -> None:

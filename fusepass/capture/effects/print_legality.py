@@ -14,7 +14,7 @@ from torch import fx
 
 from fusepass.capture.effects.raise_legality import left_out
 from fusepass.capture.effects.raise_operands import (
-    Plan,
+    RaisePlan,
     is_input,
     is_rare,
     nodes_of,
@@ -116,7 +116,7 @@ def _size(node: fx.Node) -> int:
     return (size_hint(value.numel()) or 0) * value.element_size()
 
 
-def _why_not(plan: Plan, order: dict[fx.Node, int], writes: list[fx.Node]) -> Why | None:
+def _why_not(plan: RaisePlan, order: dict[fx.Node, int], writes: list[fx.Node]) -> Why | None:
     line: Line = plan.event.meta[LINE]
     operands = operands_of(plan.event)
     if not plan.faithful:

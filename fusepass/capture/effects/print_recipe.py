@@ -18,7 +18,7 @@ from fusepass.capture.effects import listener_guard
 from fusepass.capture.effects.listener_guard import Question
 from fusepass.capture.nodes import emit
 from fusepass.capture.nodes.print_node import always
-from fusepass.capture.nodes.value_recipe import Known, Made, Recipe, Writer
+from fusepass.capture.nodes.value_recipe import CallValue, KnownValue, Recipe, Writer
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.calls import constant
@@ -80,10 +80,10 @@ def _print(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any
 
     def recipe(writer: Writer) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in given.items())
-        parts = (Known(speaker.function), *map(writer.value, args))
-        return Made(emit.printed, parts, named)
+        parts = (KnownValue(speaker.function), *map(writer.value, args))
+        return CallValue(emit.printed, parts, named)
 
-    listener = functools.partial(listener_guard.of_stream, name or "stdout")
+    listener = functools.partial(listener_guard.stream_listener, name or "stdout")
     return Utterance(recipe, listener(), (listener,))
 
 
@@ -93,10 +93,10 @@ def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Ut
 
     def recipe(writer: Writer) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in kwargs.items())
-        parts = (Known(speaker.function), writer.value(args[0]))
-        return Made(emit.pretty_printed, parts, named)
+        parts = (KnownValue(speaker.function), writer.value(args[0]))
+        return CallValue(emit.pretty_printed, parts, named)
 
-    listener = functools.partial(listener_guard.of_stream, "stdout")
+    listener = functools.partial(listener_guard.stream_listener, "stdout")
     return Utterance(recipe, listener(), (listener,))
 
 
@@ -122,13 +122,13 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
         raise Refusal(Reason.UNTRACEABLE, "the record is about a line outside the compiled code")
     frame, line = calling[0]
     place = (frame.f_code.co_filename, line, function_name(frame.f_code))
-    known_parts = (Known(None if root else logger), Known(level), Known(place))
+    known_parts = (KnownValue(None if root else logger), KnownValue(level), KnownValue(place))
 
     def recipe(writer: Writer) -> Recipe:
-        return Made(emit.logged, (*known_parts, *map(writer.value, args)))
+        return CallValue(emit.logged, (*known_parts, *map(writer.value, args)))
 
     wanted = functools.partial(_is_logged, None if root else logger, level)
-    listener = functools.partial(listener_guard.of_logger, logger)
+    listener = functools.partial(listener_guard.logger_listener, logger)
     return Utterance(recipe, listener(), (listener,), wanted, frame)
 
 
@@ -156,8 +156,15 @@ def warning(translator: Any, text: str) -> Utterance:
     frame, line = _at_level(translator, 1)
     file, module = frame.f_code.co_filename, frame.f_globals
     questions = _about_warning(UserWarning, text, module, line)
-    parts = (Known(text), Known(UserWarning), Known((file, line)), Known(module))
-    return Utterance(lambda _: Made(emit.warned, parts), listener_guard.of_warnings(), questions)
+    parts = (
+        KnownValue(text),
+        KnownValue(UserWarning),
+        KnownValue((file, line)),
+        KnownValue(module),
+    )
+    return Utterance(
+        lambda _: CallValue(emit.warned, parts), listener_guard.warnings_listener(), questions
+    )
 
 
 def _about_warning(
@@ -173,7 +180,7 @@ def _about_warning(
     raises = functools.partial(listener_guard.would_raise, kind, known, name, line)
     if raises():
         raise Refusal(Reason.RAISES, "a filter turns the warning into an exception")
-    return raises, listener_guard.of_warnings
+    return raises, listener_guard.warnings_listener
 
 
 _OF_WARN = ("message", "category", "stacklevel", "source")
@@ -201,9 +208,11 @@ def _warn(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> U
 
     def recipe(writer: Writer) -> Recipe:
         said = writer.exception(message) if parts is not None else writer.value(message)
-        return Made(emit.warned, (said, Known(category), Known((file, line)), Known(module)))
+        return CallValue(
+            emit.warned, (said, KnownValue(category), KnownValue((file, line)), KnownValue(module))
+        )
 
-    return Utterance(recipe, listener_guard.of_warnings(), questions)
+    return Utterance(recipe, listener_guard.warnings_listener(), questions)
 
 
 def _at_level(translator: Any, level: object) -> tuple[Any, int]:

@@ -31,7 +31,7 @@ _MAX_AGAIN = 64  # longer computations are not repeated for a message
 
 
 @dataclass(frozen=True)
-class Plan:
+class RaisePlan:
     """What to run for one exception or line.
 
     Attributes:
@@ -47,7 +47,7 @@ class Plan:
     faithful: bool
 
 
-def plans(graph: fx.Graph) -> list[Plan]:
+def plans(graph: fx.Graph) -> list[RaisePlan]:
     """One plan per sink and line of a graph, in program order."""
     events = [node for node in graph.nodes if is_sink(node) or is_line(node)]
     if not events:
@@ -136,7 +136,7 @@ def is_input(node: fx.Node) -> bool:
     return node.op in ("placeholder", "get_attr")
 
 
-def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> Plan:
+def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> RaisePlan:
     again: dict[fx.Node, None] = {}
     kept: dict[fx.Node, None] = {}
     frontier: list[fx.Node] = []
@@ -161,7 +161,7 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
             again.update(dict.fromkeys(chain))
     # What is kept need not be computed again for something else.
     ordered = sorted((n for n in again if n not in kept), key=order.__getitem__)
-    return Plan(node, tuple(ordered), tuple(kept), _shows_eagers(node, kept))
+    return RaisePlan(node, tuple(ordered), tuple(kept), _shows_eagers(node, kept))
 
 
 def _shows_eagers(node: fx.Node, kept: dict[fx.Node, None]) -> bool:

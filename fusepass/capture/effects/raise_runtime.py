@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fusepass.capture.effects.output_slots import Message, Place, Values
+from fusepass.capture.effects.output_slots import Message, OutputSlot, Values
 from fusepass.capture.nodes.raise_node import Sink
 from fusepass.capture.nodes.value_recipe import made
 
@@ -32,7 +32,7 @@ class Exit:
 
     sink: Sink
     message: Message
-    undo: tuple[tuple[Place, Place], ...]
+    undo: tuple[tuple[OutputSlot, OutputSlot], ...]
 
     def put_back(self, values: Values) -> None:
         """Give memory that is visible outside the contents it had at the site."""

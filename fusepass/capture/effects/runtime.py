@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fusepass.capture.effects.output_slots import NEAR, Message, Place, Values
+from fusepass.capture.effects.output_slots import NEAR, Message, OutputSlot, Values
 from fusepass.capture.effects.raise_runtime import Exit, raise_from
 from fusepass.capture.nodes.print_node import Line, always
 from fusepass.capture.nodes.tensor_repr import Choice, Look, look_of, shown, text_or_tensor
@@ -52,12 +52,12 @@ class Emission:
 
     line: Line
     message: Message
-    when: tuple[tuple[Place, bool], ...]
-    direct: dict[int, Place]
+    when: tuple[tuple[OutputSlot, bool], ...]
+    direct: dict[int, OutputSlot]
     first: bool
 
     @property
-    def shown_first(self) -> tuple[Place, ...]:
+    def shown_first(self) -> tuple[OutputSlot, ...]:
         """What to copy to the host before it is known whether the line is due."""
         return () if self.when or self.line.on_device else self.message.sources
 
@@ -115,7 +115,7 @@ class Events:
     """
 
     count: int
-    codes: tuple[Place, ...]
+    codes: tuple[OutputSlot, ...]
     events: tuple[Exit | Emission, ...]
 
     @property

@@ -16,7 +16,7 @@ from torch import fx
 
 from fusepass.capture.masks.masked_store import add_call, mask_of
 from fusepass.capture.masks.size_origins import counted
-from fusepass.capture.scalars.lowering import Kept, Number, replace_numbers
+from fusepass.capture.scalars.lowering import KeptScalar, Number, replace_numbers
 from fusepass.capture.scalars.value_range import Range
 from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
@@ -63,7 +63,7 @@ def places_of(node: Any) -> fx.Node | None:
 
 def count_on_device(
     graph: fx.Graph, fake_mode: Any, late: list[int] | None = None
-) -> dict[fx.Node, Kept]:
+) -> dict[fx.Node, KeptScalar]:
     """Replace sizes of what masks select by counts, where only tensor work uses them.
 
     Args:

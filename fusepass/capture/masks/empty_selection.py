@@ -21,7 +21,7 @@ from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks.lower_reductions import NEVER_EMPTY
 from fusepass.capture.masks.selection_count import mask_now, selection_of
 from fusepass.capture.nodes.raise_node import SINK, Sink, sink
-from fusepass.capture.nodes.value_recipe import Known, Made
+from fusepass.capture.nodes.value_recipe import CallValue, KnownValue
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.source_position import location
 from fusepass.graph.ops.op_names import tensor_value
@@ -96,7 +96,7 @@ def _leave_sink(translator: Any, frame: Frame, name: str, root: fx.Node) -> bool
     proxy.node.meta["example_value"] = None
     proxy.node.meta[SINK] = Sink(
         site=site,
-        recipe=Made(RuntimeError, (Known(_TEXT.format(name)),)),
+        recipe=CallValue(RuntimeError, (KnownValue(_TEXT.format(name)),)),
         stack=tuple(user_stack(translator)),
         without_context=False,
         shows_grad=frozenset(),

@@ -16,9 +16,9 @@ from torch import fx
 
 from fusepass.capture.masks.lowering_state import (
     SPREADS,
-    Kept,
-    Lowering,
-    Whole,
+    FullTensor,
+    KeptSelection,
+    MaskLowering,
     check_warned,
     gated,
     same_selection,
@@ -85,18 +85,18 @@ _LAID_OUT = frozenset(
 )
 
 
-def computed(low: Lowering, node: fx.Node) -> Whole | None:
+def computed(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     """A call that gives a selected tensor, made for all elements; None for anything else.
 
     Raises:
-        Kept: it cannot be made for all elements.
+        KeptSelection: it cannot be made for all elements.
     """
     name = str(op_name(node))
     source: Any = node.args[0] if node.args else None
     if name in _INDEXING and source in low.parts:
         made, parts = low.parts[source]
         place: Any = node.args[1]
-        part: Whole = parts[place]
+        part: FullTensor = parts[place]
         return replace(part, node=low.add(node, operator.getitem, made, place))
     wholes = [low.whole[n] for n in node.all_input_nodes if n in low.whole]
     if not wholes:
@@ -134,24 +134,28 @@ def computed(low: Lowering, node: fx.Node) -> Whole | None:
     return whole
 
 
-def _unknown(node: fx.Node) -> Kept:
+def _unknown(node: fx.Node) -> KeptSelection:
     if is_random(node):
         text = f"random numbers are drawn for what a mask selected ({op_name(node)})"
-        return Kept(Reason.RANDOM_OP, text)
+        return KeptSelection(Reason.RANDOM_OP, text)
     name = op_name(node)
     text = f"a tensor whose size only the data know is used by {display_name(name)}"
     if name in ("sym_size", "sym_numel"):
         text = "the program asks how large a tensor is whose size only the data know"
-    return Kept(Reason.SIZE, text)
+    return KeptSelection(Reason.SIZE, text)
 
 
-def _alike(low: Lowering, wholes: list[Whole]) -> Whole:
+def _alike(low: MaskLowering, wholes: list[FullTensor]) -> FullTensor:
     first = wholes[0]
     for other in wholes[1:]:
         if not same_selection(low, first.selection, other.selection):
-            raise Kept(Reason.SIZE, "what two masks selected meets, in sizes that may differ")
+            raise KeptSelection(
+                Reason.SIZE, "what two masks selected meets, in sizes that may differ"
+            )
         if other.after != first.after:
-            raise Kept(Reason.SIZE, "what a mask selected is broadcast along what it selected")
+            raise KeptSelection(
+                Reason.SIZE, "what a mask selected is broadcast along what it selected"
+            )
     return first
 
 
@@ -161,11 +165,11 @@ def _is_of_two(node: fx.Node) -> bool:
 
 
 def _elementwise(
-    low: Lowering, node: fx.Node, name: str, first: Whole, *, in_place: bool
+    low: MaskLowering, node: fx.Node, name: str, first: FullTensor, *, in_place: bool
 ) -> tuple[fx.Node, bool]:
     why = partial_reason(node)
     if why is not None:
-        raise Kept(Reason.PARTIAL_OP, f"for an element that is not selected, {why}")
+        raise KeptSelection(Reason.PARTIAL_OP, f"for an element that is not selected, {why}")
     if in_place and node.args[0] not in low.whole:
         raise _unknown(node)
     trained = torch.is_grad_enabled() and _requires_grad(node)
@@ -216,7 +220,7 @@ def _out_of_place(node: fx.Node) -> Any:
     return getattr(torch, str(node.target.__name__)[:-1])  # type: ignore[union-attr]
 
 
-def _keeps_rows(low: Lowering, node: fx.Node, name: str, first: Whole) -> bool:
+def _keeps_rows(low: MaskLowering, node: fx.Node, name: str, first: FullTensor) -> bool:
     """Whether a call works on each row of what was selected alone."""
     if any(n not in low.whole for n in node.all_input_nodes):
         return False
@@ -257,7 +261,7 @@ def reduced_dims(call: NormalCall, count: int) -> list[int] | None:
 _ONE_DIM = frozenset("cosine_similarity cumsum log_softmax normalize softmax".split())
 
 
-def _keeps_rows_of_index(index: Any, first: Whole) -> bool:
+def _keeps_rows_of_index(index: Any, first: FullTensor) -> bool:
     """Whether a basic index takes everything along what was selected."""
     parts = list(index) if isinstance(index, (tuple, list)) else [index]
     basic = all(
@@ -284,7 +288,7 @@ def _is_plain(part: slice) -> bool:
 
 
 def _same_call(
-    low: Lowering, node: fx.Node, target: Any, instead: dict[fx.Node, fx.Node] | None = None
+    low: MaskLowering, node: fx.Node, target: Any, instead: dict[fx.Node, fx.Node] | None = None
 ) -> fx.Node:
     """The call with what was selected replaced by what was computed for all elements."""
 
@@ -295,7 +299,7 @@ def _same_call(
     return low.add(node, target, *args, **kwargs)
 
 
-def _checked(node: fx.Node, traced: Any, value: Any, whole: Whole) -> Whole:
+def _checked(node: fx.Node, traced: Any, value: Any, whole: FullTensor) -> FullTensor:
     """What was computed, if it has the shape of the traced result but for the elements it is of.
 
     Args:
@@ -305,7 +309,7 @@ def _checked(node: fx.Node, traced: Any, value: Any, whole: Whole) -> Whole:
         whole: what is known of the latter, as of what it was computed from.
 
     Raises:
-        Kept: it does not.
+        KeptSelection: it does not.
     """
     if not isinstance(traced, torch.Tensor) or not isinstance(value, torch.Tensor):
         raise _unknown(node)
@@ -321,7 +325,7 @@ def _checked(node: fx.Node, traced: Any, value: Any, whole: Whole) -> Whole:
     return replace(whole, front=along[0])
 
 
-def _rebind(low: Lowering, node: fx.Node, whole: Whole) -> None:
+def _rebind(low: MaskLowering, node: fx.Node, whole: FullTensor) -> None:
     """After a write in place: who shares the memory holds the new value, or is not known."""
     written = node.args[0]
     low.parts.clear()

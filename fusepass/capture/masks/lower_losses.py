@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from fusepass.capture.masks.lower_calls import broadcasts
 from fusepass.capture.masks.lower_reductions import total
 from fusepass.capture.masks.lowering_state import (
-    Kept,
-    Lowering,
-    Whole,
+    FullTensor,
+    KeptSelection,
+    MaskLowering,
     count_of,
     filled,
     gated,
@@ -46,14 +46,14 @@ _IGNORED = -100
 _HOW = ("none", "sum", "mean", "batchmean")
 
 
-def loss(low: Lowering, node: fx.Node) -> fx.Node | Whole | None:
+def loss(low: MaskLowering, node: fx.Node) -> fx.Node | FullTensor | None:
     """A loss of what was selected, made of all elements; None for another call.
 
     Returns:
         The node of a number, or what is selected where the loss is one for each element.
 
     Raises:
-        Kept: it has no such form.
+        KeptSelection: it has no such form.
     """
     if node.op != "call_function":
         return None
@@ -64,21 +64,23 @@ def loss(low: Lowering, node: fx.Node) -> fx.Node | Whole | None:
     if given.get("self") not in low.whole:
         return None
     if set(given) & {"size_average", "reduce"} or given.get("reduction", "mean") not in _HOW:
-        raise Kept(Reason.SIZE, f"{call.op} of what a mask selected, called in an old way")
+        raise KeptSelection(Reason.SIZE, f"{call.op} of what a mask selected, called in an old way")
     if call.op in _OVER_CLASSES:
         return _over_classes(low, node, given)
     return _element_by_element(low, node, call.op, given)
 
 
 def _element_by_element(
-    low: Lowering, node: fx.Node, name: str, given: dict[str, Any]
-) -> fx.Node | Whole:
+    low: MaskLowering, node: fx.Node, name: str, given: dict[str, Any]
+) -> fx.Node | FullTensor:
     whole = low.whole[given["self"]]
     how = given.pop("reduction", "mean")
     # Mean of a divergence has a warning of its own; a weight of these divides by its own sum.
     weighs = "weight" in given and not name.startswith("binary")
     if (how == "batchmean") != (name == "kl_div" and how not in ("none", "sum")) or weighs:
-        raise Kept(Reason.SIZE, f"{name} of what a mask selected, reduced in a way of its own")
+        raise KeptSelection(
+            Reason.SIZE, f"{name} of what a mask selected, reduced in a way of its own"
+        )
     arguments = {key: _operand(low, node, value, whole) for key, value in given.items()}
     arguments["input"] = arguments.pop("self")
     if name == "binary_cross_entropy":  # raises outside of [0, 1]
@@ -88,19 +90,19 @@ def _element_by_element(
     sizes = made.meta["example_value"].shape
     same = len(sizes) == whole.value.dim()
     if not same or not all(map(known_equal, sizes, whole.value.shape)):
-        raise Kept(Reason.SIZE, f"{name} broadcasts what a mask selected")
+        raise KeptSelection(Reason.SIZE, f"{name} broadcasts what a mask selected")
     if how == "none":
         return each
     dims = list(range(each.value.dim()))
     added = total(low, node, each, dims, keepdim=False, mean=how == "mean")
     if how == "batchmean":
         if whole.front:
-            raise Kept(Reason.SIZE, "a mean over a batch that is not what a mask selected")
+            raise KeptSelection(Reason.SIZE, "a mean over a batch that is not what a mask selected")
         return low.add(node, torch.div, added, count_of(low, node, whole.selection))
     return added
 
 
-def _operand(low: Lowering, node: fx.Node, value: Any, whole: Whole) -> Any:
+def _operand(low: MaskLowering, node: fx.Node, value: Any, whole: FullTensor) -> Any:
     """An argument of a loss for all elements; like in any call element by element."""
     if not isinstance(value, fx.Node):
         return value
@@ -109,26 +111,26 @@ def _operand(low: Lowering, node: fx.Node, value: Any, whole: Whole) -> Any:
         alike = other.after == whole.after
         if alike and same_selection(low, other.selection, whole.selection):
             return other.node
-        raise Kept(Reason.SIZE, "what two masks selected meets, in sizes that may differ")
+        raise KeptSelection(Reason.SIZE, "what two masks selected meets, in sizes that may differ")
     held = tensor_value(value)
     if held is None or not broadcasts(held, whole.after):
-        raise Kept(Reason.SIZE, "a loss takes a number that only the data know")
+        raise KeptSelection(Reason.SIZE, "a loss takes a number that only the data know")
     if held.requires_grad and torch.is_grad_enabled():
         return gated(low, node, value, whole.selection, whole.after)
     return value
 
 
-def _over_classes(low: Lowering, node: fx.Node, given: dict[str, Any]) -> fx.Node | Whole:
+def _over_classes(low: MaskLowering, node: fx.Node, given: dict[str, Any]) -> fx.Node | FullTensor:
     scores, labels = low.whole[given["self"]], low.whole.get(given.get("target"))  # type: ignore[arg-type]
     if labels is None or not same_selection(low, scores.selection, labels.selection):
-        raise Kept(Reason.SIZE, "scores that a mask selected meet labels that it did not")
+        raise KeptSelection(Reason.SIZE, "scores that a mask selected meet labels that it did not")
     integers = not labels.value.dtype.is_floating_point
     fits = scores.front == labels.front == 0 and scores.after == labels.after + 1
     if not integers or not fits or given.get("reduction") == "batchmean":
-        raise Kept(Reason.SIZE, "a loss over classes whose labels are no class numbers")
+        raise KeptSelection(Reason.SIZE, "a loss over classes whose labels are no class numbers")
     weight = tensor_value(given.get("weight"))
     if weight is not None and weight.requires_grad:
-        raise Kept(Reason.SIZE, "the weight of a loss over classes requires grad")
+        raise KeptSelection(Reason.SIZE, "the weight of a loss over classes requires grad")
     ignored = given.get("ignore_index", _IGNORED)
     mask = mask_for(low, node, labels.selection, labels.after)
     safe = low.add(node, torch.where, mask, labels.node, ignored)
@@ -140,5 +142,5 @@ def _over_classes(low: Lowering, node: fx.Node, given: dict[str, Any]) -> fx.Nod
     value = made.meta["example_value"]
     traced = tensor_value(node)
     if traced is None or sizes_from_data(traced) != [0] or value.dim() != traced.dim():
-        raise Kept(Reason.SIZE, "a loss over classes of another shape than its labels")
+        raise KeptSelection(Reason.SIZE, "a loss over classes of another shape than its labels")
     return replace(labels, node=made, exact=False)

@@ -23,9 +23,9 @@ from torch import fx
 from fusepass.capture.masks.lower_calls import reduced_dims
 from fusepass.capture.masks.lowering_state import (
     SPREADS,
-    Kept,
-    Lowering,
-    Whole,
+    FullTensor,
+    KeptSelection,
+    MaskLowering,
     check_warned,
     filled,
     total_size,
@@ -50,11 +50,11 @@ _ARGUMENTS = frozenset("correction dim dtype keepdim ord p self unbiased".split(
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
+def reduced(low: MaskLowering, node: fx.Node) -> fx.Node | None:
     """A reduction over what was selected, made of all elements; None for another call.
 
     Raises:
-        Kept: it has no such form.
+        KeptSelection: it has no such form.
     """
     call = normal_call(node)
     given = dict(call.args) if call is not None else {}
@@ -66,7 +66,7 @@ def reduced(low: Lowering, node: fx.Node) -> fx.Node | None:
     if dims is None or whole.front not in dims:
         return None
     if whole.value.dtype.is_complex:
-        raise Kept(Reason.SIZE, "complex numbers that a mask selected are reduced")
+        raise KeptSelection(Reason.SIZE, "complex numbers that a mask selected are reduced")
     if name == "mean":
         dtype = given.get("dtype")
         if dtype is not None:
@@ -90,19 +90,25 @@ def _has_neutral(name: str, given: dict[str, Any]) -> bool:
     return isinstance(order, (int, float)) and 0 <= order < float("inf")
 
 
-def _neutral(name: str, whole: Whole) -> Any:
+def _neutral(name: str, whole: FullTensor) -> Any:
     number = _NEUTRAL[name]
     return bool(number) if whole.value.dtype is torch.bool else number
 
 
-def _same(low: Lowering, node: fx.Node, source: fx.Node, instead: fx.Node) -> fx.Node:
+def _same(low: MaskLowering, node: fx.Node, source: fx.Node, instead: fx.Node) -> fx.Node:
     """The call of the program on another operand."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: instead if n is source else n)
     return low.add(node, node.target, *args, **kwargs)
 
 
 def total(
-    low: Lowering, node: fx.Node, whole: Whole, dims: list[int], *, keepdim: bool, mean: bool
+    low: MaskLowering,
+    node: fx.Node,
+    whole: FullTensor,
+    dims: list[int],
+    *,
+    keepdim: bool,
+    mean: bool,
 ) -> fx.Node:
     """Sum or mean of what was selected; that of 16-bit numbers adds up 32 bits, as eager does.
 
@@ -116,7 +122,7 @@ def total(
     """
     dtype = whole.value.dtype
     if mean and not dtype.is_floating_point:
-        raise Kept(Reason.SIZE, "the mean of integers raises")
+        raise KeptSelection(Reason.SIZE, "the mean of integers raises")
     masked = filled(low, node, whole, False if dtype is torch.bool else 0)
     wide = {"dtype": torch.float32} if mean and dtype in _HALF else {}
     added = low.add(node, "sum", masked, dims, keepdim, **wide)
@@ -127,15 +133,19 @@ def total(
 
 
 def _spread(
-    low: Lowering, node: fx.Node, whole: Whole, dims: list[int], given: dict[str, Any]
+    low: MaskLowering, node: fx.Node, whole: FullTensor, dims: list[int], given: dict[str, Any]
 ) -> fx.Node:
     """Variance or standard deviation: the squares of what is left without the mean."""
     correction = given.get("correction", int(given.get("unbiased", True) is not False))
     dtype = whole.value.dtype
     if not isinstance(correction, (int, float)) or not dtype.is_floating_point:
-        raise Kept(Reason.SIZE, "the variance of what a mask selected has no form of its own")
+        raise KeptSelection(
+            Reason.SIZE, "the variance of what a mask selected has no form of its own"
+        )
     if correction < 0:
-        raise Kept(Reason.SIZE, "a variance of nothing is no number, divided by more than nothing")
+        raise KeptSelection(
+            Reason.SIZE, "a variance of nothing is no number, divided by more than nothing"
+        )
     wide = _accumulated_in(whole.value)
     if wide != dtype:
         whole = replace(whole, node=low.add(node, "to", whole.node, wide))
@@ -160,7 +170,7 @@ def _accumulated_in(value: torch.Tensor) -> torch.dtype:
     return torch.float64 if value.device.type == "cpu" else value.dtype
 
 
-def _root(low: Lowering, node: fx.Node, variance: fx.Node) -> fx.Node:
+def _root(low: MaskLowering, node: fx.Node, variance: fx.Node) -> fx.Node:
     """The square root, whose gradient at zero is zero, as that of a standard deviation is."""
     value = variance.meta["example_value"]
     if not (value.requires_grad and torch.is_grad_enabled()):
@@ -174,7 +184,7 @@ NEVER_EMPTY = "fusepass_never_empty"  # meta key of a call behind which somethin
 EXTREMA = ("max", "min")
 
 
-def extremum(low: Lowering, node: fx.Node) -> fx.Node | None:
+def extremum(low: MaskLowering, node: fx.Node) -> fx.Node | None:
     """The largest or smallest of all that was selected; None for another call."""
     call = normal_call(node) if NEVER_EMPTY in node.meta else None
     if call is None or call.op not in EXTREMA or [name for name, _ in call.args] != ["self"]:

@@ -25,10 +25,10 @@ from fusepass.capture.masks.lower_losses import loss
 from fusepass.capture.masks.lower_reductions import NEVER_EMPTY, extremum, reduced
 from fusepass.capture.masks.lower_stores import stored
 from fusepass.capture.masks.lowering_state import (
-    Kept,
-    Lowering,
+    FullTensor,
+    KeptSelection,
+    MaskLowering,
     Selection,
-    Whole,
     gathered,
     same_selection,
 )
@@ -78,7 +78,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
     """
     if not any(sizes_bound(node.meta) or is_sized_by_data(node) for node in nodes):
         return Lowered()
-    low = Lowering(fake_mode, WriteHistory(nodes[0].graph, nodes[-1]), exact)
+    low = MaskLowering(fake_mode, WriteHistory(nodes[0].graph, nodes[-1]), exact)
     why = _lower_each(low, nodes)
     origins = Origins(nodes)
     lost = _lost(low, nodes, origins, why)
@@ -93,7 +93,7 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
     return result
 
 
-def _lower_each(low: Lowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
+def _lower_each(low: MaskLowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
     """Make what can be made, in the order of the program; why the rest cannot."""
     why: dict[fx.Node, Why] = {}
     with quiet_fakes(), replay_modes() as follow:
@@ -101,7 +101,7 @@ def _lower_each(low: Lowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
             follow(node)
             try:
                 done = _lower(low, node)
-            except Kept as kept:
+            except KeptSelection as kept:
                 why[node] = kept.code, kept.text
                 done = False
             except _FAULTS:  # another shape than where it was traced
@@ -112,7 +112,7 @@ def _lower_each(low: Lowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
     return why
 
 
-def _lower(low: Lowering, node: fx.Node) -> bool:
+def _lower(low: MaskLowering, node: fx.Node) -> bool:
     if not node.op.startswith("call_"):
         return False
     places = places_of(node)
@@ -122,7 +122,9 @@ def _lower(low: Lowering, node: fx.Node) -> bool:
     if stored(low, node):
         low.replaced[node] = None
         return True
-    found: fx.Node | Whole | None = reduced(low, node) or extremum(low, node) or loss(low, node)
+    found: fx.Node | FullTensor | None = (
+        reduced(low, node) or extremum(low, node) or loss(low, node)
+    )
     if found is None:
         found = gathered(low, node) or computed(low, node)
     if isinstance(found, fx.Node):
@@ -138,18 +140,22 @@ def _check_alike(node: fx.Node, made: fx.Node) -> None:
     """Hold what replaces a call against it.
 
     Raises:
-        Kept: it is another kind of tensor.
+        KeptSelection: it is another kind of tensor.
     """
     a, b = tensor_value(node), tensor_value(made)
     if a is None or b is None or a.dim() != b.dim():
-        raise Kept(Reason.SIZE, f"{op_name(node)} of what a mask selected has no form of its own")
+        raise KeptSelection(
+            Reason.SIZE, f"{op_name(node)} of what a mask selected has no form of its own"
+        )
     sizes = zip((*a.shape, *a.stride()), (*b.shape, *b.stride()), strict=True)
     kinds = [(v.dtype, v.device, v.requires_grad) for v in (a, b)]
     if kinds[0] != kinds[1] or not all(known_equal(x, y) for x, y in sizes):
-        raise Kept(Reason.SIZE, f"{op_name(node)} of what a mask selected is laid out otherwise")
+        raise KeptSelection(
+            Reason.SIZE, f"{op_name(node)} of what a mask selected is laid out otherwise"
+        )
 
 
-def _forget_written(low: Lowering, node: fx.Node) -> None:
+def _forget_written(low: MaskLowering, node: fx.Node) -> None:
     """What a call writes that is not computed for all elements is not known any more."""
     keys = set(memories(written_nodes(node)))
     for held in [n for n in low.whole if memory_of(n) in keys]:
@@ -157,7 +163,7 @@ def _forget_written(low: Lowering, node: fx.Node) -> None:
 
 
 def _lost(
-    low: Lowering,
+    low: MaskLowering,
     nodes: list[fx.Node],
     origins: Origins,
     why: dict[fx.Node, Why],
@@ -179,11 +185,11 @@ def _lost(
 
 
 def _spread(
-    low: Lowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Why]
+    low: MaskLowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Why]
 ) -> None:
     """What meets a selection that stays has to stay, and what costs more than it saves."""
     for group in origins.groups():
-        known = next((lost[root] for root in group if root in lost), None) or _too_dear(
+        known = next((lost[root] for root in group if root in lost), None) or _too_expensive(
             low, nodes, origins, group
         )
         if known is not None:
@@ -191,8 +197,8 @@ def _spread(
                 lost.setdefault(root, known)
 
 
-def _too_dear(
-    low: Lowering, nodes: list[fx.Node], origins: Origins, group: list[fx.Node]
+def _too_expensive(
+    low: MaskLowering, nodes: list[fx.Node], origins: Origins, group: list[fx.Node]
 ) -> Why | None:
     met = set(group)
     made = [n for node in nodes if origins.of(node) & met for n in low.made.get(node, [])]
@@ -216,7 +222,7 @@ def _left_by(node: fx.Node) -> Why:
     return Reason.SIZE, f"a tensor whose size only the data know {what}"
 
 
-def _gone(low: Lowering, left: list[fx.Node]) -> set[fx.Node]:
+def _gone(low: MaskLowering, left: list[fx.Node]) -> set[fx.Node]:
     """Nodes that nothing needs once the replaced calls are."""
     gone: set[fx.Node] = set()
     for node in reversed(left):
@@ -229,7 +235,7 @@ def _gone(low: Lowering, left: list[fx.Node]) -> set[fx.Node]:
     return gone
 
 
-def _can_go(low: Lowering, node: fx.Node) -> bool:
+def _can_go(low: MaskLowering, node: fx.Node) -> bool:
     """Whether a call that nobody uses does nothing: it may be there to fail."""
     check = size_check(node)
     if check is not None:
@@ -241,7 +247,7 @@ def _can_go(low: Lowering, node: fx.Node) -> bool:
     return known and not written_nodes(node) and not is_random(node)
 
 
-def _holds(low: Lowering, compare: Any, count: Any, bound: Any) -> bool:
+def _holds(low: MaskLowering, compare: Any, count: Any, bound: Any) -> bool:
     """Whether a check of a size holds whatever the data are."""
     source = counted(count)
     if source is None or source not in low.seen:
@@ -257,7 +263,7 @@ def _holds(low: Lowering, compare: Any, count: Any, bound: Any) -> bool:
 
 
 def _commit(
-    low: Lowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Any]
+    low: MaskLowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Any]
 ) -> frozenset[fx.Node]:
     """Put the calls made in the place of those they replace; returns what was erased."""
     erased: set[fx.Node] = set()

@@ -46,7 +46,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class FullTensor:
     """A selected tensor computed for all elements.
 
     Attributes:
@@ -72,7 +72,7 @@ class Whole:
         return self.value.dim() - self.front - 1
 
 
-class Kept(Exception):
+class KeptSelection(Exception):
     """A call on what a mask selected that cannot be computed for all elements."""
 
     def __init__(self, code: Reason, text: str) -> None:
@@ -81,7 +81,7 @@ class Kept(Exception):
 
 
 @dataclass
-class Lowering:
+class MaskLowering:
     """The selections among some nodes, and what was computed for them so far.
 
     Attributes:
@@ -98,8 +98,8 @@ class Lowering:
     fake_mode: Any
     history: WriteHistory
     exact: bool
-    whole: dict[fx.Node, Whole] = field(default_factory=dict)
-    parts: dict[fx.Node, tuple[fx.Node, list[Whole]]] = field(default_factory=dict)
+    whole: dict[fx.Node, FullTensor] = field(default_factory=dict)
+    parts: dict[fx.Node, tuple[fx.Node, list[FullTensor]]] = field(default_factory=dict)
     seen: dict[fx.Node, Selection] = field(default_factory=dict)
     made: dict[fx.Node, list[fx.Node]] = field(default_factory=dict)
     replaced: dict[fx.Node, fx.Node | None] = field(default_factory=dict)
@@ -121,18 +121,18 @@ def check_warned(node: fx.Node) -> None:
     """Hold a variance, or standard deviation, against what capture did for its warning.
 
     Raises:
-        Kept: nobody would write it.
+        KeptSelection: nobody would write it.
     """
     if WARNED not in node.meta:
         text = "eager warns where a mask selects too few for a variance, and that cannot wait"
-        raise Kept(Reason.SIDE_EFFECT, text)
+        raise KeptSelection(Reason.SIDE_EFFECT, text)
 
 
-def gathered(low: Lowering, node: fx.Node) -> Whole | None:
+def gathered(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     """``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for another call.
 
     Raises:
-        Kept: it selects in a way that has no such form.
+        KeptSelection: it selects in a way that has no such form.
     """
     name = op_name(node)
     source: Any
@@ -151,9 +151,9 @@ def gathered(low: Lowering, node: fx.Node) -> Whole | None:
     mask, _, after = found
     dims = _fake(mask).dim()
     if dims == 0 or value.dtype.is_complex or (name == "masked_select" and after):
-        raise Kept(Reason.SIZE, f"what {name} selects has a size that only the data know")
+        raise KeptSelection(Reason.SIZE, f"what {name} selects has a size that only the data know")
     if _fake(mask).device != value.device:
-        raise Kept(Reason.DEVICE_MISMATCH, "the mask is on another device")
+        raise KeptSelection(Reason.DEVICE_MISMATCH, "the mask is on another device")
     selection = selected_by(low, node, mask)
     front = value.dim() - dims - after
     trained = _fake(node).requires_grad
@@ -163,10 +163,10 @@ def gathered(low: Lowering, node: fx.Node) -> Whole | None:
         source = low.add(node, "flatten", source, front, front + dims - 1)
     if trained:
         source = gated(low, node, source, selection, after)
-    return Whole(source, selection, front)
+    return FullTensor(source, selection, front)
 
 
-def selected_by(low: Lowering, node: fx.Node, mask: fx.Node) -> Selection:
+def selected_by(low: MaskLowering, node: fx.Node, mask: fx.Node) -> Selection:
     """What a mask holds when a node reads it."""
     flat = mask
     if torch.is_grad_enabled() or _written_later(low, mask, node):
@@ -176,16 +176,16 @@ def selected_by(low: Lowering, node: fx.Node, mask: fx.Node) -> Selection:
     return Selection(mask, low.history.moments[node], flat)
 
 
-def _written_later(low: Lowering, node: fx.Node, reader: fx.Node) -> bool:
+def _written_later(low: MaskLowering, node: fx.Node, reader: fx.Node) -> bool:
     return low.history.is_written(node, low.history.moments[reader], sys.maxsize)
 
 
-def same_selection(low: Lowering, a: Selection, b: Selection) -> bool:
+def same_selection(low: MaskLowering, a: Selection, b: Selection) -> bool:
     """Whether two masks held the same when they selected."""
     return a is b or same_value(a.mask, b.mask, low.history, (a.moment, b.moment))
 
 
-def mask_for(low: Lowering, node: fx.Node, selection: Selection, after: int) -> fx.Node:
+def mask_for(low: MaskLowering, node: fx.Node, selection: Selection, after: int) -> fx.Node:
     """The mask in front of ``node``, to broadcast against a tensor with so many dimensions more."""
     mask = selection.flat
     for _ in range(after):
@@ -194,25 +194,25 @@ def mask_for(low: Lowering, node: fx.Node, selection: Selection, after: int) -> 
 
 
 def gated(
-    low: Lowering, node: fx.Node, source: fx.Node, selection: Selection, after: int
+    low: MaskLowering, node: fx.Node, source: fx.Node, selection: Selection, after: int
 ) -> fx.Node:
     """The same value, whose gradient is that of the elements selected."""
     held = low.add(node, "detach", source)
     return low.add(node, torch.where, mask_for(low, node, selection, after), source, held)
 
 
-def filled(low: Lowering, node: fx.Node, whole: Whole, number: Any) -> fx.Node:
+def filled(low: MaskLowering, node: fx.Node, whole: FullTensor, number: Any) -> fx.Node:
     """What was selected, with a number for all other elements."""
     mask = mask_for(low, node, whole.selection, whole.after)
     return low.add(node, torch.where, mask, whole.node, number)
 
 
-def count_of(low: Lowering, node: fx.Node, selection: Selection) -> fx.Node:
+def count_of(low: MaskLowering, node: fx.Node, selection: Selection) -> fx.Node:
     """How many elements are selected: int64, no dimensions."""
     return low.add(node, "sum", selection.flat)
 
 
-def total_size(low: Lowering, node: fx.Node, whole: Whole, dims: list[int]) -> fx.Node:
+def total_size(low: MaskLowering, node: fx.Node, whole: FullTensor, dims: list[int]) -> fx.Node:
     """How many elements a reduction of what was selected takes: int64, no dimensions."""
     count = count_of(low, node, whole.selection)
     for dim in dims:

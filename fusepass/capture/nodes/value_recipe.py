@@ -35,14 +35,14 @@ _MOST_NESTED = 100  # each is a few calls of Python, when it is traced and when 
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValue:
     """A value known when the program was traced."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandValue:
     """The tensor or number at a position among the operands of the node."""
 
     position: int
@@ -56,7 +56,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Made:
+class CallValue:
     """What a function or class makes of other values; a text names a method."""
 
     function: Any
@@ -74,14 +74,14 @@ _ONLY_TEXT = (
     *(emit.printed, str, repr, ascii, format, str.format, "join", tuple, list, dict),
     *("item", "tolist", int, float, bool),
 )
-Recipe = Known | Operand | Items | Made
+Recipe = KnownValue | OperandValue | Items | CallValue
 
 
 def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
     """Carry out a recipe."""
-    if isinstance(recipe, Known):
+    if isinstance(recipe, KnownValue):
         return recipe.value
-    if isinstance(recipe, Operand):
+    if isinstance(recipe, OperandValue):
         return operands[recipe.position]
     if isinstance(recipe, Items):
         return [made(part, operands) for part in recipe.parts]
@@ -96,7 +96,7 @@ def only_text(recipe: Recipe) -> bool:
     """Whether carrying out a recipe makes nothing but text and numbers of its operands."""
     if isinstance(recipe, Items):
         return all(map(only_text, recipe.parts))
-    if not isinstance(recipe, Made):
+    if not isinstance(recipe, CallValue):
         return True
     function = recipe.function
     plain = isinstance(function, Hashable) and function in _ONLY_TEXT
@@ -106,19 +106,19 @@ def only_text(recipe: Recipe) -> bool:
 
 def shown_alone(recipe: Recipe) -> set[int]:
     """Operands that are printed as they are and not looked at in any other way."""
-    if not isinstance(recipe, Made) or recipe.function is not emit.printed:
+    if not isinstance(recipe, CallValue) or recipe.function is not emit.printed:
         return set()
-    alone = {arg.position for arg in recipe.args if isinstance(arg, Operand)}
-    texts = (arg for arg in recipe.args if not isinstance(arg, Operand))
+    alone = {arg.position for arg in recipe.args if isinstance(arg, OperandValue)}
+    texts = (arg for arg in recipe.args if not isinstance(arg, OperandValue))
     others: list[Recipe] = [*texts, *(value for _, value in recipe.kwargs)]
     return alone - set().union(*map(_operands, others))
 
 
 def _operands(recipe: Recipe) -> set[int]:
-    if isinstance(recipe, Operand):
+    if isinstance(recipe, OperandValue):
         return {recipe.position}
     parts: tuple[Recipe, ...] = recipe.parts if isinstance(recipe, Items) else ()
-    if isinstance(recipe, Made):
+    if isinstance(recipe, CallValue):
         parts = (*recipe.args, *(value for _, value in recipe.kwargs))
     return set().union(*map(_operands, parts))
 
@@ -179,12 +179,12 @@ class Writer:
         tracked = realized(tracked)
         constant, known = constant_or_class(tracked)
         if constant:
-            return Known(known)
+            return KnownValue(known)
         if is_any_tensor(tracked):
             return self._tensor(tracked, look)
         number = size_or_scalar(tracked)
         if number is not None:
-            return Operand(self.position(number, CONTENTS))
+            return OperandValue(self.position(number, CONTENTS))
         late = late_parts(tracked)
         if late is not None:
             outer = self._in_older_text
@@ -201,9 +201,9 @@ class Writer:
             look = WHOLE
         if held[0] is dict:
             pairs = (Items(tuple(self.value(v, look) for v in pair)) for pair in held[1])
-            return Made(dict, (Items(tuple(pairs)),))
+            return CallValue(dict, (Items(tuple(pairs)),))
         items = Items(tuple(self.value(item, look) for item in held[1]))
-        return items if held[0] is list else Made(held[0], (items,))
+        return items if held[0] is list else CallValue(held[0], (items,))
 
     def call(
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], *, look: str = WHOLE
@@ -227,7 +227,7 @@ class Writer:
         self._depth += 1
         if self._steps > _MOST_STEPS or self._depth > _MOST_NESTED:
             raise Refusal(self.reason, "the message is put together in too many steps")
-        made = Made(
+        made = CallValue(
             function,
             tuple(self.value(arg, looks.get(i, look)) for i, arg in enumerate(args)),
             tuple((name, self.value(arg, looks.get(name, look))) for name, arg in kwargs.items()),
@@ -251,7 +251,7 @@ class Writer:
         value = tensor_value(node)
         if look == FORMAT:
             look = CONTENTS if value is not None and value.dim() == 0 else WHOLE
-        return Operand(self.position(node, look))
+        return OperandValue(self.position(node, look))
 
     def position(self, node: fx.Node, look: str) -> int:
         """Where a node is among the operands; it is added if nothing looks at it like that yet."""

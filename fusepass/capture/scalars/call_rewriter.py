@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.scalar import MIXED, Held, Unfit
+from fusepass.capture.scalars.scalar import MIXED, ScalarTensor, Unfit
 from fusepass.graph.dataflow.node_recorder import NodeRecorder, has_same_metadata
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -38,11 +38,11 @@ class Use:
     name: str
     in_place: bool
     given: dict[str, Any]
-    held: dict[fx.Node, Held]
+    held: dict[fx.Node, ScalarTensor]
     value: torch.Tensor
     recorder: NodeRecorder
 
-    def number(self, name: str) -> Held | None:
+    def number(self, name: str) -> ScalarTensor | None:
         """The held number given for an argument, if one is."""
         given = self.given.get(name)
         return self.held.get(given) if isinstance(given, fx.Node) else None
@@ -84,7 +84,7 @@ class Use:
             raise Unfit(Reason.OVERFLOW, text)
         return number.on(self.value.device, dtype)
 
-    def settled(self, number: Held, dtype: torch.dtype) -> None:
+    def settled(self, number: ScalarTensor, dtype: torch.dtype) -> None:
         """Refuse a number that may be an integer or a float, where it matters.
 
         Raises:
@@ -153,7 +153,7 @@ def category(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype is not torch.bool)
 
 
-def common_dtype(x: torch.Tensor, number: Held) -> torch.dtype:
+def common_dtype(x: torch.Tensor, number: ScalarTensor) -> torch.dtype:
     """The dtype that a tensor and a Python number are promoted to."""
     if _KINDS[number.kind] <= category(x.dtype):
         return x.dtype

@@ -30,7 +30,7 @@ from fusepass.capture.scalars.rewrite_pointwise import (
     power,
     scaled_product,
 )
-from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.ops.op_names import argument, display_name, op_name, tensor_value
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
@@ -38,7 +38,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.tensor_kinds import is_transformed
 
 
-def replace(node: fx.Node, held: dict[fx.Node, Held], recorder: NodeRecorder) -> None:
+def replace(node: fx.Node, held: dict[fx.Node, ScalarTensor], recorder: NodeRecorder) -> None:
     """Replace the numbers that a call uses.
 
     Args:
@@ -106,7 +106,7 @@ def _sizes(node: fx.Node, position: int) -> list[fx.Node]:
     return inside(argument(node, position, name))
 
 
-def _no_handler(node: fx.Node, name: str, held: dict[fx.Node, Held]) -> Unfit:
+def _no_handler(node: fx.Node, name: str, held: dict[fx.Node, ScalarTensor]) -> Unfit:
     used = [n for n in node.all_input_nodes if n in held]
     sized = [as_size(node, n) for n in used]
     if all(sized) and sized[0] is not None:

@@ -20,7 +20,7 @@ from fusepass.capture.frame_state import Frame
 from fusepass.capture.place import Place
 from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
-from fusepass.capture.scalars.lowering import Kept, Number, read_in_time, replace_numbers
+from fusepass.capture.scalars.lowering import KeptScalar, Number, read_in_time, replace_numbers
 from fusepass.capture.scalars.scalar import READ_LATE, kind_of
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, those_from_items
 from fusepass.graph.dataflow.reached import reached
@@ -74,7 +74,7 @@ def asked_numbers(
     return dict.fromkeys(places, (code, text))
 
 
-def reasons(frame: Frame, kept: dict[fx.Node, Kept]) -> dict[Captured, Why]:
+def reasons(frame: Frame, kept: dict[fx.Node, KeptScalar]) -> dict[Captured, Why]:
     """Where numbers are read, and why that stays so, with the line of the use."""
     places = [(frame.items[node], why) for node, why in kept.items()]
     return {place: (why.code, why.text + _use(why, place)) for place, why in places}
@@ -114,7 +114,7 @@ def settle_items(gm: fx.GraphModule, frame: Frame) -> list[int]:
         kept = replace_numbers(graph, numbers, fake_mode, is_message, late)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         first = frame.items[used[0]]
-        kept = dict.fromkeys(used, Kept(*fault(error, first.file, first.line)))
+        kept = dict.fromkeys(used, KeptScalar(*fault(error, first.file, first.line)))
     restart_without(frame, reasons(frame, kept))
     for node in used:
         place = frame.items[node]
@@ -209,7 +209,7 @@ def _is_read(node: fx.Node) -> bool:
     return node.op == "call_method" and node.target == "item"
 
 
-def _use(why: Kept, item: Place) -> str:
+def _use(why: KeptScalar, item: Place) -> str:
     """Where the use is, unless it is where the number is read."""
     if why.user is None:
         return ""

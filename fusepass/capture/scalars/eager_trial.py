@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.call_rewriter import Use, name_of
-from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.inductor import lowering
@@ -60,7 +60,7 @@ def refuse_kinds(use: Use) -> None:
         raise Unfit(Reason.PARTIAL_OP, f"{what} gives {name_of(made.dtype)} in eager")
 
 
-def _given(use: Use) -> list[Held]:
+def _given(use: Use) -> list[ScalarTensor]:
     return [use.held[node] for node in use.node.all_input_nodes if node in use.held]
 
 

@@ -15,7 +15,7 @@ from torch import fx
 
 from fusepass.capture.bytecode.caller import caller_of
 from fusepass.capture.bytecode.control_flow import region_of
-from fusepass.capture.bytecode.predicate_only_uses import only_tested
+from fusepass.capture.bytecode.predicate_only_uses import has_only_predicate_uses
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.predicate import as_bool_scalar
 from fusepass.capture.place import Place
@@ -248,7 +248,7 @@ def _only_tested(
         caller = caller_of(translator)
         return caller is not None and _only_tested(*caller, arithmetic, _nothing, compared)
 
-    return only_tested(
+    return has_only_predicate_uses(
         translator.instructions,
         index,
         arithmetic=arithmetic,

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars import call_table, python_arithmetic
-from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.capture.scalars.value_range import Range, read_from
 from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
@@ -47,7 +47,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptScalar:
     """Why a number cannot stay on the device.
 
     Attributes:
@@ -66,7 +66,7 @@ def replace_numbers(
     fake_mode: Any,
     ignored: Callable[[fx.Node], bool] = lambda _: False,
     late: list[int] | None = None,
-) -> dict[fx.Node, Kept]:
+) -> dict[fx.Node, KeptScalar]:
     """Replace every use of some numbers by tensor work, and erase those that are left without use.
 
     Where that cannot be done for a use, it stays, and so does the number.
@@ -95,10 +95,10 @@ class _Replacing:
     fake_mode: Any
     ignored: Callable[[fx.Node], bool]
     late: list[int] | None
-    held: dict[fx.Node, Held] = field(default_factory=dict)
-    kept: dict[fx.Node, Kept] = field(default_factory=dict)
+    held: dict[fx.Node, ScalarTensor] = field(default_factory=dict)
+    kept: dict[fx.Node, KeptScalar] = field(default_factory=dict)
 
-    def run(self) -> dict[fx.Node, Kept]:
+    def run(self) -> dict[fx.Node, KeptScalar]:
         nodes = list(self.graph.nodes)
         history = WriteHistory(self.graph, nodes[-1])
         recorder = NodeRecorder(self.graph, self.fake_mode)
@@ -118,7 +118,7 @@ class _Replacing:
                 else:
                     call_table.replace(node, self.held, recorder)
             except Unfit as unfit:
-                why = Kept(unfit.code, unfit.text, node)
+                why = KeptScalar(unfit.code, unfit.text, node)
                 self._keep(used, _as_size(node) or why)
         for node in reversed([n for n in nodes if n in self.held]):
             if not node.users:
@@ -135,12 +135,12 @@ class _Replacing:
         self.late += [i for i, node in enumerate(given) if node in tensors]
         output.args = (type(given)(tensors.get(n, n) for n in given),)
 
-    def _keep(self, used: list[Held], why: Kept) -> None:
+    def _keep(self, used: list[ScalarTensor], why: KeptScalar) -> None:
         for root in {root: None for held in used for root in held.roots}:
             self.kept.setdefault(root, why)
 
 
-def _as_size(number: fx.Node) -> Kept | None:
+def _as_size(number: fx.Node) -> KeptScalar | None:
     """Why a number made of others cannot stay, where a call takes it as a size in the end.
 
     That no tensor can hold it is then beside the point.
@@ -149,7 +149,7 @@ def _as_size(number: fx.Node) -> Kept | None:
         for user in _users_of_number(one):
             unfit = call_table.as_size(user, one)
             if unfit is not None:
-                return Kept(unfit.code, unfit.text, user)
+                return KeptScalar(unfit.code, unfit.text, user)
     return None
 
 
@@ -170,7 +170,7 @@ def _seen_outside(graph: fx.Graph) -> frozenset[int]:
 
 def _read(
     number: Number, history: WriteHistory, recorder: NodeRecorder, seen: frozenset[int]
-) -> Held:
+) -> ScalarTensor:
     """A number as the tensor it was read from, at the moment it was read."""
     node, source = number.node, number.source
     moment = history.moments[node]
@@ -201,10 +201,10 @@ def _read(
         return made
 
     device = tensor_value(source).device  # type: ignore[union-attr]
-    return Held(node, kind, known, (node,), device, home, recorder)
+    return ScalarTensor(node, kind, known, (node,), device, home, recorder)
 
 
-def read_now(number: Number, recorder: NodeRecorder) -> Held:
+def read_now(number: Number, recorder: NodeRecorder) -> ScalarTensor:
     """A number as the tensor it was read from holds it now, at the end of a graph.
 
     Args:
@@ -222,7 +222,7 @@ def read_now(number: Number, recorder: NodeRecorder) -> Held:
         return recorder.before(node, "reshape", made, ()) if value.dim() else made
 
     known = number.range or read_from(source, lambda _: False)
-    return Held(node, kind, known, (node,), value.device, home, recorder)
+    return ScalarTensor(node, kind, known, (node,), value.device, home, recorder)
 
 
 def read_in_time(graph: fx.Graph, fake_mode: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.scalars.scalar import Held, Unfit, kind_of_operand, range_of
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of_operand, range_of
 from fusepass.capture.scalars.value_range import EXACT
 from fusepass.report.decision import Reason
 
@@ -27,7 +27,7 @@ _NEXT = {
     operator.lt: math.ceil,
 }
 _INT64 = 2**63
-Side = Held | fx.Node | float
+Side = ScalarTensor | fx.Node | float
 
 
 def prepared(compare: Any, left: Side, right: Side) -> tuple[Any, str, tuple[Side, Side]]:
@@ -36,7 +36,7 @@ def prepared(compare: Any, left: Side, right: Side) -> tuple[Any, str, tuple[Sid
     Raises:
         Unfit: it cannot be made in int64 or float64.
     """
-    if not isinstance(left, Held):
+    if not isinstance(left, ScalarTensor):
         compare, left, right = MIRRORED[compare], right, left
     kinds = {kind_of_operand(left), kind_of_operand(right)}
     if "float" not in kinds:

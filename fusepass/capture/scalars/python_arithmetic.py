@@ -19,7 +19,7 @@ from fusepass.capture.scalars import number_comparison
 from fusepass.capture.scalars.scalar import (
     DTYPES,
     MIXED,
-    Held,
+    ScalarTensor,
     Unfit,
     kind_of_operand,
     operand,
@@ -40,7 +40,7 @@ from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graph_constants import bounds_up_to
 
-Side = Held | fx.Node | float
+Side = ScalarTensor | fx.Node | float
 _TORCH: dict[Any, Callable[..., Any]] = {
     operator.add: torch.add,
     operator.sub: torch.sub,
@@ -76,7 +76,7 @@ _QUESTIONS: dict[Any, Callable[..., Any]] = {
 _NEGATION = (operator.not_, torch.sym_not)
 
 
-def held(node: fx.Node, known: dict[fx.Node, Held], recorder: NodeRecorder) -> Held:
+def held(node: fx.Node, known: dict[fx.Node, ScalarTensor], recorder: NodeRecorder) -> ScalarTensor:
     """The number that a call makes of numbers, some of them held on the device.
 
     Args:
@@ -91,12 +91,12 @@ def held(node: fx.Node, known: dict[fx.Node, Held], recorder: NodeRecorder) -> H
     if node.kwargs:
         raise _unknown(node)
     sides = [operand(value, known) for value in node.args]
-    made: Held | None = None
+    made: ScalarTensor | None = None
     if len(sides) == 2 and target in number_comparison.MIRRORED:
         made = _comparison(node, sides, recorder)
     elif len(sides) == 2:
         made = _of_two(node, sides, recorder)
-    elif len(sides) == 1 and isinstance(sides[0], Held):
+    elif len(sides) == 1 and isinstance(sides[0], ScalarTensor):
         made = _of_one(node, sides[0], recorder)
     if made is None:
         raise _unknown(node)
@@ -118,7 +118,7 @@ class _Result:
 
     def made(
         self, kind: str, found: Range, compute: Callable[..., fx.Node], *, work: str | None = None
-    ) -> Held:
+    ) -> ScalarTensor:
         """The number.
 
         Args:
@@ -127,7 +127,7 @@ class _Result:
             compute: records it, given tensors for the held operands and the others as they are.
             work: the kind the operands are converted to; that of the result if not given.
         """
-        held = [side for side in self.sides if isinstance(side, Held)]
+        held = [side for side in self.sides if isinstance(side, ScalarTensor)]
         roots = tuple(dict.fromkeys(root for side in held for root in side.roots))
 
         def home(device: torch.device) -> fx.Node:
@@ -135,12 +135,12 @@ class _Result:
             return compute(*[self._tensor(side, device, dtype) for side in self.sides])
 
         device = held[0].device
-        return Held(
+        return ScalarTensor(
             self.node, kind, found, roots, device, home, self.recorder, operands=tuple(held)
         )
 
     def _tensor(self, side: Side, device: torch.device, dtype: torch.dtype) -> Any:
-        if isinstance(side, Held):
+        if isinstance(side, ScalarTensor):
             return side.on(device, dtype)
         if isinstance(side, fx.Node):
             return self.record(torch.full, (), side, dtype=dtype, device=device)
@@ -151,7 +151,7 @@ class _Result:
         return self.recorder.before(self.node, target, *args, **kwargs)
 
 
-def _comparison(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> Held:
+def _comparison(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> ScalarTensor:
     result = _Result(node, sides, recorder)
     compare, kind, pair = number_comparison.prepared(node.target, *sides)
     result.sides = list(pair)
@@ -167,7 +167,7 @@ def _comparison(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> Hel
     return result.made("bool", BOOL, compute, work=kind)
 
 
-def _of_two(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> Held | None:
+def _of_two(node: fx.Node, sides: list[Side], recorder: NodeRecorder) -> ScalarTensor | None:
     target: Any = node.target
     kinds = [kind_of_operand(side) for side in sides]
     ranges = [range_of(side) for side in sides]
@@ -228,15 +228,15 @@ def _ordered(result: _Result, call: Callable[..., Any]) -> Callable[..., fx.Node
     return compute
 
 
-def _bitwise(result: _Result, call: Callable[..., Any]) -> Held | None:
-    if not all(isinstance(side, Held) for side in result.sides):
+def _bitwise(result: _Result, call: Callable[..., Any]) -> ScalarTensor | None:
+    if not all(isinstance(side, ScalarTensor) for side in result.sides):
         return None
     return result.made("bool", BOOL, lambda a, b: result.record(call, a, b))
 
 
 def _no_mixed(sides: list[Side]) -> None:
     """An integer or a float, whichever is larger: only beside a float it does not matter."""
-    mixed = [isinstance(side, Held) and side.mixed for side in sides]
+    mixed = [isinstance(side, ScalarTensor) and side.mixed for side in sides]
     if any(mixed) and not any(
         kind_of_operand(side) == "float" and not m for side, m in zip(sides, mixed, strict=True)
     ):
@@ -253,7 +253,9 @@ def _as_floats(sides: list[Side]) -> None:
             raise Unfit(Reason.OVERFLOW, "an integer it is combined with is no float") from None
 
 
-def _extremum(result: _Result, kinds: list[str], ranges: list[Range], largest: bool) -> Held | None:
+def _extremum(
+    result: _Result, kinds: list[str], ranges: list[Range], largest: bool
+) -> ScalarTensor | None:
     """``max(a, b)`` is ``b`` if that is larger, else ``a``, NaN or not."""
     found = either(ranges[0], ranges[1], max if largest else min)
     kind = "float" if "float" in kinds else "int"
@@ -277,13 +279,13 @@ def _extremum(result: _Result, kinds: list[str], ranges: list[Range], largest: b
         larger = result.record(torch.gt if largest else torch.lt, b, a)
         return result.record(torch.where, larger, b, a)
 
-    mixed |= any(isinstance(side, Held) and side.mixed for side in result.sides)
+    mixed |= any(isinstance(side, ScalarTensor) and side.mixed for side in result.sides)
     return replace(result.made(kind, found, compute), mixed=mixed)
 
 
-def _power(result: _Result, kinds: list[str], ranges: list[Range]) -> Held | None:
+def _power(result: _Result, kinds: list[str], ranges: list[Range]) -> ScalarTensor | None:
     base, exponent = result.sides
-    if not isinstance(base, Held) or not isinstance(exponent, (int, float)) or base.mixed:
+    if not isinstance(base, ScalarTensor) or not isinstance(exponent, (int, float)) or base.mixed:
         return None
     if kinds[0] == "float" and exponent == 0.5 and ranges[0].least >= 0:
         return _root(result, ranges[0])
@@ -312,7 +314,7 @@ def _power_of(number: float, count: int) -> float:
         return math.copysign(math.inf, number) if count % 2 else math.inf
 
 
-def _root(result: _Result, found: Range) -> Held:
+def _root(result: _Result, found: Range) -> ScalarTensor:
     """The square root: of minus zero, ``**`` gives zero and ``math.sqrt`` minus zero."""
     power = result.node.target is operator.pow
 
@@ -323,7 +325,7 @@ def _root(result: _Result, found: Range) -> Held:
     return result.made("float", Range(0.0, math.inf, found.nan), compute)
 
 
-def _of_one(node: fx.Node, side: Held, recorder: NodeRecorder) -> Held | None:
+def _of_one(node: fx.Node, side: ScalarTensor, recorder: NodeRecorder) -> ScalarTensor | None:
     target, kind, known = node.target, side.kind, side.range
     result = _Result(node, [side], recorder)
     number = "int" if kind == "bool" else kind

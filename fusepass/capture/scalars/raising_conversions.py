@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars import number_comparison, python_arithmetic
-from fusepass.capture.scalars.scalar import Held, Unfit, kind_of
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.capture.scalars.value_range import (
     ANY_FLOAT,
     BOOL,
@@ -116,7 +116,7 @@ class _Trial:
 
     history: WriteHistory
     recorder: NodeRecorder
-    held: dict[fx.Node, Held]
+    held: dict[fx.Node, ScalarTensor]
 
     def read(self, node: fx.Node) -> None:
         """A number that a tensor holds: reading it does not raise."""
@@ -143,7 +143,9 @@ class _Trial:
         kind, value = kind_of(node), tensor_value(source)
         assert kind is not None
         device = torch.device("cpu") if value is None else value.device
-        self.held[node] = Held(node, kind, found, (node,), device, lambda _: None, self.recorder)
+        self.held[node] = ScalarTensor(
+            node, kind, found, (node,), device, lambda _: None, self.recorder
+        )
 
     def _never_raises(self, node: fx.Node) -> bool:
         target: Any = node.target

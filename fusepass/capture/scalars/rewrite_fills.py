@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.call_rewriter import HALVES, Use, inside, name_of, takes
-from fusepass.capture.scalars.scalar import READ_LATE, Held, Unfit, operand
+from fusepass.capture.scalars.scalar import READ_LATE, ScalarTensor, Unfit, operand
 from fusepass.report.decision import Reason
 from fusepass.torch_private.versions import clamp_gradients, clamps_to_nan, stores_check_halves
 
@@ -25,7 +25,7 @@ def clamp(use: Use) -> None:
             bounds[name] = use.checked(name, dtype)
             continue
         side = operand(use.given[name], use.held)
-        if isinstance(side, Held) or not takes(dtype, side):
+        if isinstance(side, ScalarTensor) or not takes(dtype, side):
             raise use.unfit()
         bounds[name] = use.record(torch.full, (), side, dtype=dtype, device=x.device)
     alone = len(bounds) == 1 and use.name == "clamp"
@@ -136,7 +136,7 @@ def _stacked(use: Use, data: Any) -> fx.Node:
         return use.record(torch.stack, [_stacked(use, item) for item in data])
     side = operand(data, use.held)
     dtype, device = use.value.dtype, use.value.device
-    if not isinstance(side, Held):
+    if not isinstance(side, ScalarTensor):
         if not takes(dtype, side):
             raise use.unfit()
         return use.record(torch.full, (), side, dtype=dtype, device=device)

@@ -20,7 +20,7 @@ from fusepass.capture.scalars.call_rewriter import (
     computed_in,
     name_of,
 )
-from fusepass.capture.scalars.scalar import Held, Unfit
+from fusepass.capture.scalars.scalar import ScalarTensor, Unfit
 from fusepass.capture.scalars.value_range import is_int64, negated
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -111,7 +111,13 @@ def _put_operand(use: Use, name: str, other: str, tensor: fx.Node, *, reverse: b
 
 
 def _check_division(
-    use: Use, name: str, number: Held, x: torch.Tensor, common: torch.dtype, *, reverse: bool
+    use: Use,
+    name: str,
+    number: ScalarTensor,
+    x: torch.Tensor,
+    common: torch.dtype,
+    *,
+    reverse: bool,
 ) -> None:
     """Integers divided by a number that may be zero, or wraps to zero, raise."""
     rounded = name in _DIVISIONS or (name == "div" and use.given.get("rounding_mode") is not None)
@@ -124,7 +130,7 @@ def _check_division(
             raise Unfit(Reason.OVERFLOW, f"it may wrap to zero as {name_of(common)}, which raises")
 
 
-def _quotient(use: Use, number: Held, x_name: str) -> None:
+def _quotient(use: Use, number: ScalarTensor, x_name: str) -> None:
     """``number / x`` is ``x.reciprocal() * number`` in eager."""
     inverse = use.record("reciprocal", use.given[x_name])
     value = tensor_value(inverse)
@@ -141,7 +147,7 @@ def _quotient(use: Use, number: Held, x_name: str) -> None:
         use.become(use.record("to", product, value.dtype))
 
 
-def rounds(use: Use, number: Held, dtype: torch.dtype) -> bool:
+def rounds(use: Use, number: ScalarTensor, dtype: torch.dtype) -> bool:
     """Whether a number may lose digits as a tensor of a dtype."""
     device = use.value.device
     number.on(device, dtype)
@@ -322,7 +328,7 @@ def leaky_relu(use: Use) -> None:
     use.narrowed(use.record(torch.prelu, x, slope))
 
 
-def _given(use: Use, name: str) -> Held:
+def _given(use: Use, name: str) -> ScalarTensor:
     """The number given for an argument; the others may not be such numbers."""
     number = use.number(name)
     if number is None or any(node in use.held for node in use.others(name)):

@@ -40,7 +40,7 @@ class Unfit(Exception):
 
 
 @dataclass
-class Held:
+class ScalarTensor:
     """A number that is computed on the device.
 
     Attributes:
@@ -64,7 +64,7 @@ class Held:
     home: Callable[[torch.device], fx.Node | None]
     recorder: NodeRecorder
     mixed: bool = False
-    operands: tuple[Held, ...] = ()
+    operands: tuple[ScalarTensor, ...] = ()
     _homes: dict[torch.device, fx.Node | None] = field(default_factory=dict)
     _casts: dict[tuple[torch.device, torch.dtype], fx.Node] = field(default_factory=dict)
 
@@ -107,9 +107,9 @@ class Held:
             self._casts[device, dtype] = self.recorder.after(home, "to", home, dtype)
         return self._casts[device, dtype]
 
-    def _without_home(self, device: torch.device) -> list[Held]:
+    def _without_home(self, device: torch.device) -> list[ScalarTensor]:
         """The numbers that this one is made of, each behind its operands: a sum may be long."""
-        found: dict[int, Held] = {}
+        found: dict[int, ScalarTensor] = {}
         todo = [self]
         while todo:
             number = todo[-1]
@@ -130,7 +130,7 @@ def kind_of(value: Any) -> str | None:
     return _KINDS.get(type(value))
 
 
-def operand(value: Any, held: dict[fx.Node, Held]) -> Held | fx.Node | float:
+def operand(value: Any, held: dict[fx.Node, ScalarTensor]) -> ScalarTensor | fx.Node | float:
     """An operand of arithmetic: a number that is held, a size of the graph, or a known number.
 
     Raises:
@@ -147,13 +147,13 @@ def operand(value: Any, held: dict[fx.Node, Held]) -> Held | fx.Node | float:
     raise Unfit(Reason.PYTHON_VALUE, "it is combined with a value that only Python has")
 
 
-def range_of(side: Held | fx.Node | float) -> Range:
+def range_of(side: ScalarTensor | fx.Node | float) -> Range:
     """The range of an operand."""
-    if isinstance(side, Held):
+    if isinstance(side, ScalarTensor):
         return side.range
     return of_size(side.meta["example_value"]) if isinstance(side, fx.Node) else exactly(side)
 
 
-def kind_of_operand(side: Held | fx.Node | float) -> str:
+def kind_of_operand(side: ScalarTensor | fx.Node | float) -> str:
     """``bool``, ``int`` or ``float``."""
-    return side.kind if isinstance(side, Held) else kind_of(side) or "int"
+    return side.kind if isinstance(side, ScalarTensor) else kind_of(side) or "int"

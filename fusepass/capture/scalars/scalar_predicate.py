@@ -15,7 +15,7 @@ from fusepass.capture.masks.selection_count import count, is_count
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars import python_arithmetic
 from fusepass.capture.scalars.lowering import Number, read_now
-from fusepass.capture.scalars.scalar import DTYPES, Held, Unfit, kind_of
+from fusepass.capture.scalars.scalar import DTYPES, ScalarTensor, Unfit, kind_of
 from fusepass.graph.dataflow.node_recorder import NodeRecorder
 from fusepass.graph.dataflow.reached import reached
 from fusepass.report.decision import Reason
@@ -100,9 +100,9 @@ def predicate_of(translator: Any, node: fx.Node) -> Any:
     return wrap_tensor(translator, proxy_of(translator, made), value)
 
 
-def _held(translator: Any, number: fx.Node, recorder: NodeRecorder) -> Held:
+def _held(translator: Any, number: fx.Node, recorder: NodeRecorder) -> ScalarTensor:
     """The tensor that holds a number, computed from those of the numbers it is made of."""
-    held: dict[fx.Node, Held] = {}
+    held: dict[fx.Node, ScalarTensor] = {}
     for node in _in_order(number):
         if is_read_back(node):
             source: Any = node.args[0]

@@ -17,7 +17,7 @@ from fusepass.capture.nodes.raise_node import only_for_message
 from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.deferred_items import FROM_ITEM, made_of, reasons
-from fusepass.capture.scalars.lowering import Kept
+from fusepass.capture.scalars.lowering import KeptScalar
 from fusepass.capture.scalars.raising_conversions import that_may_raise
 from fusepass.capture.scalars.scalar import kind_of
 from fusepass.capture.scalars.scalar_predicate import CANNOT_RAISE, is_read_back
@@ -35,16 +35,18 @@ def keep_raising(output_graph: Any) -> None:
         found = that_may_raise(unused, is_read_back, range_of_count)
     except Exception as error:  # noqa: BLE001  # our error costs speed, never the program
         first = next(iter((frame.items | frame.selections).values()))
-        kept = dict.fromkeys(unused, Kept(*fault(error, first.file, first.line)))
+        kept = dict.fromkeys(unused, KeptScalar(*fault(error, first.file, first.line)))
     else:
         text = "what is made of it may raise, though nothing uses that: "
-        kept = {node: Kept(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()}
+        kept = {
+            node: KeptScalar(Reason.PARTIAL_OP, text + why, node) for node, why in found.items()
+        }
     restart_without(frame, _behind(frame, kept))
 
 
-def _behind(frame: Frame, kept: dict[fx.Node, Kept]) -> dict[Captured, Why]:
+def _behind(frame: Frame, kept: dict[fx.Node, KeptScalar]) -> dict[Captured, Why]:
     """What some numbers are made of that the program then reads where it asks for it."""
-    items: dict[fx.Node, Kept] = {}
+    items: dict[fx.Node, KeptScalar] = {}
     counts: dict[Captured, Why] = {}
     for node, why in kept.items():
         for item in made_of([node]) if FROM_ITEM in node.meta else ():

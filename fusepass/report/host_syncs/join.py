@@ -28,7 +28,7 @@ _RULES = {
 
 
 @dataclass
-class Row:
+class JoinedRow:
     """What is known of one row before it is held against a compiled call."""
 
     count: int = 0
@@ -55,7 +55,7 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
     _place_reads(left, rows, decisions)
     made = [row_of(key, row, left, decisions) for key, row in rows.items()]
     for key, row in grouped(_read_backs(compiled)).items():
-        made.append(row_of(key, Row(0, row.operations, row.caller), {key: row.count}, ()))
+        made.append(row_of(key, JoinedRow(0, row.operations, row.caller), {key: row.count}, ()))
     return tuple(made)
 
 
@@ -74,11 +74,11 @@ def is_read_late(decision: Decision) -> bool:
     return decision.rule in ("item", "masked") and decision.treatment == "late"
 
 
-def grouped(waits: Iterable[Wait]) -> dict[Key, Row]:
+def grouped(waits: Iterable[Wait]) -> dict[Key, JoinedRow]:
     """Waits by place and kind, in the order they were first met."""
-    rows: dict[Key, Row] = {}
+    rows: dict[Key, JoinedRow] = {}
     for wait in waits:
-        row = rows.setdefault((wait.place.file, wait.place.line, wait.kind), Row())
+        row = rows.setdefault((wait.place.file, wait.place.line, wait.kind), JoinedRow())
         if not row.count:
             row.caller = wait.place
         row.count += wait.times
@@ -105,7 +105,9 @@ def _left(compiled: CompiledCall) -> Counter[Key]:
     return left
 
 
-def _place_reads(left: Counter[Key], rows: dict[Key, Row], decisions: Iterable[Decision]) -> None:
+def _place_reads(
+    left: Counter[Key], rows: dict[Key, JoinedRow], decisions: Iterable[Decision]
+) -> None:
     """Numbers read where the program reads none: Dynamo reads them behind a graph.
 
     They may stand for any place that seems to be gone and that nothing of ours took away.
@@ -122,7 +124,9 @@ def _place_reads(left: Counter[Key], rows: dict[Key, Row], decisions: Iterable[D
             unplaced -= taken
 
 
-def row_of(key: Key, row: Row, left: Mapping[Key, int], decisions: Iterable[Decision]) -> Sync:
+def row_of(
+    key: Key, row: JoinedRow, left: Mapping[Key, int], decisions: Iterable[Decision]
+) -> Sync:
     """A row of the list.
 
     Args:
@@ -162,7 +166,7 @@ def row_of(key: Key, row: Row, left: Mapping[Key, int], decisions: Iterable[Deci
     )
 
 
-def _remaining(key: Key, row: Row, left: Mapping[Key, int], applied: Decision | None) -> int:
+def _remaining(key: Key, row: JoinedRow, left: Mapping[Key, int], applied: Decision | None) -> int:
     """Waits left at a place: at most those there were, unless fusepass brought them."""
     file, line, kind = key
     if kind is Kind.READ_BACK:

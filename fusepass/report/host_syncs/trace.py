@@ -93,7 +93,7 @@ def host_waits(events: Sequence[dict[str, Any]]) -> list[HostWait]:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _RuntimeCall:
     """A call of the runtime, and what it stands in."""
 
     event: dict[str, Any]
@@ -109,13 +109,15 @@ class _Lane:
     def __init__(self) -> None:
         self.marks: list[dict[str, Any]] = []
         self.open: list[dict[str, Any]] = []
-        self.copy: _Call | None = None
+        self.copy: _RuntimeCall | None = None
 
     def enter(self, event: dict[str, Any]) -> None:
         self.open = [outer for outer in self.open if _end(outer) > event["ts"]]
         self.open.append(event)
 
-    def called(self, event: dict[str, Any], direction: str) -> list[tuple[_Call, _Call]]:
+    def called(
+        self, event: dict[str, Any], direction: str
+    ) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
         """Waits that are known with this call: the first and the last call of each."""
         name = _name(event)
         if name not in _COPIES and name not in _SYNCHRONISES and name not in _FREES:
@@ -128,11 +130,11 @@ class _Lane:
             return [(before, call)]
         return [*_by_itself(before), *([] if name in _COPIES else [(call, call)])]
 
-    def rest(self) -> list[tuple[_Call, _Call]]:
+    def rest(self) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
         """A last copy that nothing waits for."""
         return _by_itself(self.copy)
 
-    def _call(self, event: dict[str, Any], direction: str) -> _Call:
+    def _call(self, event: dict[str, Any], direction: str) -> _RuntimeCall:
         self.open = [outer for outer in self.open if _end(outer) > event["ts"]]
         marks = [span for span in self.open if str(span["name"]).startswith(MARK)]
         others = [span for span in self.open if not str(span["name"]).startswith((MARK, CALL))]
@@ -140,10 +142,10 @@ class _Lane:
         if mark is None:
             at = bisect.bisect_left(self.marks, event["ts"], key=lambda span: span["ts"])
             mark = self.marks[at] if at < len(self.marks) else None
-        return _Call(event, others[-1] if others else None, mark, bool(marks), direction)
+        return _RuntimeCall(event, others[-1] if others else None, mark, bool(marks), direction)
 
 
-def _by_itself(copy: _Call | None) -> list[tuple[_Call, _Call]]:
+def _by_itself(copy: _RuntimeCall | None) -> list[tuple[_RuntimeCall, _RuntimeCall]]:
     """A copy that nothing waits for: one to pageable memory waits by itself."""
     return [(copy, copy)] if copy is not None and copy.direction == "DtoH pageable" else []
 
@@ -175,7 +177,7 @@ class _Timeline:
         return max(0.0, self.starts[following] - before)
 
 
-def _wait(first: _Call, last: _Call, timeline: _Timeline) -> HostWait:
+def _wait(first: _RuntimeCall, last: _RuntimeCall, timeline: _Timeline) -> HostWait:
     name = _name(last.event)
     calls = (last,) if first is last else (first, last)
     spent = sum(float(call.event.get("dur", 0.0)) for call in calls)

@@ -90,7 +90,7 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
                 self.maps[at] = Map(
                     rows, columns, stride, dtype, tuple(meta["block_size"]), meta["swizzle"]
                 )
-        self.held: dict[tuple[Any, ...], _Held] = {}
+        self.held: dict[tuple[Any, ...], _KeptDescriptors] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "held": {}}
@@ -114,7 +114,7 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
         threads = self.num_warps * THREADS
         nvrtc.launch_with(function, grid, threads, self.shared, stream, held.pointers)
 
-    def _hold(self, given: tuple[Any, ...]) -> _Held:
+    def _hold(self, given: tuple[Any, ...]) -> _KeptDescriptors:
         """The parameters of launches with these arguments, from now on kept."""
         values: list[Any] = []
         for at, (kind, value) in enumerate(zip(self.arg_tys, given, strict=True)):
@@ -129,7 +129,9 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
                 values.append(_NUMBERS[kind](value))
         nothing = [self.has_global_scratch, self.has_profile_scratch].count(True)
         values += [ctypes.c_void_p() for _ in range(nothing)]
-        held = _Held(values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values)))
+        held = _KeptDescriptors(
+            values, (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        )
         if len(self.held) >= _KEPT:
             self.held = {}  # launches in other threads keep what they read
         self.held[given] = held
@@ -137,7 +139,7 @@ class MappedKernel(StaticallyLaunchedCudaKernel):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _KeptDescriptors:
     """Parameters of a launch.
 
     Attributes:

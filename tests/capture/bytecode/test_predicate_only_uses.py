@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 from torch._dynamo.bytecode_transformation import cleaned_instructions
 
-from fusepass.capture.bytecode.predicate_only_uses import only_tested
+from fusepass.capture.bytecode.predicate_only_uses import has_only_predicate_uses
 
 from ..support.side_by_side import side_by_side, signed
 from .uses_of_numbers import ARITHMETIC, NO, YES, asserted_message, read
@@ -26,7 +26,7 @@ def pushes(function: Callable[..., Any], nth: int = 0) -> tuple[list[Any], int]:
 
 
 def answer(function: Callable[..., Any], nth: int = 0, **options: Any) -> bool:
-    return only_tested(*pushes(function, nth), **options)
+    return has_only_predicate_uses(*pushes(function, nth), **options)
 
 
 @pytest.mark.parametrize("function", YES, ids=lambda function: function.__name__)
@@ -53,8 +53,8 @@ def test_loads_that_do_not_matter() -> None:
     for position, inst in enumerate(instructions):
         line[position] = inst.positions.lineno if inst.positions else None
     raised = max(l for i, l in line.items() if l and "RAISE" in instructions[i].opname)
-    assert only_tested(instructions, at, ignored=lambda i: line[i] == raised)
-    assert not only_tested(instructions, at, ignored=lambda i: line[i] == raised - 1)
+    assert has_only_predicate_uses(instructions, at, ignored=lambda i: line[i] == raised)
+    assert not has_only_predicate_uses(instructions, at, ignored=lambda i: line[i] == raised - 1)
 
 
 def test_two_numbers_of_one_comparison() -> None:

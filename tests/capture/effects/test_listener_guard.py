@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.capture.effects.listener_guard import Hearing
+from fusepass.capture.effects.listener_guard import ListenerCheck
 from fusepass.testing.compare import assert_same
 
 from ..support.written import assert_late
@@ -167,7 +167,7 @@ def test_why_it_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_frame_without_lines_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(Hearing, "holds", lambda _: asked.append(1) or True)
+    monkeypatch.setattr(ListenerCheck, "holds", lambda _: asked.append(1) or True)
 
     def silent(x: Tensor) -> Tensor:
         return x * 2
@@ -186,7 +186,7 @@ def test_a_frame_without_lines_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_asking_takes_about_a_microsecond() -> None:
-    hearing = Hearing()
+    hearing = ListenerCheck()
     hearing.add(lambda: False)
     best = min(timeit.repeat(hearing.holds, number=1000, repeat=20)) / 1000
     assert best < 5e-6  # 0.13 µs on a quiet host
