@@ -25,7 +25,7 @@ def judge(
             the rule is then the stricter one without it.
         no_reference: why there is no float64 reference, or None if there is one.
     """
-    record = _unjudged(variant, no_reference)
+    record = _blank_record(variant, no_reference)
     different = _unlike_eager(variant, eager)
     if different is not None:
         record.update({"passed": False, "reason": different, "bit_equal_to_eager": False})
@@ -62,7 +62,7 @@ def judge(
     return record
 
 
-def _unjudged(variant: Sequence[TensorError], no_reference: str | None) -> ErrorRecord:
+def _blank_record(variant: Sequence[TensorError], no_reference: str | None) -> ErrorRecord:
     """What is said of a variant before the rule is applied: how it compares with eager."""
     return ErrorRecord(
         passed=None,

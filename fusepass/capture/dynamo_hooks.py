@@ -194,14 +194,14 @@ def _on_jump(translator: Any, jump: Any, original: Callable[[Any, Any], None]) -
         return original(translator, jump)
     place = here(translator, "branch")
     where, key = (place.file, place.line), place.instruction
-    early = _refused_at_once(translator, frame, place)
+    early = _early_refusal(translator, frame, place)
     if early is not None:
         return _break(translator, jump, original, frame, place, early, None)
     speculation = translator.speculate()
     if speculation.failed(translator):
         for site in frame.tests_before(key):
             frame.sites.remove(site)
-        return _left_to_dynamo(translator, jump, original, frame, place)
+        return _jump_as_dynamo(translator, jump, original, frame, place)
     read = () if tested is not None else item_hooks.items_tested(translator, frame)
     frame.active.append(key)
     try:
@@ -252,7 +252,7 @@ def _on_identity(translator: Any, compared: Callable[[], list[Any]]) -> None:
     restart_without(frame, dict.fromkeys(sites, (Reason.ALIAS, text)))
 
 
-def _refused_at_once(translator: Any, frame: Frame, place: Place) -> Refusal | None:
+def _early_refusal(translator: Any, frame: Frame, place: Place) -> Refusal | None:
     if not _supported():
         return Refusal(
             Reason.UNSUPPORTED_VERSION, "branch capture is off on this torch or Python version"
@@ -283,25 +283,25 @@ def _break(
     if refusal.saved_in:  # it is met again in a function of its own, which does not show what for
         settle(frame, place, refusal.text)
     if frame.arms:
-        raise Refusal(refusal.code, _inside(place, refusal.text), refusal.saved_in)
+        raise Refusal(refusal.code, _reason_of_inner(place, refusal.text), refusal.saved_in)
     restart_without_saving(frame, dict.fromkeys(refusal.saved_in, _SAVED))
     restart_reading(frame, read, place, why)
     if speculation is not None and translator.should_compile_partial_graph():
         speculation.reason = break_reason(refusal.text, translator)
         speculation.fail_and_restart_analysis(translator.error_on_graph_break)
-    _left_to_dynamo(translator, jump, original, frame, place)
+    _jump_as_dynamo(translator, jump, original, frame, place)
 
 
 _SAVED = (Reason.SIDE_EFFECT, f"an arm may save a tensor that a later branch writes: {FAILS}")
 
 
-def _inside(inner: Place, text: str) -> str:
+def _reason_of_inner(inner: Place, text: str) -> str:
     """The reason of a branch around one that is kept."""
     told = f"{_INNER}, {Path(inner.file).name}:{inner.line}: {text}"
     return text if text.startswith(_INNER) else told
 
 
-def _left_to_dynamo(
+def _jump_as_dynamo(
     translator: Any, jump: Any, original: Callable[[Any, Any], None], frame: Frame, place: Place
 ) -> None:
     """Jump as Dynamo does; where it may not break the graph, its error says why we did not help."""
@@ -311,7 +311,7 @@ def _left_to_dynamo(
             original(translator, jump)
     except unsupported_errors() as error:
         if why is not None and frame.arms:
-            raise ArmStops(why.reason_code, _inside(place, why.reason)) from error
+            raise ArmStops(why.reason_code, _reason_of_inner(place, why.reason)) from error
         if why is not None:
             told = f"{why.file}:{why.line} kept ({why.reason_code}): {why.reason}"
             error.add_note(f"fusepass: branch at {told}.")

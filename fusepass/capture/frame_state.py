@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.effects.listener_guard import ListenerCheck
-from fusepass.capture.grad_tracking import Ungraded
+from fusepass.capture.grad_tracking import UntrackedTensors
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch
 from fusepass.capture.place import Instruction, Place
 from fusepass.errors import FusepassError
@@ -99,7 +99,7 @@ class Frame:
     arms: list[tuple[int, bool]] = field(default_factory=list)
     active: list[tuple[Any, int]] = field(default_factory=list)
     repeats: Counter[tuple[Any, int]] = field(default_factory=Counter)
-    ungraded: Ungraded = field(default_factory=Ungraded)
+    ungraded: UntrackedTensors = field(default_factory=UntrackedTensors)
     items: dict[fx.Node, Place] = field(default_factory=dict)
     stands_for: dict[int, int] = field(default_factory=dict)
     predicates: dict[int, Any] = field(default_factory=dict)

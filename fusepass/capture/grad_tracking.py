@@ -16,7 +16,7 @@ from fusepass.torch_private.fx.graphs import requires_grad_outside
 
 
 @dataclass(frozen=True)
-class Before:
+class GraphBefore:
     """What a graph held when it was looked at.
 
     Attributes:
@@ -40,14 +40,14 @@ class Before:
 
 
 @dataclass
-class Ungraded:
+class UntrackedTensors:
     """The floating-point tensors of a graph that did not require grad when last looked at."""
 
     nodes: dict[fx.Node, None] = field(default_factory=dict)
     inputs: dict[fx.Node, None] = field(default_factory=dict)
     last: fx.Node | None = None
 
-    def now(self, graph: fx.Graph) -> Before | None:
+    def now(self, graph: fx.Graph) -> GraphBefore | None:
         """What does not require grad now, None without grad mode; looks at each node once."""
         if not torch.is_grad_enabled():
             return None
@@ -59,7 +59,7 @@ class Ungraded:
         self.last = next(iter(reversed(graph.nodes)), None)
         candidates = [*self.nodes, *filter(_could_require, recent)]
         self.nodes = {node: None for node in candidates if not requires_grad(node)}
-        return Before(tuple(self.nodes), frozenset(self.inputs))
+        return GraphBefore(tuple(self.nodes), frozenset(self.inputs))
 
     def _new_inputs(self, graph: fx.Graph) -> list[fx.Node]:
         """Inputs are recorded in front of everything, whenever they are first used."""

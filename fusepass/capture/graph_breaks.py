@@ -165,18 +165,18 @@ def _why(translator: Any, reason: str) -> _Why:
         text = f"{display_name(name)} reads a number from a tensor"
         if name.startswith("wrapped_"):
             text = f"Python reads a number that {display_name(name)} gives or takes: {_NUMPY}"
-        return Reason.PYTHON_VALUE, _joined(text, _READS, name)
+        return Reason.PYTHON_VALUE, _join_reason(text, _READS, name)
     if kind.startswith("Dynamic shape operator"):
         name = _operation(translator, reason)
         text = f"the size of what {display_name(name)} gives depends on data"
-        return Reason.SIZE, _joined(text, _SIZES, name)
+        return Reason.SIZE, _join_reason(text, _SIZES, name)
     for start, why in _TEXTS.items():
         if kind.startswith(start):
             return why
     return Reason.UNTRACEABLE, why_broken(reason)
 
 
-def _joined(text: str, instead: dict[str, str], name: str) -> str:
+def _join_reason(text: str, instead: dict[str, str], name: str) -> str:
     return f"{text}: {instead[name]}" if name in instead else text
 
 

@@ -56,7 +56,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     if frame.traced is not None and frame.traced.gm is gm:
         return compiled_again(frame, frame.traced, compile_graph)
     as_written = settle_sharing(gm, frame, output_graph)
-    late, events = ([], None) if frame.plain else _settled(output_graph, frame, gm)
+    late, events = ([], None) if frame.plain else _settle_effects(output_graph, frame, gm)
     restart_if_violated(output_graph, frame)
     try:
         note_saved(gm.graph, frame, output_graph)
@@ -78,7 +78,7 @@ def settle_graph(output_graph: Any, gm: fx.GraphModule, compile_graph: Callable[
     return compiled
 
 
-def _settled(
+def _settle_effects(
     output_graph: Any, frame: Frame, gm: fx.GraphModule
 ) -> tuple[list[int], Events | None]:
     """What of a complete graph is read behind it, and what happens around it.
@@ -99,7 +99,7 @@ def _settled(
     restart_without(frame, raise_legality.unsafe_sinks(gm, output_graph))
     print_legality.leave_unsafe(output_graph, frame, gm)
     try_blocks.ask_callers(output_graph, frame, gm.graph.nodes)
-    return late, _take_events_out(frame, gm)
+    return late, _lower_effects(frame, gm)
 
 
 def _ask_around(output_graph: Any, frame: Frame, gm: fx.GraphModule) -> None:
@@ -136,7 +136,7 @@ def _undecided_gradients(frame: Frame, gm: fx.GraphModule) -> dict[int, tuple[Re
     return undecided
 
 
-def _take_events_out(frame: Frame, gm: fx.GraphModule) -> Events | None:
+def _lower_effects(frame: Frame, gm: fx.GraphModule) -> Events | None:
     """Sinks and lines become code around the graph, while there still is a way back."""
     try:
         return lower_effects(gm)

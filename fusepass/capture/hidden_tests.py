@@ -82,7 +82,7 @@ def on_call(
     direct = operand_count(translator) in (number, number - 1)
     if frame.in_message or not direct or not is_only_tested(translator, frame):
         return call()
-    compared = _compared(translator, name, args, kwargs)
+    compared = _comparison_predicate(translator, name, args, kwargs)
     return call() if compared is None else compared
 
 
@@ -100,7 +100,9 @@ def _is_unknown(check: Check) -> bool:
     )
 
 
-def _compared(translator: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _comparison_predicate(
+    translator: Any, name: str, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     """The 0-d bool tensor such a comparison reads, or None where it cannot be told apart."""
     names = ("input", "other", *_TOLERANCES)
     given = dict(zip(names, map(realized, args), strict=False))

@@ -54,7 +54,7 @@ class Staged:
 
 
 @dataclass
-class _Line:
+class _Queue:
     """Between the thread and the user."""
 
     ready: queue.SimpleQueue[Staged | _Last] = field(default_factory=queue.SimpleQueue)
@@ -97,7 +97,7 @@ class Lookahead(Iterator[Any]):
         depth: int,
         around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
-        self._line, self._hand, self._over = _Line(), hand, False
+        self._line, self._hand, self._over = _Queue(), hand, False
         # The thread must know nothing of self, or self would never be dropped. The iterator goes
         # in a list that the thread empties, so that the thread is the one to let go of it.
         inside = contextvars.copy_context()
@@ -176,7 +176,7 @@ class Lookahead(Iterator[Any]):
 
 
 def _work(
-    line: _Line,
+    line: _Queue,
     box: list[Iterator[Any]],
     stage: Callable[[Any], Staged],
     depth: int,
@@ -202,7 +202,7 @@ def _from_the_iterator(error: BaseException) -> BaseException:
 
 
 def _pull(
-    line: _Line, box: list[Iterator[Any]], stage: Callable[[Any], Staged], depth: int
+    line: _Queue, box: list[Iterator[Any]], stage: Callable[[Any], Staged], depth: int
 ) -> None:
     """Take items and make them ready until there are no more, or none are wanted."""
     iterator = box.pop()
@@ -232,7 +232,7 @@ def _pull(
         del iterator, item
 
 
-def _wait_until(line: _Line, ahead: int, most: int) -> int:
+def _wait_until(line: _Queue, ahead: int, most: int) -> int:
     """Wait until at most ``most`` items are ahead, or none are wanted; how many there are."""
     while ahead > most and line.handed.get():
         ahead -= 1

@@ -77,7 +77,7 @@ def check_rule(
         resolve_checked(
             options=given
         )  # here: a program that raises is taken for one that is no good
-        return _Check(rule, space, chosen, result, given, training).run(fires_in)
+        return _RuleCheckRun(rule, space, chosen, result, given, training).run(fires_in)
 
 
 def _check_types(rule: Any, options: Any) -> None:
@@ -87,7 +87,7 @@ def _check_types(rule: Any, options: Any) -> None:
         raise ArgumentType("check_rule(options=…)", options, "a dict of options for torch.compile")
 
 
-class _Check:
+class _RuleCheckRun:
     """One run of :func:`check_rule`.
 
     Its time limit is one of processor time: what is tried must not hang on who else is at work.

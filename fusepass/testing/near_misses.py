@@ -42,7 +42,7 @@ class _Name(str):
 
 
 @dataclass(frozen=True)
-class _Step:
+class _RecordedCall:
     """One call: ``out = target(*args, **kwargs)``."""
 
     out: str
@@ -88,7 +88,7 @@ def near_misses(
 
 def _record(
     pattern: Callable[..., Any], names: Sequence[str], inputs: Sequence[Any]
-) -> tuple[list[_Step], list[str]]:
+) -> tuple[list[_RecordedCall], list[str]]:
     known: dict[int, str] = {}
     for name, value in zip(names, inputs, strict=True):
         if isinstance(value, Tensor):
@@ -106,7 +106,7 @@ class _CallCounter(TorchFunctionMode):
     def __init__(self, known: dict[int, str]) -> None:
         super().__init__()
         self.known = known
-        self.steps: list[_Step] = []
+        self.steps: list[_RecordedCall] = []
         self.alive: list[Any] = []  # an id is worth something only as long as its owner lives
 
     def __torch_function__(
@@ -119,7 +119,7 @@ class _CallCounter(TorchFunctionMode):
             out = f"v{len(self.steps)}"
             named = {name: self._named(value) for name, value in (kwargs or {}).items()}
             given = tuple(map(self._named, args))
-            self.steps.append(_Step(out, _target(func), given, named))
+            self.steps.append(_RecordedCall(out, _target(func), given, named))
             # Named only now: a call may hand its operand back.
             for index, value in enumerate(values):
                 if isinstance(value, Tensor):
@@ -164,7 +164,7 @@ def _text(value: Any) -> str:
     raise _Untraceable(repr(value))
 
 
-def _lines(steps: Sequence[_Step], results: Sequence[str]) -> list[str]:
+def _lines(steps: Sequence[_RecordedCall], results: Sequence[str]) -> list[str]:
     last = [f"y{index} = {result}" for index, result in enumerate(results)]
     return [step.line() for step in steps] + last
 
@@ -179,7 +179,7 @@ def _runs(lines: Sequence[str], tensors: dict[str, Tensor]) -> bool:
     return True
 
 
-def _changed(steps: list[_Step], results: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _changed(steps: list[_RecordedCall], results: list[str]) -> Iterator[tuple[str, list[str]]]:
     for index, step in enumerate(steps):
         for what, other in _changed_step(step):
             text = _lines([*steps[:index], other, *steps[index + 1 :]], results)
@@ -199,7 +199,7 @@ def _changed(steps: list[_Step], results: list[str]) -> Iterator[tuple[str, list
         yield f"{out}: written after its use", [*text, f"{out}.zero_()"]
 
 
-def _changed_step(step: _Step) -> Iterator[tuple[str, _Step]]:
+def _changed_step(step: _RecordedCall) -> Iterator[tuple[str, _RecordedCall]]:
     base, _, op = step.target.rpartition(".")
     plain = op.strip("_").removesuffix("_")
     if plain in _SIBLINGS:

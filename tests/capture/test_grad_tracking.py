@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from fusepass.capture.grad_tracking import Ungraded, requires_grad
+from fusepass.capture.grad_tracking import UntrackedTensors, requires_grad
 
 from .support.side_by_side import side_by_side, signed
 
@@ -26,7 +26,7 @@ def graph_of(*values: object) -> tuple[fx.Graph, list[fx.Node]]:
 def test_only_what_could_require_grad_and_does_not() -> None:
     plain, leaf = torch.ones(2), torch.ones(2, requires_grad=True)
     graph, nodes = graph_of(plain, leaf, torch.ones(2, dtype=torch.long), 3, torch.ones(1) * 1j)
-    now = Ungraded().now(graph)
+    now = UntrackedTensors().now(graph)
     assert now is not None
     assert now.nodes == (nodes[0], nodes[4])
     assert [requires_grad(node) for node in nodes] == [False, True, False, False, False]
@@ -35,7 +35,7 @@ def test_only_what_could_require_grad_and_does_not() -> None:
 def test_new_and_known_tensors_are_checked_again() -> None:
     first, second = torch.ones(2), torch.ones(2)
     graph, nodes = graph_of(first, second)
-    ungraded = Ungraded()
+    ungraded = UntrackedTensors()
     before = ungraded.now(graph)
     assert before is not None
     assert set(before.nodes) == set(nodes)
@@ -52,7 +52,7 @@ def test_new_and_known_tensors_are_checked_again() -> None:
 def test_nothing_without_grad_mode() -> None:
     graph, _ = graph_of(torch.ones(2))
     with torch.no_grad():
-        assert Ungraded().now(graph) is None
+        assert UntrackedTensors().now(graph) is None
 
 
 def fills(x: Tensor) -> tuple[Tensor, Tensor]:

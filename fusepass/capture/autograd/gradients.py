@@ -35,7 +35,7 @@ _ONLY_FIRST = frozenset(
 
 
 @dataclass
-class _Reach:
+class _GradientReach:
     """What may and what must reach each node, as bits; who has which bit.
 
     Attributes:
@@ -78,25 +78,25 @@ def undecided_gradients(graph: fx.Graph, allow_zero_grad: bool) -> dict[int, tup
                 f"only one arm depends on {_names(leaves)}: its gradient would be zero, not None, "
                 "when that arm is not taken (allow_zero_grad permits it)"
             )
-            lost |= _blamed(result, leaves, selects, reach, (Reason.NONE_GRAD, text))
+            lost |= _deciding_selects(result, leaves, selects, reach, (Reason.NONE_GRAD, text))
         operations = [n for n in doubtful if not _is_leaf(n)]
         if operations:
             text = (
                 f"only one arm uses {_names(operations)}, computed before the branch: its backward "
                 "would turn the zero gradient of the arm not taken into NaN where it is infinite"
             )
-            lost |= _blamed(result, operations, selects, reach, (Reason.NAN_GRAD, text))
+            lost |= _deciding_selects(result, operations, selects, reach, (Reason.NAN_GRAD, text))
     return lost
 
 
-def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
-    reach = _Reach()
+def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _GradientReach:
+    reach = _GradientReach()
     chosen = set(selects)
     branches: dict[int, Branch] = {n.meta[BRANCH].site: n.meta[BRANCH] for n in selects}
     sharing: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.args and node.args[0] in chosen and node.op == "call_function":
-            reach.may[node], reach.must[node] = _of_choice(node, reach)
+            reach.may[node], reach.must[node] = _reach_of_select(node, reach)
         else:
             own = reach.bit_of(node) if _is_leaf(node) or _could_make_nan(node) else 0
             for site in sites_around(node, branches) if own else ():
@@ -117,7 +117,7 @@ def _reach(graph: fx.Graph, selects: list[fx.Node]) -> _Reach:
     return reach
 
 
-def _of_choice(item: fx.Node, reach: _Reach) -> tuple[int, int]:
+def _reach_of_select(item: fx.Node, reach: _GradientReach) -> tuple[int, int]:
     """For one result of a select: what reaches either arm, and what reaches both.
 
     What stands in the arms themselves is behind their gates, and as good as in both.
@@ -146,11 +146,11 @@ def _differentiable_sources(node: fx.Node) -> list[fx.Node]:
     return sources[:1] if op_name(node) in _ONLY_FIRST else sources
 
 
-def _blamed(
+def _deciding_selects(
     result: fx.Node,
     doubtful: list[fx.Node],
     selects: list[fx.Node],
-    reach: _Reach,
+    reach: _GradientReach,
     why: tuple[Reason, str],
 ) -> dict[int, tuple[Reason, str]]:
     """The selects above ``result`` of which only one arm depends on something doubtful."""

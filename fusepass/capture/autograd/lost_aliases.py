@@ -32,7 +32,7 @@ def lost_aliases(graph: fx.Graph, allow_fresh_output: bool) -> dict[int, str]:
     for node in graph.nodes:
         for key in memories([node]):
             owners.setdefault(key, set()).add(node)
-    classes = _Classes()
+    classes = _AliasClasses()
     selected: dict[int, int] = {}  # storage of a selected tensor -> site
     shadows = _shadows(graph)
     for node in selects:
@@ -57,7 +57,7 @@ def _join_aliases(
     node: fx.Node,
     branches: dict[int, Branch],
     owners: dict[int, set[fx.Node]],
-    classes: _Classes,
+    classes: _AliasClasses,
     selected: dict[int, int],
     shadows: dict[int, int],
 ) -> None:
@@ -95,7 +95,7 @@ def _shadows(graph: fx.Graph) -> dict[int, int]:
 
 
 def _later_writes(
-    graph: fx.Graph, selects: list[fx.Node], classes: _Classes, selected: dict[int, int]
+    graph: fx.Graph, selects: list[fx.Node], classes: _AliasClasses, selected: dict[int, int]
 ) -> dict[int, str]:
     order = {node: i for i, node in enumerate(graph.nodes)}
     at = {n.meta[BRANCH].site: order[n] for n in selects}
@@ -115,7 +115,7 @@ def _later_writes(
     return lost
 
 
-class _Classes:
+class _AliasClasses:
     """Disjoint sets of storages that may be one in eager."""
 
     def __init__(self) -> None:

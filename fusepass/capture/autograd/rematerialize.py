@@ -33,7 +33,7 @@ from fusepass.torch_private.fx.tracing import quiet_fakes, size_hint
 
 
 @dataclass
-class _Graph:
+class _RematerializedGraph:
     """What is asked about a graph again and again."""
 
     graph: fx.Graph
@@ -68,23 +68,23 @@ def rematerialize_in_arms(
             continue
         for arm in (True, False):
             held = _look(graph, selects)
-            found = _only_for(held, node, arm)
+            found = _gradients_for_arm_only(held, node, arm)
             if found and _remake(held, node, arm, found, fake_mode):
                 changed.add(site)
     return frozenset(changed)
 
 
-def _look(graph: fx.Graph, selects: dict[int, fx.Node]) -> _Graph:
-    return _Graph(
+def _look(graph: fx.Graph, selects: dict[int, fx.Node]) -> _RematerializedGraph:
+    return _RematerializedGraph(
         graph,
         {site: node.meta[BRANCH] for site, node in selects.items()},
         {node: i for i, node in enumerate(graph.nodes)},
         frozenset(key for node in graph.nodes for key in memories(written_nodes(node))),
-        _passing(graph),
+        _gradient_path(graph),
     )
 
 
-def _passing(graph: fx.Graph) -> frozenset[fx.Node]:
+def _gradient_path(graph: fx.Graph) -> frozenset[fx.Node]:
     """The nodes through which gradients of the results pass; not what is only tested."""
     found: set[fx.Node] = set()
     for node in reversed(graph.nodes):
@@ -93,7 +93,9 @@ def _passing(graph: fx.Graph) -> frozenset[fx.Node]:
     return frozenset(node for node in found if carries_grad(node))
 
 
-def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
+def _gradients_for_arm_only(
+    held: _RematerializedGraph, branch: fx.Node, arm: bool
+) -> list[fx.Node]:
     """Calls in front of a branch that pass gradients on to one of its arms only, in order."""
     site = branch.meta[BRANCH].site
     around = set(sites_around(branch, held.branches)) if ARM in branch.meta else set()
@@ -117,7 +119,7 @@ def _only_for(held: _Graph, branch: fx.Node, arm: bool) -> list[fx.Node]:
     return [node for node in held.graph.nodes if node in found]
 
 
-def _can_be_rematerialized(held: _Graph, node: fx.Node) -> bool:
+def _can_be_rematerialized(held: _RematerializedGraph, node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or not carries_grad(node):
         return False
     if node.target is select or op_name(node) is None or is_random(node):
@@ -132,7 +134,9 @@ def _can_be_rematerialized(held: _Graph, node: fx.Node) -> bool:
     )
 
 
-def _remake(held: _Graph, branch: fx.Node, arm: bool, found: list[fx.Node], fake_mode: Any) -> bool:
+def _remake(
+    held: _RematerializedGraph, branch: fx.Node, arm: bool, found: list[fx.Node], fake_mode: Any
+) -> bool:
     """Copy calls to the beginning of an arm, and let the arm use the copies."""
     facts: Branch = branch.meta[BRANCH]
     inside = [n for n in held.graph.nodes if arm_of(n, facts.site, held.branches) is arm]
@@ -180,11 +184,13 @@ def _replace_results(branch: fx.Node, made: dict[fx.Node, fx.Node], arm: bool) -
     branch.update_arg(position, tuple(made.get(n, n) for n in results))  # type: ignore[union-attr,arg-type]
 
 
-def _arm_nodes(held: _Graph, site: int, arm: bool) -> list[fx.Node]:
+def _arm_nodes(held: _RematerializedGraph, site: int, arm: bool) -> list[fx.Node]:
     return [n for n in held.graph.nodes if arm_of(n, site, held.branches) is arm]
 
 
-def _same_order(held: _Graph, site: int, arm: bool, found: list[fx.Node], start: fx.Node) -> bool:
+def _same_order(
+    held: _RematerializedGraph, site: int, arm: bool, found: list[fx.Node], start: fx.Node
+) -> bool:
     """Whether the copies compute the same, and gradients add up in the same order.
 
     Autograd runs the backward of what was computed last first. So between a call and its copy

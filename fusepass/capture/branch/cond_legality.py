@@ -63,7 +63,7 @@ def check_cond(
         text = "torch.cond cannot stand in a function that torch.utils.checkpoint runs"
         raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
     for node in chain(*arms.values()):
-        name = _foreign(node)
+        name = _foreign_call(node)
         if name is not None:
             text = f"torch.cond cannot hold {operation(name)}"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text}")
@@ -131,7 +131,7 @@ def _check_effects(why: Refusal, arms: dict[bool, list[fx.Node]]) -> None:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
         effect = effect_of(functools.partial(called, node, args, kwargs))
         if effect is not None:
-            text = f"{_shown(node)} in an arm runs {effect}, which has an effect"
+            text = f"{_display_call(node)} in an arm runs {effect}, which has an effect"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text} that Inductor cannot hold there")
 
 
@@ -150,7 +150,7 @@ def _check_training(
             raise Refusal(Reason.RANDOM_OP, f"{op_name(node)} {text}")
         if op_name(node) is None and operator_name(node.target) is not None:
             text = "in an arm, a custom operator, may have no backward: eager asks only if it ran"
-            raise Refusal(Reason.PARTIAL_OP, f"{_shown(node)} {text}")
+            raise Refusal(Reason.PARTIAL_OP, f"{_display_call(node)} {text}")
         if _is_solver(node):
             text = "has an effect that the backward of torch.cond cannot hold"
             raise Refusal(Reason.PARTIAL_OP, f"{op_name(node)} in an arm {text}")
@@ -171,23 +171,23 @@ def cuda_graphs(options: Options, tested: torch.Tensor) -> bool:
     )
 
 
-def _foreign(node: fx.Node) -> str | None:
+def _foreign_call(node: fx.Node) -> str | None:
     """The name of a call that is no operation on tensors, or that writes a list of them."""
     if node.op not in ("call_function", "call_method") or is_state_change(node):
         return None
     if getattr(node.target, "fusepass_pure", False) or tensor_value(node) is None:
-        return _foreign_of_many(node)
-    return None if _is_operation(node) else _shown(node)
+        return _writes_tensor_list(node)
+    return None if _is_operation(node) else _display_call(node)
 
 
-def _foreign_of_many(node: fx.Node) -> str | None:
+def _writes_tensor_list(node: fx.Node) -> str | None:
     name = op_name(node) or ""
     if name.startswith("_foreach") and written_nodes(node):
         return name
     results = node.meta.get("example_value")
     known = getattr(node.target, "fusepass_pure", False) or _is_operation(node)
     number = isinstance(results, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
-    return None if known or number else _shown(node)
+    return None if known or number else _display_call(node)
 
 
 def _is_operation(node: fx.Node) -> bool:
@@ -201,5 +201,5 @@ def _is_operation(node: fx.Node) -> bool:
     return hasattr(torch.ops.aten, base) or (functional and not name.startswith("_"))
 
 
-def _shown(node: fx.Node) -> Any:
+def _display_call(node: fx.Node) -> Any:
     return op_name(node) or getattr(node.target, "__name__", node.target)

@@ -25,7 +25,7 @@ def mark_total_functions(translator: Any, nodes: list[fx.Node]) -> None:
             bodies = [subgraph_of(translator, arg) for arg in node.args[:2]]
             if all(body is not None and _is_total(body.graph) for body in bodies):
                 backward: Any = bodies[1]
-                if _gives_every_gradient(backward.graph):
+                if _has_all_gradients(backward.graph):
                     node.meta[KNOWN_TOTAL] = True
 
 
@@ -40,7 +40,7 @@ def _is_total(graph: fx.Graph) -> bool:
     )
 
 
-def _gives_every_gradient(backward: fx.Graph) -> bool:
+def _has_all_gradients(backward: fx.Graph) -> bool:
     """Whether no operand gets None: eager leaves that out, and a selection would send a zero."""
     output = next(node for node in backward.nodes if node.op == "output")
     return all(isinstance(part, fx.Node) for part in tree_flatten(output.args)[0])

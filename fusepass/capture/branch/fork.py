@@ -39,7 +39,7 @@ def _starts(translator: Any, target: int, keeps: bool, number: Any) -> tuple[Any
 
 
 @dataclass(frozen=True)
-class _Fork:
+class _BranchTrace:
     """A branch whose arms are to be traced.
 
     Attributes:
@@ -177,5 +177,5 @@ def fork(
     if chain is not None:
         with or_separately(frame, chain, before):
             return join_tests(translator, frame, chain, site_id, before, starts, predicate, where)
-    branch = _Fork(translator, frame, site_id, before, starts, predicate, join, where)
+    branch = _BranchTrace(translator, frame, site_id, before, starts, predicate, join, where)
     return branch.go_on(raising[0]) if raising else branch.trace_both()

@@ -13,7 +13,7 @@ from fusepass.capture.branch import legality
 from fusepass.capture.branch.attribute_merge import merge_attributes
 from fusepass.capture.branch.custom_functions import mark_total_functions
 from fusepass.capture.branch.merge import Outputs, Results, merge, merge_locals, settle
-from fusepass.capture.branch.snapshot import Arm, Bindings, enter_blocks, put_back
+from fusepass.capture.branch.snapshot import Arm, Bindings, enter_blocks, restore_iterators
 from fusepass.capture.bytecode.control_flow import EXIT
 from fusepass.capture.bytecode.liveness import live_names
 from fusepass.capture.effects.raise_operands import nodes_of
@@ -64,7 +64,7 @@ def join_arms(
         outputs.pairs.append((ends[0], ends[1]))
     pairs = [(a.node, b.node) for a, b in outputs.pairs]
     predicate_node = predicate.as_proxy().node
-    verdict = _judged(
+    verdict = _check_treatment(
         translator, frame, site_id, predicate_node, pairs, outputs.numbers, rewritten, read
     )
     outer = frame.arms[-1] if frame.arms else None
@@ -91,7 +91,7 @@ def join_arms(
 
 
 @dataclass(frozen=True)
-class _Rewritten:
+class _FunctionalArms:
     """Two arms that are pure now.
 
     Attributes:
@@ -107,7 +107,9 @@ class _Rewritten:
     partial: Refusal | None
 
 
-def _rewrite_arms(translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]]) -> _Rewritten:
+def _rewrite_arms(
+    translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]]
+) -> _FunctionalArms:
     """Take out of both arms what a select cannot stand behind: unknown sizes, stores, writes."""
     fake_mode = translator.fake_mode
     for arm in nodes.values():
@@ -118,28 +120,28 @@ def _rewrite_arms(translator: Any, site_id: int, nodes: dict[bool, list[fx.Node]
     shadows = shadow_arms(translator.output.graph, nodes, site_id, fake_mode)
     for arm in nodes.values():
         mark_total_functions(translator, arm)
-    return _Rewritten(nodes, shadows, erased, legality.check_arms(nodes))
+    return _FunctionalArms(nodes, shadows, erased, legality.check_arms(nodes))
 
 
-def _judged(
+def _check_treatment(
     translator: Any,
     frame: Frame,
     site_id: int,
     predicate: fx.Node,
     pairs: list[tuple[fx.Node, fx.Node]],
     numbers: list[tuple[Any, Any]],
-    rewritten: _Rewritten,
+    rewritten: _FunctionalArms,
     read: int,
-) -> legality.Verdict:
+) -> legality.BranchVerdict:
     """How the branch may be treated, by what the arms do and the pairs that they leave.
 
     Raises:
         Refusal: it may not be captured.
     """
     raises_inside = any(site_id in inner.inside for inner in frame.sites)
-    _check_left([*pairs, *numbers], rewritten, raises_inside)
+    _check_values_left([*pairs, *numbers], rewritten, raises_inside)
     lines = [node for node in translator.output.graph.nodes if is_line_inside(node, predicate)]
-    _check_lines(lines, rewritten)
+    _check_prints(lines, rewritten)
     verdict = legality.check_outputs(
         translator, frame.options, predicate, pairs, rewritten.nodes, rewritten.partial, read=read
     )
@@ -150,7 +152,9 @@ def _judged(
     return verdict
 
 
-def _check_left(pairs: list[tuple[Any, Any]], rewritten: _Rewritten, raises_inside: bool) -> None:
+def _check_values_left(
+    pairs: list[tuple[Any, Any]], rewritten: _FunctionalArms, raises_inside: bool
+) -> None:
     left = {getattr(side, "node", side) for pair in pairs for side in pair}
     if not rewritten.erased.isdisjoint(left):
         raise Refusal(Reason.SHAPE_MISMATCH, "the arms leave tensors whose size depends on data")
@@ -158,7 +162,7 @@ def _check_left(pairs: list[tuple[Any, Any]], rewritten: _Rewritten, raises_insi
         raise Refusal(Reason.RAISES, "an arm both raises and writes what existed before it")
 
 
-def _check_lines(lines: list[fx.Node], rewritten: _Rewritten) -> None:
+def _check_prints(lines: list[fx.Node], rewritten: _FunctionalArms) -> None:
     """What an arm prints must still be there when it has been rewritten."""
     operands = {operand for node in lines for operand in nodes_of(node)}
     if not rewritten.erased.isdisjoint(operands):
@@ -173,7 +177,7 @@ def _record_select(
     branch: Branch,
     predicate: Any,
     pairs: list[tuple[Any, Any]],
-    verdict: legality.Verdict,
+    verdict: legality.BranchVerdict,
     read: int,
 ) -> tuple[fx.Node, list[Any]]:
     """Put the select of a branch into the graph; the node and the tracked tensors it gives."""
@@ -221,7 +225,7 @@ def _merge_states(
         translator.stack = [settle(value, results) for value in stack]
         translator.symbolic_locals = {n: settle(value, results) for n, value in names.items()}
         enter_blocks(translator, other)
-        put_back(other.iterators)
+        restore_iterators(other.iterators)
 
     return finish
 

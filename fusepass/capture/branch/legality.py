@@ -45,7 +45,7 @@ _MARKS_A_TENSOR = frozenset(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BranchVerdict:
     """A legal branch: its treatment, why, and the fake values of its outputs.
 
     Attributes:
@@ -122,7 +122,7 @@ def check_outputs(
     untaken: Refusal | None,
     *,
     read: int,
-) -> Verdict:
+) -> BranchVerdict:
     """What the arms leave, and which treatment pays.
 
     Args:
@@ -147,7 +147,7 @@ def check_outputs(
         if a is None or b is None or tested is None:
             raise Refusal(Reason.UNTRACEABLE, "a value at the join has no known shape")
         _check_pair(a, b, tested)
-        fakes.append(_selected(translator, tested, a, b))
+        fakes.append(_fake_select(translator, tested, a, b))
         if _hides_grad(options, a, b, fakes[-1]) and len(fakes) <= read:
             hides.append(len(fakes) - 1)
     if tested is None:
@@ -170,7 +170,7 @@ def check_outputs(
             Reason.STRIDE_MISMATCH,
             "gating the operands of an arm for training would change its strides",
         )
-    return Verdict(treatment, reason, text, gated, tuple(fakes), estimates, tuple(hides))
+    return BranchVerdict(treatment, reason, text, gated, tuple(fakes), estimates, tuple(hides))
 
 
 def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
@@ -186,25 +186,26 @@ def _check_pair(a: torch.Tensor, b: torch.Tensor, tested: torch.Tensor) -> None:
         )
     if not _all_equal(a.shape, b.shape):
         raise Refusal(
-            Reason.SHAPE_MISMATCH, f"the arms leave shapes {_shown(a.shape)} and {_shown(b.shape)}"
+            Reason.SHAPE_MISMATCH,
+            f"the arms leave shapes {_display_sizes(a.shape)} and {_display_sizes(b.shape)}",
         )
     if not _all_equal(a.stride(), b.stride()):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
-            f"the arms leave strides {_shown(a.stride())} and {_shown(b.stride())}",
+            f"the arms leave strides {_display_sizes(a.stride())} and {_display_sizes(b.stride())}",
         )
     if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg() or a.is_conj() or a.is_neg():
         raise Refusal(Reason.STRIDE_MISMATCH, "an arm leaves a lazily conjugated or negated view")
 
 
-def _shown(sizes: Iterable[Any]) -> str:
+def _display_sizes(sizes: Iterable[Any]) -> str:
     """Sizes as they are in this call, those that only the data know as a question mark."""
     known = [size_hint(size) for size in sizes]
     parts = ["?" if size is None else str(size) for size in known]
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
 
 
-def _selected(
+def _fake_select(
     translator: Any, tested: torch.Tensor, a: torch.Tensor, b: torch.Tensor
 ) -> torch.Tensor:
     with translator.fake_mode:
@@ -212,8 +213,8 @@ def _selected(
     if not _all_equal(result.stride(), a.stride()):
         raise Refusal(
             Reason.STRIDE_MISMATCH,
-            f"a selected tensor would have strides {_shown(result.stride())}, "
-            f"the arms leave {_shown(a.stride())}",
+            f"a selected tensor would have strides {_display_sizes(result.stride())}, "
+            f"the arms leave {_display_sizes(a.stride())}",
         )
     return result
 

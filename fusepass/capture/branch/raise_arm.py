@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.branch.snapshot import Bindings, modes, mutations
+from fusepass.capture.branch.snapshot import Bindings, modes, pending_mutations
 from fusepass.capture.bytecode import exception_handlers
 from fusepass.capture.bytecode.control_flow import RETURNS
 from fusepass.capture.effects.message_trace import (
@@ -25,7 +25,7 @@ from fusepass.capture.effects.message_trace import (
 from fusepass.capture.frame_state import BranchSite, Frame
 from fusepass.capture.nodes.raise_node import SINK, Sink, sink
 from fusepass.capture.nodes.select_node import Branch
-from fusepass.capture.nodes.value_recipe import Writer
+from fusepass.capture.nodes.value_recipe import ValueWriter
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -115,7 +115,7 @@ def record_sink(
     finally:
         frame.due = None
         nodes = tag_as_message(graph, last, site_id)
-        after = modes(), mutations(translator)
+        after = modes(), pending_mutations(translator)
         before.restore()
     if after != (before.modes, before.mutations):
         raise Refusal(Reason.SIDE_EFFECT, "the arm that raises changes something outside first")
@@ -201,7 +201,7 @@ def _goes_on(translator: Any, join: int) -> bool:
     return index != join and translator.instructions[index].opname not in RETURNS
 
 
-def _checked(raised: Raised) -> Any:
+def _check_exception(raised: Raised) -> Any:
     if raised.again or raised.value is None:
         raise Refusal(Reason.RAISES, "an arm raises an older exception again")
     if raised.cause is not None:
@@ -217,8 +217,8 @@ def _write_sink(
     translator: Any, site_id: int, bad: Any, raised: Raised, where: tuple[str, int]
 ) -> None:
     """Put the node into the graph that raises after it, where ``bad`` is true."""
-    writer = Writer()
-    recipe = writer.exception(_checked(raised))
+    writer = ValueWriter()
+    recipe = writer.exception(_check_exception(raised))
     operands = [fx.Proxy(node, translator.output.current_tracer) for node in writer.nodes]
     proxy = translator.output.create_proxy("call_function", sink, (bad.as_proxy(), *operands), {})
     proxy.node.meta["example_value"] = None

@@ -54,7 +54,7 @@ class ShortCircuit:
 
 
 @dataclass
-class _Second:
+class _LaterTests:
     """What the further tests came to.
 
     Attributes:
@@ -130,10 +130,10 @@ def join_tests(
         settled = stack.wrap_call(
             translator, "call_function", torch.logical_not, (predicate.as_proxy(),), {}
         )
-    second = _Second()
+    second = _LaterTests()
 
     def note_second() -> None:
-        second.constant, second.items = _as_truth(translator, frame, settled)
+        second.constant, second.items = _as_bool_tensor(translator, frame, settled)
 
     end = chain.end
     asked = trace_arm(translator, frame, (site_id, asks), before, starts[asks], end, note_second)
@@ -158,7 +158,7 @@ def join_tests(
     return site
 
 
-def _as_truth(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[Any, ...]]:
+def _as_bool_tensor(translator: Any, frame: Frame, settled: Any) -> tuple[Any, tuple[Any, ...]]:
     """Replace the value tested by a 0-d bool tensor; a constant is handed out instead."""
     tested = tensor_on_top(translator)
     if tested is not None:

@@ -54,14 +54,14 @@ class Bindings:
         self.values |= {name: getattr(translator, name) for name in _SAVED}
         self.iterators = _iterators(translator, generators)
         self.modes = modes()
-        self.mutations = mutations(translator)
+        self.mutations = pending_mutations(translator)
 
     def restore(self) -> None:
         """Put the translator back where it was; what it recorded stays recorded."""
         for name, value in self.values.items():
             setattr(self.translator, name, copy.copy(value) if name in COPIED else value)
         tell_line(self.translator)
-        put_back(self.iterators)
+        restore_iterators(self.iterators)
 
 
 def enter_blocks(translator: Any, arm: Arm) -> None:
@@ -70,7 +70,7 @@ def enter_blocks(translator: Any, arm: Arm) -> None:
         setattr(translator, name, list(arm.bindings[name]))
 
 
-def check_left(translator: Any, before: Bindings) -> None:
+def check_with_blocks_left(translator: Any, before: Bindings) -> None:
     """That an arm, which ends here, has left no with-block whose state cannot be put back.
 
     Raises:
@@ -85,7 +85,7 @@ def check_left(translator: Any, before: Bindings) -> None:
             raise Refusal(Reason.SIDE_EFFECT, text)
 
 
-def put_back(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
+def restore_iterators(iterators: list[tuple[Any, dict[str, Any]]]) -> None:
     """Set iterators, which Dynamo advances in place, to where they stood."""
     for iterator, state in iterators:
         set_iterator_state(iterator, state)
@@ -111,7 +111,7 @@ def modes() -> tuple[Any, ...]:
     )
 
 
-def mutations(translator: Any) -> dict[Any, Any]:
+def pending_mutations(translator: Any) -> dict[Any, Any]:
     """Pending writes to objects that are older than the arm, by object and attribute."""
     effects = translator.output.side_effects
     pending: dict[Any, Any] = {}

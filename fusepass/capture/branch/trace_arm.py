@@ -14,12 +14,19 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.branch.attribute_merge import attribute_writes
-from fusepass.capture.branch.snapshot import COPIED, Arm, Bindings, check_left, modes, mutations
+from fusepass.capture.branch.snapshot import (
+    COPIED,
+    Arm,
+    Bindings,
+    check_with_blocks_left,
+    modes,
+    pending_mutations,
+)
 from fusepass.capture.bytecode.control_flow import EXIT, RETURNS
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks.unbacked_sizes import forget_counts
 from fusepass.capture.nodes.print_node import is_line
-from fusepass.capture.nodes.raise_node import is_sink, only_for_message
+from fusepass.capture.nodes.raise_node import is_message_only, is_sink
 from fusepass.capture.nodes.select_node import ARM
 from fusepass.capture.refusal import ArmRaises, ArmStops, Refusal
 from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
@@ -66,7 +73,7 @@ def trace_arm(
     """
     before.restore()
     index, stack = start
-    with _inside(translator, frame, arm):
+    with _arm_scope(translator, frame, arm):
         traced = _trace(translator, before, index, list(stack), join, at_end)
         for node in traced.nodes:
             node.meta.setdefault(ARM, arm)
@@ -74,7 +81,7 @@ def trace_arm(
 
 
 @contextlib.contextmanager
-def _inside(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterator[None]:
+def _arm_scope(translator: Any, frame: Frame, arm: tuple[int, bool]) -> Iterator[None]:
     """No partial graph may be compiled inside an arm, and nothing made outside may be written."""
     shadowed = translator.__dict__.get("should_compile_partial_graph")
     translator.should_compile_partial_graph = lambda: False
@@ -112,15 +119,15 @@ def _trace(
     translator.instruction_pointer = translator.start_point = start
     iterators = [held for held, _ in before.iterators]
     with attribute_writes(translator, iterators) as writes, data_sizes(translator):
-        _run_to(translator, join)
-        check_left(translator, before)
+        _trace_until(translator, join)
+        check_with_blocks_left(translator, before)
         at_end()
     writes.collect()
     if modes() != before.modes:
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm leaves grad mode, autocast or inference mode changed"
         )
-    if mutations(translator) != before.mutations:
+    if pending_mutations(translator) != before.mutations:
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm writes an attribute or variable that existed before it"
         )
@@ -130,7 +137,7 @@ def _trace(
         raise Refusal(
             Reason.SIDE_EFFECT, "an arm changes what was recorded before it (a hook on a tensor)"
         )
-    nodes = [n for n in nodes if not (is_sink(n) or is_line(n) or only_for_message(n))]
+    nodes = [n for n in nodes if not (is_sink(n) or is_line(n) or is_message_only(n))]
     for why in filter(None, map(special_or_transformed_reason, nodes)):
         raise Refusal(Reason.UNTRACEABLE, f"in an arm, {why}")
     forget_counts(nodes)
@@ -138,7 +145,7 @@ def _trace(
     return Arm(bindings, translator.instruction_pointer, nodes, held, writes)
 
 
-def _run_to(translator: Any, join: int) -> None:
+def _trace_until(translator: Any, join: int) -> None:
     try:
         while True:
             index = translator.instruction_pointer

@@ -25,7 +25,7 @@ def caller_of(translator: Any) -> tuple[Any, int] | None:
         return None
     index = parent.instruction_pointer - 1
     loaded = callee_of(parent.instructions, index)
-    if loaded is None or not _is(parent, loaded, translator.f_code):
+    if loaded is None or not _is_callee(parent, loaded, translator.f_code):
         return None
     return parent, index
 
@@ -40,7 +40,7 @@ def callee_of(instructions: Sequence[Any], index: int) -> Any:
             continue
         if not inst.opname.startswith(_EXPRESSIONS) or "SUPER" in inst.opname:
             return None
-        pushed = _pushed(inst)
+        pushed = _count_pushed(inst)
         if above < pushed:
             if inst.opname == "PUSH_NULL":
                 continue
@@ -55,7 +55,7 @@ def callee_of(instructions: Sequence[Any], index: int) -> Any:
     return None
 
 
-def _pushed(inst: Any) -> int:
+def _count_pushed(inst: Any) -> int:
     """How many values a load or an expression pushes."""
     if inst.opname == "LOAD_METHOD" or inst.opname.count("FAST") > 1:
         return 2
@@ -65,7 +65,7 @@ def _pushed(inst: Any) -> int:
     return 1 + with_slot if inst.opname == "LOAD_ATTR" else 1
 
 
-def _is(caller: Any, loaded: Any, code: Any) -> bool:
+def _is_callee(caller: Any, loaded: Any, code: Any) -> bool:
     """Whether what an instruction loads is the function with this code."""
     name = loaded.argval
     if loaded.opname in ("LOAD_ATTR", "LOAD_METHOD"):

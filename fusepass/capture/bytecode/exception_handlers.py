@@ -145,7 +145,7 @@ def _passes(frame: Any, start: int, entry: Any, kinds: Kinds, cleanup: bool) -> 
         why = _with_block(manager_around(frame, entry), kinds, cleanup)
         return code[1] if why is None else why
     end = None if cleanup else _end_of_finally(code[1:])
-    return end or _unmatched(frame, code[1:], kinds) or acting
+    return end or _reraise_if_unmatched(frame, code[1:], kinds) or acting
 
 
 def _end_of_finally(code: list[Any]) -> Any:
@@ -206,7 +206,7 @@ def _generator_acts(
     )
 
 
-def _unmatched(frame: Any, code: list[Any], kinds: Kinds) -> Any:
+def _reraise_if_unmatched(frame: Any, code: list[Any], kinds: Kinds) -> Any:
     """Follow ``except A: … except (B, C): …`` to the RERAISE behind the last clause."""
     classes: list[Any] = []
     for step, instruction in enumerate(code):
@@ -222,10 +222,12 @@ def _unmatched(frame: Any, code: list[Any], kinds: Kinds) -> Any:
             if jump.opname not in _JUMPS:
                 return None
             if _matches(classes, kinds):
-                return _raised_again(code[step + 2 :])
+                return _reraise_of(code[step + 2 :])
             target = frame.indexof[jump.target]
             rest = frame.instructions[target : target + 64]
-            return _unmatched(frame, [i for i in rest if i.opname not in _SKIPPED], kinds)
+            return _reraise_if_unmatched(
+                frame, [i for i in rest if i.opname not in _SKIPPED], kinds
+            )
         elif name not in ("BUILD_TUPLE", "LOAD_ATTR"):
             return None
     return None
@@ -245,18 +247,18 @@ def _matches(classes: list[Any], kinds: Kinds) -> bool:
 def catches(classes: tuple[type[BaseException], ...], kinds: Kinds) -> bool:
     """Whether something that catches these classes may catch one of the kinds."""
     return any(
-        issubclass(kind, one) or (kind is AnyException and _of_values(one))
+        issubclass(kind, one) or (kind is AnyException and _depends_on_values(one))
         for kind in kinds
         for one in classes
     )
 
 
-def _of_values(kind: type[BaseException]) -> bool:
+def _depends_on_values(kind: type[BaseException]) -> bool:
     """Whether an exception of a class may be due to a value, rather than to how a call is spelt."""
     return issubclass(kind, Exception) and not issubclass(kind, _OF_SPELLING)
 
 
-def _raised_again(code: list[Any]) -> Any:
+def _reraise_of(code: list[Any]) -> Any:
     """The ``raise`` that is all a clause does, or None."""
     body = [i for i in code[:3] if i.opname not in ("POP_TOP", "STORE_FAST")]
     first = body[0] if body else None

@@ -53,12 +53,12 @@ def has_only_predicate_uses(
         ignored: whether what the instruction at an index loads is of no matter.
         returned: whether the caller only tests what the function returns.
     """
-    walk = _Walk(instructions, arithmetic, compared, ignored, returned)
+    walk = _UseWalk(instructions, arithmetic, compared, ignored, returned)
     return walk.follows(index)
 
 
 @dataclass
-class _Walk:
+class _UseWalk:
     """One question about one value; ``names`` are the locals it is being followed through."""
 
     instructions: Sequence[Any]
@@ -102,7 +102,7 @@ class _Walk:
         if name == "POP_TOP":
             return [(following, stack[:-1])]
         if name in ("COPY", "SWAP"):
-            return [(following, _moved(name, inst.arg, stack))]
+            return [(following, _stack_after_move(name, inst.arg, stack))]
         if name == "STORE_FAST":
             loads = not stack[-1] or self._loads_only_tested(inst.argval)
             return [(following, stack[:-1])] if loads else None
@@ -148,7 +148,7 @@ class _Walk:
         return bool(uses) and all(op in _LOADS_LOCAL and self.follows(i) for i, op in uses)
 
 
-def _moved(name: str, depth: int, stack: Stack) -> Stack:
+def _stack_after_move(name: str, depth: int, stack: Stack) -> Stack:
     """The stack after ``COPY`` or ``SWAP``, which may reach below what is known of it."""
     full = [*[False] * (depth - len(stack)), *stack]
     if name == "COPY":

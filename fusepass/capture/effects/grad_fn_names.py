@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, select
-from fusepass.capture.nodes.tensor_repr import Choice, Look, look_of
+from fusepass.capture.nodes.tensor_repr import Look, LookChoice, look_of
 from fusepass.capture.nodes.value_recipe import CONTENTS
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories
@@ -50,9 +50,9 @@ _COMPARED = (POINTWISE - _APART) | frozenset(
 _MOST_JOINS = 64  # behind one another; every text would have a look for each way through them
 
 
-def look_in(
+def look_at_end(
     graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int]
-) -> Look | Choice | None:
+) -> Look | LookChoice | None:
     """What the text of a tensor shows besides its contents, now; where arms meet, by the arm taken.
 
     Args:
@@ -68,7 +68,7 @@ def look_in(
 
 def _look(
     graph: fx.Graph, node: fx.Node, position: Callable[[fx.Node, str], int], left: list[int]
-) -> Look | Choice | None:
+) -> Look | LookChoice | None:
     """The same; ``left`` counts the places where arms meet that may still be looked through."""
     value = tensor_value(node)
     if value is None:
@@ -91,7 +91,7 @@ def _look(
         return taken if taken == other else None
     if ARM in test.meta:
         return None  # a torch.cond would have it inside
-    return Choice(position(test, CONTENTS), taken, other)
+    return LookChoice(position(test, CONTENTS), taken, other)
 
 
 def _is_of_arms(write: fx.Node) -> bool:

@@ -78,7 +78,7 @@ def _loggers(question: Question) -> Iterator[logging.Logger]:
             current = current.parent
 
 
-def ask(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
+def add_listener_checks(translator: Any, frame: Any, questions: Iterable[Question]) -> None:
     """Have a frame ask questions before each call.
 
     Args:

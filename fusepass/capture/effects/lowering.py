@@ -48,10 +48,10 @@ def lower_effects(gm: fx.GraphModule) -> Events | None:
         None when the graph has neither.
     """
     found = plans(gm.graph)
-    return _Lowering(gm, found).run() if found else None
+    return _EffectsLowering(gm, found).run() if found else None
 
 
-class _Lowering:
+class _EffectsLowering:
     """The rewrite of one graph.
 
     Attributes:

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.nodes import emit
-from fusepass.capture.nodes.value_recipe import CallValue, Items, KnownValue, Recipe, made
+from fusepass.capture.nodes.value_recipe import CallValue, Items, KnownValue, Recipe, evaluate
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
@@ -47,7 +47,7 @@ def check_sure(recipe: Recipe, nodes: Sequence[fx.Node]) -> None:
         try:
             values = [_stand_in(node, number) for node in nodes]
             with torch.no_grad():
-                made(trial, values)
+                evaluate(trial, values)
         except Exception as error:  # noqa: BLE001 - whatever eager would raise
             text = f"writing it may fail ({error_in_short(error)})"
             raise Refusal(Reason.PARTIAL_OP, text.split("\n")[0]) from None
@@ -81,13 +81,13 @@ def _without_effects(recipe: Recipe) -> Recipe:
         return recipe
     args = tuple(map(_without_effects, recipe.args))
     kwargs = tuple((name, _without_effects(value)) for name, value in recipe.kwargs)
-    if recipe.function is emit.printed:
+    if recipe.function is emit.emit_print:
         return CallValue(_print, args, tuple(item for item in kwargs if item[0] != "stream"))
-    if recipe.function is emit.pretty_printed:
+    if recipe.function is emit.emit_pprint:
         return CallValue(_pprint, args, kwargs)
-    if recipe.function is emit.logged:
+    if recipe.function is emit.emit_log:
         return CallValue(_message, args[3:])
-    if recipe.function is emit.warned:
+    if recipe.function is emit.emit_warning:
         return Items(args[:1])
     if isinstance(recipe.function, type) and issubclass(recipe.function, BaseException):
         return Items(args)

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.effects.grad_fn_names import look_in
-from fusepass.capture.effects.listener_guard import ask
+from fusepass.capture.effects.grad_fn_names import look_at_end
+from fusepass.capture.effects.listener_guard import add_listener_checks
 from fusepass.capture.effects.message_trace import autocast_now
 from fusepass.capture.effects.print_dry_run import check_sure
 from fusepass.capture.effects.print_recipe import Utterance, utterance
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.nodes.print_node import LINE, Line, line
-from fusepass.capture.nodes.tensor_repr import Choice, Look
-from fusepass.capture.nodes.value_recipe import OPERAND, WHOLE, Writer
+from fusepass.capture.nodes.tensor_repr import Look, LookChoice
+from fusepass.capture.nodes.value_recipe import OPERAND, WHOLE, ValueWriter
 from fusepass.capture.refusal import Refusal, refusal_after
 from fusepass.capture.restarts import keep, why_kept
 from fusepass.capture.source_position import here, location, position
@@ -175,7 +175,7 @@ def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: 
         raise Refusal(
             Reason.SIDE_EFFECT, f"{changed} was changed, which may change what is written"
         )
-    writer = Writer(Reason.UNTRACEABLE)
+    writer = ValueWriter(Reason.UNTRACEABLE)
     recipe = said.recipe(writer)
     check_sure(recipe, writer.nodes)
     when = [(frame.predicates[site].as_proxy(), arm) for site, arm in frame.arms]
@@ -203,7 +203,7 @@ def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: 
         listener=said.listener,
         wanted=said.wanted,
     )
-    ask(translator, frame, said.questions)
+    add_listener_checks(translator, frame, said.questions)
     frame.lines.append((place, frozenset(site for site, _ in frame.arms)))
     text = "the line is written after the graph" + (
         ", at one read-back per call" if operands or only_if is not None else ""
@@ -214,9 +214,9 @@ def record(translator: Any, frame: Frame, place: Any, said: Utterance, only_if: 
     frame.round_trips[proxy.node.meta[LINE].position] = decision
 
 
-def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | Choice | None]:
+def _looks(graph: fx.Graph, writer: ValueWriter) -> dict[int, Look | LookChoice | None]:
     """What the texts of the operands show; None where it is not known."""
-    looks: dict[int, Look | Choice | None] = {}
+    looks: dict[int, Look | LookChoice | None] = {}
     shows = list(zip(writer.nodes, writer.looks, strict=True))  # tests are added
     for i, (node, how) in enumerate(shows):
         value = tensor_value(node)
@@ -227,5 +227,5 @@ def _looks(graph: fx.Graph, writer: Writer) -> dict[int, Look | Choice | None]:
         elif how == OPERAND:
             looks[i] = None
         else:
-            looks[i] = look_in(graph, node, writer.position)
+            looks[i] = look_at_end(graph, node, writer.position)
     return looks

@@ -23,7 +23,7 @@ from fusepass.capture.effects.raise_operands import (
 )
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.nodes.print_node import LINE, Line, is_line
-from fusepass.capture.nodes.raise_node import is_sink, only_for_message
+from fusepass.capture.nodes.raise_node import is_message_only, is_sink
 from fusepass.capture.restarts import Why, restart_leaving
 from fusepass.capture.scalars.scalar_predicate import is_late_number, is_read_back
 from fusepass.graph.dataflow.effects import written_nodes
@@ -130,7 +130,7 @@ def _why_not(plan: RaisePlan, order: dict[fx.Node, int], writes: list[fx.Node]) 
         if _written_between(sources, start, order[plan.event], order, writes):
             return Reason.SIDE_EFFECT, "what it shows was written after it had been read"
     for node in plan.again:
-        if only_for_message(node) and may_fail(node) is not None:
+        if is_message_only(node) and may_fail(node) is not None:
             return Reason.PARTIAL_OP, f"what it shows may fail: {may_fail(node)}"
         if not _is_sure(node):
             return Reason.PARTIAL_OP, "arithmetic of numbers that it shows may fail"

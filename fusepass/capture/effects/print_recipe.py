@@ -18,7 +18,7 @@ from fusepass.capture.effects import listener_guard
 from fusepass.capture.effects.listener_guard import Question
 from fusepass.capture.nodes import emit
 from fusepass.capture.nodes.print_node import always
-from fusepass.capture.nodes.value_recipe import CallValue, KnownValue, Recipe, Writer
+from fusepass.capture.nodes.value_recipe import CallValue, KnownValue, Recipe, ValueWriter
 from fusepass.capture.refusal import Refusal
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.calls import constant
@@ -45,7 +45,7 @@ class Utterance:
         frame: the frame of the program that makes the call, where it is not the innermost.
     """
 
-    recipe: Callable[[Writer], Recipe]
+    recipe: Callable[[ValueWriter], Recipe]
     listener: str | None
     questions: tuple[Question, ...]
     wanted: Callable[[], bool] = always
@@ -78,10 +78,10 @@ def _print(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any
             raise Refusal(Reason.SIDE_EFFECT, text)
     given = kwargs | ({} if name is None else {"stream": constant(name)})
 
-    def recipe(writer: Writer) -> Recipe:
+    def recipe(writer: ValueWriter) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in given.items())
         parts = (KnownValue(speaker.function), *map(writer.value, args))
-        return CallValue(emit.printed, parts, named)
+        return CallValue(emit.emit_print, parts, named)
 
     listener = functools.partial(listener_guard.stream_listener, name or "stdout")
     return Utterance(recipe, listener(), (listener,))
@@ -91,10 +91,10 @@ def _pprint(_: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any]) -> Ut
     if len(args) != 1 or "stream" in kwargs:
         raise Refusal(Reason.SIDE_EFFECT, "it prints to a stream of its own")
 
-    def recipe(writer: Writer) -> Recipe:
+    def recipe(writer: ValueWriter) -> Recipe:
         named = tuple((key, writer.value(value)) for key, value in kwargs.items())
         parts = (KnownValue(speaker.function), writer.value(args[0]))
-        return CallValue(emit.pretty_printed, parts, named)
+        return CallValue(emit.emit_pprint, parts, named)
 
     listener = functools.partial(listener_guard.stream_listener, "stdout")
     return Utterance(recipe, listener(), (listener,))
@@ -124,8 +124,8 @@ def _log(translator: Any, speaker: Any, args: list[Any], kwargs: dict[str, Any])
     place = (frame.f_code.co_filename, line, function_name(frame.f_code))
     known_parts = (KnownValue(None if root else logger), KnownValue(level), KnownValue(place))
 
-    def recipe(writer: Writer) -> Recipe:
-        return CallValue(emit.logged, (*known_parts, *map(writer.value, args)))
+    def recipe(writer: ValueWriter) -> Recipe:
+        return CallValue(emit.emit_log, (*known_parts, *map(writer.value, args)))
 
     wanted = functools.partial(_is_logged, None if root else logger, level)
     listener = functools.partial(listener_guard.logger_listener, logger)
@@ -163,7 +163,7 @@ def warning(translator: Any, text: str) -> Utterance:
         KnownValue(module),
     )
     return Utterance(
-        lambda _: CallValue(emit.warned, parts), listener_guard.warnings_listener(), questions
+        lambda _: CallValue(emit.emit_warning, parts), listener_guard.warnings_listener(), questions
     )
 
 
@@ -206,10 +206,11 @@ def _warn(translator: Any, _: Any, args: list[Any], kwargs: dict[str, Any]) -> U
     file, module = frame.f_code.co_filename, frame.f_globals
     questions = _about_warning(kind, text, module, line)
 
-    def recipe(writer: Writer) -> Recipe:
+    def recipe(writer: ValueWriter) -> Recipe:
         said = writer.exception(message) if parts is not None else writer.value(message)
         return CallValue(
-            emit.warned, (said, KnownValue(category), KnownValue((file, line)), KnownValue(module))
+            emit.emit_warning,
+            (said, KnownValue(category), KnownValue((file, line)), KnownValue(module)),
         )
 
     return Utterance(recipe, listener_guard.warnings_listener(), questions)

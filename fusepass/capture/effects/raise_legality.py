@@ -15,7 +15,7 @@ from torch import fx
 from fusepass.capture.effects.raise_operands import is_input, plans
 from fusepass.capture.effects.safe_operands import guard_for
 from fusepass.capture.nodes.print_node import is_line
-from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink, only_for_message
+from fusepass.capture.nodes.raise_node import SINK, Sink, is_message_only, is_sink
 from fusepass.capture.scalars.scalar_predicate import comes_from_items
 from fusepass.graph.dataflow.effects import is_random, reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
@@ -65,7 +65,7 @@ def unsafe_sinks(gm: fx.GraphModule, output_graph: Any) -> Lost:
 def left_out(node: fx.Node) -> bool:
     """Whether a node is only there for a message, or one of Dynamo's checks on such a node."""
     checked = reached([node], _checked)
-    return any(only_for_message(one) or comes_from_items(one) for one in checked)
+    return any(is_message_only(one) or comes_from_items(one) for one in checked)
 
 
 def _checked(node: fx.Node) -> set[fx.Node]:

@@ -18,7 +18,7 @@ from torch import fx
 
 from fusepass.capture.autograd.identity_outputs import is_another_object
 from fusepass.capture.nodes.print_node import LINE, Line, is_line
-from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink, only_for_message
+from fusepass.capture.nodes.raise_node import SINK, Sink, is_message_only, is_sink
 from fusepass.capture.nodes.select_node import select
 from fusepass.capture.scalars.scalar_predicate import comes_from_items, is_late_number
 from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
@@ -84,7 +84,7 @@ class _Repeatable:
         self.modes_change = False
         for node in graph.nodes:
             self.written |= set(memories(written_nodes(node)))
-            self.modes_change |= is_state_change(node) and not only_for_message(node)
+            self.modes_change |= is_state_change(node) and not is_message_only(node)
 
     def chain(self, node: fx.Node, limit: int) -> list[fx.Node] | None:
         """The calls that compute ``node`` from inputs, or None if they cannot be repeated."""
@@ -128,7 +128,7 @@ def only_in_messages(
 
 def shows(user: fx.Node) -> bool:
     """Whether a node is a message, or only there for one."""
-    return is_sink(user) or is_line(user) or only_for_message(user)
+    return is_sink(user) or is_line(user) or is_message_only(user)
 
 
 def is_input(node: fx.Node) -> bool:
@@ -145,7 +145,7 @@ def _plan(node: fx.Node, order: dict[fx.Node, int], repeatable: _Repeatable) -> 
         current = todo.pop()
         if current in again:
             continue
-        own = only_for_message(current) or is_late_number(current)
+        own = is_message_only(current) or is_late_number(current)
         if own and not is_input(current):
             again[current] = None
             todo.extend(current.all_input_nodes)

@@ -17,7 +17,7 @@ import torch
 
 from fusepass.capture.effects.output_slots import Message, OutputSlot, Values
 from fusepass.capture.nodes.raise_node import Sink
-from fusepass.capture.nodes.value_recipe import made
+from fusepass.capture.nodes.value_recipe import evaluate
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Exit:
         """The exception; an error in the program's own message is what eager would raise."""
         try:
             with self.message.modes():
-                error = made(self.sink.recipe, self.message.operands(values))
+                error = evaluate(self.sink.recipe, self.message.operands(values))
         except Exception as fault:  # noqa: BLE001 - the message is the user's code
             return fault.with_traceback(None)
         return error  # type: ignore[no-any-return]

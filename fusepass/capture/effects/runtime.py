@@ -17,8 +17,8 @@ import torch
 from fusepass.capture.effects.output_slots import NEAR, Message, OutputSlot, Values
 from fusepass.capture.effects.raise_runtime import Exit, raise_from
 from fusepass.capture.nodes.print_node import Line, always
-from fusepass.capture.nodes.tensor_repr import Choice, Look, look_of, shown, text_or_tensor
-from fusepass.capture.nodes.value_recipe import made, only_text, shown_alone
+from fusepass.capture.nodes.tensor_repr import Look, LookChoice, look_of, text_or_tensor, with_look
+from fusepass.capture.nodes.value_recipe import evaluate, only_text, operands_printed_alone
 
 _AT_ONCE = 1 << 20  # bytes: of larger tensors a text shows the edges, which are read one by one
 
@@ -65,7 +65,7 @@ class Emission:
     def _writes(self) -> _Writes:
         recipe, looks = self.line.recipe, self.line.looks
         modes = self.message.computes or not only_text(recipe)
-        alone = shown_alone(recipe) & looks.keys()
+        alone = operands_printed_alone(recipe) & looks.keys()
         return _Writes(modes, tuple(alone), tuple(i for i in looks if i not in alone))
 
     def write(self, values: Values, host: Values) -> None:
@@ -87,12 +87,12 @@ class Emission:
         for i in self._writes.alone:
             operands[i] = text_or_tensor(operands[i], self._look(i, operands, values))
         for i in self._writes.in_others:
-            operands[i] = shown(operands[i], self._look(i, operands, values))
-        made(self.line.recipe, operands)
+            operands[i] = with_look(operands[i], self._look(i, operands, values))
+        evaluate(self.line.recipe, operands)
 
     def _look(self, position: int, operands: list[Any], values: Values) -> Look:
         known = self.line.looks[position]
-        if isinstance(known, Choice):
+        if isinstance(known, LookChoice):
             return known.made(operands)
         if known is not None:
             return known

@@ -25,7 +25,7 @@ _PLACES = ("argwhere", "nonzero")
 _MOST = 2**50  # a mask of so many elements would take a GPU minutes to read
 
 
-def mask_behind(node: Any) -> fx.Node | None:
+def mask_of_count(node: Any) -> fx.Node | None:
     """What decides how many elements (or places) a call selects; None for other calls.
 
     A call that gives positions may take any tensor: its elements that are not zero are counted.
@@ -39,21 +39,21 @@ def mask_behind(node: Any) -> fx.Node | None:
         if value is not None:
             found = mask_of(value, index)
             return None if found is None else found[0]
-        return places_of(node)
+        return nonzero_source(node)
     if name == "masked_select":
         value = tensor_value(argument(node, 0, "input"))
         found = None if value is None else mask_of(value, argument(node, 1, "mask"))
         return None if found is None or found[2] else found[0]
-    return places_of(node) if tensor_value(node) is not None else None
+    return nonzero_source(node) if tensor_value(node) is not None else None
 
 
-def places_of(node: Any) -> fx.Node | None:
+def nonzero_source(node: Any) -> fx.Node | None:
     """The tensor whose places that are not zero a call gives, or one of them along a dimension."""
     if not isinstance(node, fx.Node):
         return None
     name = op_name(node)
     if name in ("getitem", "__getitem__") and tensor_value(node.args[0]) is None:
-        return places_of(node.args[0])
+        return nonzero_source(node.args[0])
     alone = name == "where" and len(node.args) + len(node.kwargs) == 1
     if name not in _PLACES and not alone:
         return None
@@ -80,9 +80,9 @@ def count_on_device(
         for node in list(graph.nodes):
             follow(node)
             source = counted(node)
-            mask = mask_behind(source)
+            mask = mask_of_count(source)
             if source is not None and mask is not None and not all(map(is_check, node.users)):
-                number = Number(node, _count(source, mask, fake_mode), Range(0, most_of(mask)))
+                number = Number(node, _count(source, mask, fake_mode), Range(0, max_count_of(mask)))
                 numbers[number] = source
     if not numbers:
         return {}
@@ -110,7 +110,7 @@ def _count(source: fx.Node, mask: fx.Node, fake_mode: Any) -> fx.Node:
         return add_call(made, place, fake_mode, "sum", (mask,))
 
 
-def most_of(mask: fx.Node) -> int:
+def max_count_of(mask: fx.Node) -> int:
     """How many elements a mask can select at most."""
     value = tensor_value(mask)
     most: Any = value.numel() if value is not None else _MOST

@@ -19,8 +19,8 @@ from fusepass.capture.masks.lowering_state import (
     FullTensor,
     KeptSelection,
     MaskLowering,
-    check_warned,
-    gated,
+    check_variance_warning,
+    gate_gradient,
     same_selection,
 )
 from fusepass.graph.dataflow.effects import is_random
@@ -85,7 +85,7 @@ _LAID_OUT = frozenset(
 )
 
 
-def computed(low: MaskLowering, node: fx.Node) -> FullTensor | None:
+def lower_call(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     """A call that gives a selected tensor, made for all elements; None for anything else.
 
     Raises:
@@ -107,12 +107,12 @@ def computed(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     if plain in _ELEMENTWISE and (plain not in ("max", "min") or _is_of_two(node)):
         made, exact = _elementwise(low, node, plain, first, in_place=in_place)
     elif in_place:
-        raise _unknown(node)
+        raise _unsupported_call(node)
     elif plain in _LIKE or _keeps_rows(low, node, plain, first):
         target = "reshape" if plain == "view" else node.target  # rows may lie further apart
         made, exact = _same_call(low, node, target), plain in _LAID_OUT or plain in _INDEXING
     else:
-        raise _unknown(node)
+        raise _unsupported_call(node)
     exact = exact and all(whole.exact for whole in wholes)
     traced = node.meta.get("example_value")
     if isinstance(traced, (tuple, list)):
@@ -120,13 +120,13 @@ def computed(low: MaskLowering, node: fx.Node) -> FullTensor | None:
         low.parts[node] = (
             made,
             [
-                _checked(node, part, value, replace(first, node=made, exact=exact))
+                _check_shape(node, part, value, replace(first, node=made, exact=exact))
                 for part, value in zip(traced, made_parts, strict=True)
             ],
         )
         low.seen[node] = first.selection
         return None
-    whole = _checked(
+    whole = _check_shape(
         node, traced, made.meta["example_value"], replace(first, node=made, exact=exact)
     )
     if in_place:
@@ -134,7 +134,7 @@ def computed(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     return whole
 
 
-def _unknown(node: fx.Node) -> KeptSelection:
+def _unsupported_call(node: fx.Node) -> KeptSelection:
     if is_random(node):
         text = f"random numbers are drawn for what a mask selected ({op_name(node)})"
         return KeptSelection(Reason.RANDOM_OP, text)
@@ -171,7 +171,7 @@ def _elementwise(
     if why is not None:
         raise KeptSelection(Reason.PARTIAL_OP, f"for an element that is not selected, {why}")
     if in_place and node.args[0] not in low.whole:
-        raise _unknown(node)
+        raise _unsupported_call(node)
     trained = torch.is_grad_enabled() and _requires_grad(node)
     gates: dict[fx.Node, fx.Node] = {}
     for operand in node.all_input_nodes:
@@ -179,9 +179,9 @@ def _elementwise(
         if operand in low.whole:
             continue
         if value is None or not broadcasts(value, first.after):
-            raise _unknown(node)
+            raise _unsupported_call(node)
         if trained and value.requires_grad:
-            gates[operand] = gated(low, node, operand, first.selection, first.after)
+            gates[operand] = gate_gradient(low, node, operand, first.selection, first.after)
     target = _out_of_place(node) if in_place else node.target
     made = _same_call(low, node, target, gates)
     traced = tensor_value(node)
@@ -239,7 +239,7 @@ def _keeps_rows(low: MaskLowering, node: fx.Node, name: str, first: FullTensor) 
     if name not in _ALONG:
         return False
     if name in SPREADS:
-        check_warned(node)
+        check_variance_warning(node)
     dims = reduced_dims(call, first.value.dim())
     return dims is not None and first.front not in dims
 
@@ -299,7 +299,7 @@ def _same_call(
     return low.add(node, target, *args, **kwargs)
 
 
-def _checked(node: fx.Node, traced: Any, value: Any, whole: FullTensor) -> FullTensor:
+def _check_shape(node: fx.Node, traced: Any, value: Any, whole: FullTensor) -> FullTensor:
     """What was computed, if it has the shape of the traced result but for the elements it is of.
 
     Args:
@@ -312,16 +312,16 @@ def _checked(node: fx.Node, traced: Any, value: Any, whole: FullTensor) -> FullT
         KeptSelection: it does not.
     """
     if not isinstance(traced, torch.Tensor) or not isinstance(value, torch.Tensor):
-        raise _unknown(node)
+        raise _unsupported_call(node)
     along = sizes_from_data(traced)
     if len(along) != 1 or value.dim() != traced.dim():
-        raise _unknown(node)
+        raise _unsupported_call(node)
     kind = (value.dtype, value.device, value.requires_grad)
     sizes = list(traced.shape)
     sizes[along[0]] = whole.selection.flat.meta["example_value"].shape[0]
     alike = all(map(known_equal, value.shape, sizes))
     if not alike or kind != (traced.dtype, traced.device, traced.requires_grad):
-        raise _unknown(node)
+        raise _unsupported_call(node)
     return replace(whole, front=along[0])
 
 

@@ -21,8 +21,8 @@ from fusepass.capture.masks.lowering_state import (
     KeptSelection,
     MaskLowering,
     count_of,
-    filled,
-    gated,
+    fill_unselected,
+    gate_gradient,
     mask_for,
     same_selection,
 )
@@ -84,7 +84,9 @@ def _element_by_element(
     arguments = {key: _operand(low, node, value, whole) for key, value in given.items()}
     arguments["input"] = arguments.pop("self")
     if name == "binary_cross_entropy":  # raises outside of [0, 1]
-        arguments["input"] = filled(low, node, replace(whole, node=arguments["input"]), 0.5)
+        arguments["input"] = fill_unselected(
+            low, node, replace(whole, node=arguments["input"]), 0.5
+        )
     made = low.add(node, _ELEMENT_BY_ELEMENT[name], reduction="none", **arguments)
     each = replace(whole, node=made, exact=False)
     sizes = made.meta["example_value"].shape
@@ -116,7 +118,7 @@ def _operand(low: MaskLowering, node: fx.Node, value: Any, whole: FullTensor) ->
     if held is None or not broadcasts(held, whole.after):
         raise KeptSelection(Reason.SIZE, "a loss takes a number that only the data know")
     if held.requires_grad and torch.is_grad_enabled():
-        return gated(low, node, value, whole.selection, whole.after)
+        return gate_gradient(low, node, value, whole.selection, whole.after)
     return value
 
 

@@ -26,8 +26,8 @@ from fusepass.capture.masks.lowering_state import (
     FullTensor,
     KeptSelection,
     MaskLowering,
-    check_warned,
-    filled,
+    check_variance_warning,
+    fill_unselected,
     total_size,
 )
 from fusepass.graph.ops.normal_call import normal_call
@@ -50,7 +50,7 @@ _ARGUMENTS = frozenset("correction dim dtype keepdim ord p self unbiased".split(
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def reduced(low: MaskLowering, node: fx.Node) -> fx.Node | None:
+def lower_reduction(low: MaskLowering, node: fx.Node) -> fx.Node | None:
     """A reduction over what was selected, made of all elements; None for another call.
 
     Raises:
@@ -74,11 +74,11 @@ def reduced(low: MaskLowering, node: fx.Node) -> fx.Node | None:
             whole = replace(whole, node=cast)
         return total(low, node, whole, dims, keepdim=bool(given.get("keepdim")), mean=True)
     if name in SPREADS:
-        check_warned(node)
+        check_variance_warning(node)
         return _spread(low, node, whole, dims, given)
     if name not in _NEUTRAL or not _has_neutral(name, given):
         return None
-    return _same(low, node, source, filled(low, node, whole, _neutral(name, whole)))
+    return _same(low, node, source, fill_unselected(low, node, whole, _neutral(name, whole)))
 
 
 def _has_neutral(name: str, given: dict[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def total(
     dtype = whole.value.dtype
     if mean and not dtype.is_floating_point:
         raise KeptSelection(Reason.SIZE, "the mean of integers raises")
-    masked = filled(low, node, whole, False if dtype is torch.bool else 0)
+    masked = fill_unselected(low, node, whole, False if dtype is torch.bool else 0)
     wide = {"dtype": torch.float32} if mean and dtype in _HALF else {}
     added = low.add(node, "sum", masked, dims, keepdim, **wide)
     if not mean:
@@ -152,7 +152,7 @@ def _spread(
     mean = total(low, node, whole, dims, keepdim=True, mean=True)
     off = low.add(node, operator.sub, whole.node, mean)
     # Masked in front of the square too: else 0 · NaN goes back through the mean to every element.
-    off = filled(low, node, replace(whole, node=off), 0)
+    off = fill_unselected(low, node, replace(whole, node=off), 0)
     keepdim = bool(given.get("keepdim"))
     added = low.add(node, "sum", low.add(node, operator.mul, off, off), dims, keepdim)
     free = low.add(node, operator.sub, total_size(low, node, whole, dims), correction)
@@ -193,7 +193,7 @@ def extremum(low: MaskLowering, node: fx.Node) -> fx.Node | None:
     if whole is None or whole.value.dtype.is_complex:
         return None
     out = _out_of_reach(whole.value.dtype, low=call.op.endswith("max"))
-    made = low.add(node, node.target, filled(low, node, whole, out))
+    made = low.add(node, node.target, fill_unselected(low, node, whole, out))
     if not (whole.value.requires_grad and torch.is_grad_enabled()):
         return made
     dims = list(range(whole.value.dim()))

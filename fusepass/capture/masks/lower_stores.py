@@ -14,7 +14,7 @@ from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import known_equal
 
 
-def stored(low: MaskLowering, node: fx.Node) -> bool:
+def lower_masked_store(low: MaskLowering, node: fx.Node) -> bool:
     """Lower a store of what was selected through the same mask; False for any other call.
 
     Raises:

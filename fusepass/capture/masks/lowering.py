@@ -19,20 +19,20 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.masks.count_lowering import places_of
-from fusepass.capture.masks.lower_calls import computed
+from fusepass.capture.masks.count_lowering import nonzero_source
+from fusepass.capture.masks.lower_calls import lower_call
 from fusepass.capture.masks.lower_losses import loss
-from fusepass.capture.masks.lower_reductions import NEVER_EMPTY, extremum, reduced
-from fusepass.capture.masks.lower_stores import stored
+from fusepass.capture.masks.lower_reductions import NEVER_EMPTY, extremum, lower_reduction
+from fusepass.capture.masks.lower_stores import lower_masked_store
 from fusepass.capture.masks.lowering_state import (
     FullTensor,
     KeptSelection,
     MaskLowering,
     Selection,
-    gathered,
+    lower_gather,
     same_selection,
 )
-from fusepass.capture.masks.size_origins import Origins, counted, is_sized_by_data, size_check
+from fusepass.capture.masks.size_origins import SizeOrigins, counted, is_sized_by_data, size_check
 from fusepass.graph.cost import roofline
 from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.effects import is_random, written_nodes
@@ -53,7 +53,7 @@ Why = tuple[Reason, str]
 
 
 @dataclass
-class Lowered:
+class LoweredMasks:
     """What came of the selections among some nodes.
 
     Attributes:
@@ -67,7 +67,7 @@ class Lowered:
     erased: frozenset[fx.Node] = frozenset()
 
 
-def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = False) -> Lowered:
+def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = False) -> LoweredMasks:
     """Compute what masks select among ``nodes`` for all elements, where that can be done.
 
     Args:
@@ -77,13 +77,13 @@ def lower_selections(nodes: list[fx.Node], fake_mode: Any, *, exact: bool = Fals
             and what nothing uses may be a result; otherwise they are a complete graph.
     """
     if not any(sizes_bound(node.meta) or is_sized_by_data(node) for node in nodes):
-        return Lowered()
+        return LoweredMasks()
     low = MaskLowering(fake_mode, WriteHistory(nodes[0].graph, nodes[-1]), exact)
     why = _lower_each(low, nodes)
-    origins = Origins(nodes)
+    origins = SizeOrigins(nodes)
     lost = _lost(low, nodes, origins, why)
     _spread(low, nodes, origins, lost)
-    result = Lowered(kept={root: lost[root] for root in origins.roots if root in lost})
+    result = LoweredMasks(kept={root: lost[root] for root in origins.roots if root in lost})
     result.lowered = [root for root in origins.roots if root not in lost]
     for node in reversed(nodes):
         if any(root in lost for root in origins.of(node)):
@@ -115,18 +115,18 @@ def _lower_each(low: MaskLowering, nodes: list[fx.Node]) -> dict[fx.Node, Why]:
 def _lower(low: MaskLowering, node: fx.Node) -> bool:
     if not node.op.startswith("call_"):
         return False
-    places = places_of(node)
+    places = nonzero_source(node)
     if places is not None:  # of which only the size may be used, and is replaced
         low.seen[node] = Selection(places, low.history.moments[node], places)
         return True
-    if stored(low, node):
+    if lower_masked_store(low, node):
         low.replaced[node] = None
         return True
     found: fx.Node | FullTensor | None = (
-        reduced(low, node) or extremum(low, node) or loss(low, node)
+        lower_reduction(low, node) or extremum(low, node) or loss(low, node)
     )
     if found is None:
-        found = gathered(low, node) or computed(low, node)
+        found = lower_gather(low, node) or lower_call(low, node)
     if isinstance(found, fx.Node):
         _check_alike(node, found)
         low.replaced[node] = found
@@ -165,13 +165,13 @@ def _forget_written(low: MaskLowering, node: fx.Node) -> None:
 def _lost(
     low: MaskLowering,
     nodes: list[fx.Node],
-    origins: Origins,
+    origins: SizeOrigins,
     why: dict[fx.Node, Why],
 ) -> dict[fx.Node, Why]:
     """Selections that something is left of, with the reason; and those that meet them."""
     lost: dict[fx.Node, Why] = {}
     left = [node for node in nodes if origins.of(node) and node not in low.replaced]
-    gone = _gone(low, left)
+    gone = _dead_nodes(low, left)
     for root in origins.roots:
         if not is_sized_by_data(root):  # what it met had to be of its size, and is of a known one
             lost[root] = Reason.SIZE, "what a mask selected meets a tensor of another size"
@@ -180,12 +180,12 @@ def _lost(
         ends = not node.users or not inside.issuperset(node.users)
         if node not in gone and (node not in low.seen or ends):
             for root in origins.of(node):
-                lost.setdefault(root, why.get(node) or _left_by(node))
+                lost.setdefault(root, why.get(node) or _remaining_use(node))
     return lost
 
 
 def _spread(
-    low: MaskLowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Why]
+    low: MaskLowering, nodes: list[fx.Node], origins: SizeOrigins, lost: dict[fx.Node, Why]
 ) -> None:
     """What meets a selection that stays has to stay, and what costs more than it saves."""
     for group in origins.groups():
@@ -198,7 +198,7 @@ def _spread(
 
 
 def _too_expensive(
-    low: MaskLowering, nodes: list[fx.Node], origins: Origins, group: list[fx.Node]
+    low: MaskLowering, nodes: list[fx.Node], origins: SizeOrigins, group: list[fx.Node]
 ) -> Why | None:
     met = set(group)
     made = [n for node in nodes if origins.of(node) & met for n in low.made.get(node, [])]
@@ -212,7 +212,7 @@ def _too_expensive(
     return Reason.COST, text
 
 
-def _left_by(node: fx.Node) -> Why:
+def _remaining_use(node: fx.Node) -> Why:
     what = f"is used by {display_name(op_name(node))}"
     if node.op == "output" or not node.users:
         what = "leaves the graph, or the arm of a branch"
@@ -222,7 +222,7 @@ def _left_by(node: fx.Node) -> Why:
     return Reason.SIZE, f"a tensor whose size only the data know {what}"
 
 
-def _gone(low: MaskLowering, left: list[fx.Node]) -> set[fx.Node]:
+def _dead_nodes(low: MaskLowering, left: list[fx.Node]) -> set[fx.Node]:
     """Nodes that nothing needs once the replaced calls are."""
     gone: set[fx.Node] = set()
     for node in reversed(left):
@@ -263,7 +263,7 @@ def _holds(low: MaskLowering, compare: Any, count: Any, bound: Any) -> bool:
 
 
 def _commit(
-    low: MaskLowering, nodes: list[fx.Node], origins: Origins, lost: dict[fx.Node, Any]
+    low: MaskLowering, nodes: list[fx.Node], origins: SizeOrigins, lost: dict[fx.Node, Any]
 ) -> frozenset[fx.Node]:
     """Put the calls made in the place of those they replace; returns what was erased."""
     erased: set[fx.Node] = set()
@@ -300,11 +300,11 @@ def estimates(made: Sequence[fx.Node], roots: dict[fx.Node, Selection]) -> dict[
         roots: the selections of the program, and what selects.
     """
     whole = roofline.microseconds(made)
-    selecting = sum(_selecting(root, selection) for root, selection in roots.items())
+    selecting = sum(_selection_cost(root, selection) for root, selection in roots.items())
     return {"whole": round(whole, 2), "selected": round(selecting + whole / 2, 2)}
 
 
-def _selecting(root: fx.Node, selection: Selection) -> float:
+def _selection_cost(root: fx.Node, selection: Selection) -> float:
     mask = tensor_value(selection.mask)
     if mask is None:
         return 0.0

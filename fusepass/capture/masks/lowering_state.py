@@ -117,7 +117,7 @@ class MaskLowering:
             made.graph.erase_node(made)
 
 
-def check_warned(node: fx.Node) -> None:
+def check_variance_warning(node: fx.Node) -> None:
     """Hold a variance, or standard deviation, against what capture did for its warning.
 
     Raises:
@@ -128,7 +128,7 @@ def check_warned(node: fx.Node) -> None:
         raise KeptSelection(Reason.SIDE_EFFECT, text)
 
 
-def gathered(low: MaskLowering, node: fx.Node) -> FullTensor | None:
+def lower_gather(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     """``x[mask]`` or ``masked_select(x, mask)`` for all elements; None for another call.
 
     Raises:
@@ -162,7 +162,7 @@ def gathered(low: MaskLowering, node: fx.Node) -> FullTensor | None:
     if dims > 1:
         source = low.add(node, "flatten", source, front, front + dims - 1)
     if trained:
-        source = gated(low, node, source, selection, after)
+        source = gate_gradient(low, node, source, selection, after)
     return FullTensor(source, selection, front)
 
 
@@ -193,7 +193,7 @@ def mask_for(low: MaskLowering, node: fx.Node, selection: Selection, after: int)
     return mask
 
 
-def gated(
+def gate_gradient(
     low: MaskLowering, node: fx.Node, source: fx.Node, selection: Selection, after: int
 ) -> fx.Node:
     """The same value, whose gradient is that of the elements selected."""
@@ -201,7 +201,7 @@ def gated(
     return low.add(node, torch.where, mask_for(low, node, selection, after), source, held)
 
 
-def filled(low: MaskLowering, node: fx.Node, whole: FullTensor, number: Any) -> fx.Node:
+def fill_unselected(low: MaskLowering, node: fx.Node, whole: FullTensor, number: Any) -> fx.Node:
     """What was selected, with a number for all other elements."""
     mask = mask_for(low, node, whole.selection, whole.after)
     return low.add(node, torch.where, mask, whole.node, number)

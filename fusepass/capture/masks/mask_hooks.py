@@ -15,7 +15,7 @@ from torch import fx
 
 from fusepass.capture.bytecode.own_handlers import is_in_subclass
 from fusepass.capture.frame_state import Frame, frame_of
-from fusepass.capture.masks.count_lowering import count_on_device, mask_behind, places_of
+from fusepass.capture.masks.count_lowering import count_on_device, mask_of_count, nonzero_source
 from fusepass.capture.masks.lowering import lower_selections
 from fusepass.capture.masks.masked_store import (
     counts_masks,
@@ -26,7 +26,7 @@ from fusepass.capture.masks.masked_store import (
 )
 from fusepass.capture.masks.mixed_index import select_by_masks, split_index, split_mixed_indices
 from fusepass.capture.masks.selection_count import selection_of
-from fusepass.capture.masks.size_origins import Origins
+from fusepass.capture.masks.size_origins import SizeOrigins
 from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
@@ -84,13 +84,13 @@ def _count_once(frame: Frame, node: fx.Node) -> None:
 
     ``F.mse_loss(x[x > 0], y[x > 0])`` compares the sizes while it is traced.
     """
-    mask = mask_behind(node) or places_of(node)
+    mask = mask_of_count(node) or nonzero_source(node)
     if mask is None or not frame.selections:
         return
     history = WriteHistory(node.graph, node)
     now = history.moments[node]
     for earlier in frame.selections:
-        other = mask_behind(earlier) or places_of(earlier)
+        other = mask_of_count(earlier) or nonzero_source(earlier)
         if other is None or other is mask or earlier not in history.moments:
             continue
         moments = history.moments[earlier], now
@@ -170,7 +170,7 @@ def _settle_selections(
 def _counted(graph: fx.Graph) -> frozenset[fx.Node]:
     """Selections, a size of which leaves the graph, or a number made of it."""
     nodes = list(graph.nodes)
-    origins = Origins(nodes)
+    origins = SizeOrigins(nodes)
     leaving = [n for n in nodes[-1].all_input_nodes if tensor_value(n) is None]
     made = [n for n in nodes[-1].all_input_nodes if READ_LATE in n.meta]
     leaving += [source for n in made for source in n.all_input_nodes]

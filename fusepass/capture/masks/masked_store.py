@@ -73,7 +73,7 @@ def why_kept(node: fx.Node, *, exact: bool) -> str | None:
     if found is not None and _fake(found[0]).device != value.device:
         return "the mask is on another device"
     if held is None:
-        fits = converted(value.dtype, source) is not None
+        fits = number_as_stored(value.dtype, source) is not None
         return None if fits else f"what is stored is no number of {value.dtype}"
     if held.dtype != value.dtype or held.device != value.device:
         return "what is stored has another dtype, or is on another device"
@@ -105,7 +105,7 @@ def lower_store(node: fx.Node, fake_mode: Any) -> list[fx.Node]:
         for _ in range(after if shape else 0):
             mask = add_call(made, node, fake_mode, "unsqueeze", (mask, -1))
         if held is None:
-            source = converted(value.dtype, source)
+            source = number_as_stored(value.dtype, source)
         if held is None and value.is_contiguous():  # Inductor leaves it so, whatever it was
             add_call(made, node, fake_mode, "masked_fill_", (target, mask, source))
         else:
@@ -200,7 +200,7 @@ def is_whole(part: Any) -> bool:
     return isinstance(part, slice) and (part.start, part.stop, part.step) == (None, None, None)
 
 
-def converted(dtype: torch.dtype, number: Any) -> Any:
+def number_as_stored(dtype: torch.dtype, number: Any) -> Any:
     """The Python number that a store of a number leaves in a dtype; None where that may raise."""
     if not isinstance(number, (bool, int, float)) or dtype.is_complex:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.masks.count_lowering import places_of
+from fusepass.capture.masks.count_lowering import nonzero_source
 from fusepass.capture.masks.masked_store import add_call, is_mask, is_whole
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import op_name, tensor_value
@@ -84,7 +84,7 @@ def select_by_masks(nodes: list[fx.Node], keys: tuple[str, ...]) -> None:
     for node, places in found:
         if places is None:
             continue
-        mask: Any = places_of(places)
+        mask: Any = nonzero_source(places)
         start, end = history.moments[places], history.moments[node]
         parts = [n for n in node.all_input_nodes if n.args and n.args[0] is places]
         if not any(history.is_written(read, start, end) for read in (mask, *parts)):
@@ -105,7 +105,7 @@ def _places(node: fx.Node) -> fx.Node | None:
     source = next(iter(sources), None)
     if len(sources) != 1 or source is None or [at for _, at in parts] != list(range(len(parts))):
         return None
-    mask = tensor_value(places_of(source))
+    mask = tensor_value(nonzero_source(source))
     if mask is None or mask.dtype is not torch.bool or mask.device != value.device:
         return None
     if not mask.dim() == len(parts) <= value.dim():
@@ -120,6 +120,6 @@ def _part(given: Any) -> tuple[fx.Node | None, Any]:
         return None, None
     source, at = given.args
     of_masks = isinstance(source, fx.Node) and op_name(source) in _TUPLES
-    if not of_masks or tensor_value(source) is not None or places_of(source) is None:
+    if not of_masks or tensor_value(source) is not None or nonzero_source(source) is None:
         return None, None
     return source, at  # type: ignore[return-value]

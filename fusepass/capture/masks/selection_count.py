@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.masks.count_lowering import mask_behind, most_of
+from fusepass.capture.masks.count_lowering import mask_of_count, max_count_of
 from fusepass.capture.refusal import Refusal
 from fusepass.capture.scalars.value_range import Range
 from fusepass.graph.dataflow.write_history import WriteHistory
@@ -43,7 +43,7 @@ def count(translator: Any, node: fx.Node) -> tuple[fx.Node, Range]:
     if mask is None:
         raise Refusal(Reason.PREDICATE, "the mask is written before its count is tested")
     _, factor, rest = found
-    made = selected(translator, mask)
+    made = record_count(translator, mask)
     if factor != 1:
         made = _record(translator, torch.mul, made.as_proxy(), factor)
     if rest:
@@ -55,18 +55,18 @@ def range_of_count(node: fx.Node) -> Range | None:
     """What a number can be for which :func:`is_count` holds; None for others."""
     found = linear_size(node.meta.get("example_value"))
     root = None if found is None else selection_of(node.graph, found[0])
-    mask = mask_behind(root)
+    mask = mask_of_count(root)
     return None if found is None or mask is None else _range(*found[1:], mask)
 
 
 def _range(factor: int, rest: int, mask: fx.Node) -> Range:
-    least, most = sorted(factor * end + rest for end in (0, most_of(mask)))
+    least, most = sorted(factor * end + rest for end in (0, max_count_of(mask)))
     return Range(least, most)
 
 
 def mask_now(root: fx.Node) -> fx.Node | None:
     """The mask by which ``root`` selected, if it still holds what it held then."""
-    mask = mask_behind(root)
+    mask = mask_of_count(root)
     last = next(iter(reversed(root.graph.nodes)))
     history = WriteHistory(root.graph, last)
     if mask is None:
@@ -75,7 +75,7 @@ def mask_now(root: fx.Node) -> fx.Node | None:
     return None if written else mask
 
 
-def selected(translator: Any, mask: fx.Node) -> Any:
+def record_count(translator: Any, mask: fx.Node) -> Any:
     """Record how many elements of a mask, of truth values or other numbers, are not zero."""
     tracked = proxy_of(translator, mask)
     if tensor_value(mask).dtype is not torch.bool:  # type: ignore[union-attr]
@@ -91,5 +91,5 @@ def selection_of(graph: fx.Graph, symbol: Any) -> fx.Node | None:
     """The call that selects as many elements as a symbol stands for."""
     for node in graph.nodes:
         if symbol in unknown_sizes(tensor_value(node)):
-            return node if mask_behind(node) is not None else None
+            return node if mask_of_count(node) is not None else None
     return None

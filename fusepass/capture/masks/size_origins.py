@@ -14,7 +14,7 @@ from fusepass.torch_private.dynamo.scalars.unbacked_sizes import sizes_bound
 from fusepass.torch_private.fx.graphs import has_unbacked_size, tree_flatten
 
 
-class Origins:
+class SizeOrigins:
     """Selections that tensors and numbers of sizes only the data know are made of.
 
     A node of known size, a sum say, has those of what it was given, and hands none on.
@@ -27,7 +27,9 @@ class Origins:
         self.roots: list[fx.Node] = []
         self._of: dict[fx.Node, frozenset[fx.Node]] = {}
         for node in nodes:
-            given = [self._of[n] for n in node.all_input_nodes if n in self._of and _hands_on(n)]
+            given = [
+                self._of[n] for n in node.all_input_nodes if n in self._of and _may_carry_size(n)
+            ]
             found = frozenset().union(*given)
             if sizes_bound(node.meta) or (not found and is_sized_by_data(node)):
                 self.roots.append(node)
@@ -60,7 +62,7 @@ def is_sized_by_data(node: fx.Node) -> bool:
     return any(isinstance(p, torch.Tensor) and has_unbacked_size(p) for p in parts)
 
 
-def _hands_on(node: fx.Node) -> bool:
+def _may_carry_size(node: fx.Node) -> bool:
     """Whether what uses a node may still depend on a size that only the data know."""
     parts = tree_flatten(node.meta.get("example_value"))[0]
     known = bool(parts) and all(isinstance(part, torch.Tensor) for part in parts)

@@ -22,7 +22,7 @@ from fusepass.capture.effects.print_recipe import warning
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.masks.lower_calls import reduced_dims
 from fusepass.capture.masks.lowering_state import WARNED
-from fusepass.capture.masks.selection_count import mask_now, selected, selection_of
+from fusepass.capture.masks.selection_count import mask_now, record_count, selection_of
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
@@ -45,13 +45,13 @@ def spread(translator: Any, frame: Frame, name: str, call: Callable[[], Any]) ->
     node = node_of(made)
     if node is None or frame.in_message or not (frame.selections or frame.arms):
         return made
-    found = _too_few(node)
+    found = _warning_threshold(node)
     if found is not None and (found[1] < 0 or _warn(translator, frame, name, *found)):
         node.meta[WARNED] = True
     return made
 
 
-def _too_few(node: fx.Node) -> tuple[fx.Node, int] | None:
+def _warning_threshold(node: fx.Node) -> tuple[fx.Node, int] | None:
     """What selects what a variance is of, and of how many it warns at most; None if not known."""
     call = normal_call(node)
     given = dict(call.args) if call is not None else {}
@@ -92,7 +92,7 @@ def _warn(translator: Any, frame: Frame, name: str, root: fx.Node, most: int) ->
     try:
         print_hooks.check_frame(translator, frame, place)
         said = warning(translator, text)
-        count = selected(translator, mask).as_proxy()
+        count = record_count(translator, mask).as_proxy()
         few = stack.wrap_call(translator, "call_function", torch.le, (count, most), {})
         print_hooks.record(translator, frame, place, said, few)
     except Refusal:

@@ -43,7 +43,7 @@ _WHOLE_STORAGE = REPLACES_MEMORY | {"as_strided", "as_strided_", "resize_", "res
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedMemory:
     """What shares memory with what a graph writes.
 
     Attributes:
@@ -63,7 +63,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _OverlapQuery:
     """What is asked about inputs, those that are written first; holds none of them.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Question:
         return self.sharing(positions, values).holds
 
 
-def _asked(gm: fx.GraphModule) -> tuple[list[Given], _Question]:
+def _inputs_to_check(gm: fx.GraphModule) -> tuple[list[Given], _OverlapQuery]:
     """The inputs that are asked about, and what."""
     keys = memory_written(gm)
     given = tensors_given(gm.graph) if keys else []
@@ -92,7 +92,7 @@ def _asked(gm: fx.GraphModule) -> tuple[list[Given], _Question]:
     written = [one for one, is_in in zip(given, in_written, strict=True) if is_in]
     others = [one for one, is_in in zip(given, in_written, strict=True) if not is_in]
     nodes = [node for part in innermost_first(gm) for node in part.graph.nodes]
-    question = _Question(
+    question = _OverlapQuery(
         len(written),
         whole=any(op_name(node) in _WHOLE_STORAGE for node in nodes),
         varies=any(_varies(one.node) for one in (*written, *others)),
@@ -106,7 +106,7 @@ def _varies(node: fx.Node) -> bool:
     return not all(isinstance(size, int) for size in sizes)
 
 
-def _asked_again(given: list[Given], question: _Question) -> list[Given]:
+def _asked_again(given: list[Given], question: _OverlapQuery) -> list[Given]:
     """Those that later calls are asked about where nothing is captured, and nothing shares."""
     written = given[: question.written]
     if sum(one.held for one in given) <= _HELD or not all(one.held for one in written):
@@ -115,8 +115,8 @@ def _asked_again(given: list[Given], question: _Question) -> list[Given]:
 
 
 def _shared_inputs(
-    given: list[Given], question: _Question, output_graph: Any, *, captures: bool
-) -> Shared | None:
+    given: list[Given], question: _OverlapQuery, output_graph: Any, *, captures: bool
+) -> SharedMemory | None:
     """What shares memory with what a complete graph writes; later calls are asked the same."""
     if not question.written or len(given) < 2:
         return None
@@ -132,7 +132,7 @@ def _shared_inputs(
     keys = [[set(memories([given[at].node])) for at in pair] for pair in pairs]
     names = tuple(given[at].name for at in sorted({at for pair in pairs for at in pair}))
     known = frozenset(key for pair in keys for one in pair for key in one)
-    return Shared(names, known, unseen=any(one != other for one, other in keys))
+    return SharedMemory(names, known, unseen=any(one != other for one, other in keys))
 
 
 def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str | None:
@@ -141,10 +141,10 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     Returns:
         Why the graph is to be run as it is written, op by op, or None.
     """
-    given, question = _asked(gm)
+    given, question = _inputs_to_check(gm)
     shared = _shared_inputs(given, question, output_graph, captures=frame.captures)
     if shared is None:
-        return _refused(given[: question.written]) or replaced_memory_reason(gm.graph)
+        return _unwritable_reason(given[: question.written]) or replaced_memory_reason(gm.graph)
     if frame.plain:
         return shared.text
     if shared.unseen and frame.decisions:
@@ -157,7 +157,7 @@ def settle_sharing(gm: fx.GraphModule, frame: Frame, output_graph: Any) -> str |
     return shared.text
 
 
-def _refused(written: list[Given]) -> str | None:
+def _unwritable_reason(written: list[Given]) -> str | None:
     """Why AOTAutograd, which puts off what is written, may not write an input, or None."""
     for one in written:
         if not has_no_internal_overlap(one.value):

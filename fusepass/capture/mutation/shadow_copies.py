@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.mutation.saved_by_arms import sites_that_save
-from fusepass.capture.mutation.shadow_rewriter import Shadowing, equal_sizes
+from fusepass.capture.mutation.shadow_rewriter import ShadowRewriter, equal_sizes
 from fusepass.capture.refusal import Refusal
 from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memories
@@ -66,7 +66,7 @@ def shadow_arms(
     inside = {node for nodes in arms.values() for node in nodes}
     aliases = _aliases(graph, inside, set().union(*written.values()))
     for arm, keys in written.items():
-        made = Shadowing(graph, arms[arm], (site, arm), fake_mode)
+        made = ShadowRewriter(graph, arms[arm], (site, arm), fake_mode)
         for key in keys:
             root = _root(aliases[key], fake_mode)
             _check_earlier_uses(aliases[key], key, inside)

@@ -20,7 +20,7 @@ from fusepass.torch_private.fx.graphs import known_equal
 SHADOW_OF = "fusepass_shadow_of"  # meta key: the older tensor a node stands in for in its arm
 
 
-class Shadowing:
+class ShadowRewriter:
     """Rewires one arm to shadows: ``shadow`` for each memory it writes, then ``finish`` once.
 
     Attributes:

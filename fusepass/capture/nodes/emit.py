@@ -8,7 +8,7 @@ from typing import Any
 from warnings import warn_explicit
 
 
-def printed(function: Any, *values: Any, stream: str | None = None, **options: Any) -> None:
+def emit_print(function: Any, *values: Any, stream: str | None = None, **options: Any) -> None:
     """``print(*values, file=sys.<stream>, **options)``, the stream looked up now.
 
     Args:
@@ -22,12 +22,12 @@ def printed(function: Any, *values: Any, stream: str | None = None, **options: A
     function(*values, **options)
 
 
-def pretty_printed(function: Any, value: Any, **options: Any) -> None:
+def emit_pprint(function: Any, value: Any, **options: Any) -> None:
     """``pprint.pprint`` or ``pprint.pp``, which is the function."""
     function(value, **options)
 
 
-def logged(
+def emit_log(
     logger: logging.Logger | None,
     level: int,
     place: tuple[str, int, str],
@@ -50,7 +50,7 @@ def logged(
         logger.handle(record)
 
 
-def warned(
+def emit_warning(
     message: Any, category: Any, place: tuple[str, int], module: dict[str, Any], source: Any = None
 ) -> None:
     """What ``warnings.warn`` does for a call at ``place`` (file, line) in a module.

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.nodes.tensor_repr import Choice, Look
+from fusepass.capture.nodes.tensor_repr import Look, LookChoice
 from fusepass.capture.nodes.value_recipe import Recipe
 
 LINE = "fusepass_line"  # meta key on a line node: its Line
@@ -45,7 +45,7 @@ class Line:
     place: Any
     position: tuple[Any, ...]
     recipe: Recipe
-    looks: dict[int, Look | Choice | None]
+    looks: dict[int, Look | LookChoice | None]
     on_device: frozenset[int]
     begun_before: frozenset[int]
     grad_enabled: bool

@@ -61,6 +61,6 @@ def is_sink(node: fx.Node) -> bool:
     return node.target is sink and SINK in node.meta
 
 
-def only_for_message(node: fx.Node) -> bool:
+def is_message_only(node: fx.Node) -> bool:
     """Whether a node was recorded while a message was traced."""
     return MESSAGE in node.meta

@@ -35,7 +35,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LookChoice:
     """One of two looks: that of what the arm taken left.
 
     Attributes:
@@ -45,13 +45,13 @@ class Choice:
     """
 
     test: int
-    taken: Look | Choice
-    other: Look | Choice
+    taken: Look | LookChoice
+    other: Look | LookChoice
 
     def made(self, operands: Sequence[Any]) -> Look:
         """The look, now that the operands are known."""
         chosen = self.taken if operands[self.test] else self.other
-        return chosen.made(operands) if isinstance(chosen, Choice) else chosen
+        return chosen.made(operands) if isinstance(chosen, LookChoice) else chosen
 
 
 def look_of(tensor: torch.Tensor) -> Look:
@@ -64,7 +64,7 @@ def look_of(tensor: torch.Tensor) -> Look:
     return Look(tensor.device, name, tensor.requires_grad, is_parameter)
 
 
-def shown(tensor: torch.Tensor, look: Look) -> torch.Tensor:
+def with_look(tensor: torch.Tensor, look: Look) -> torch.Tensor:
     """A tensor with the contents of ``tensor`` whose text is that of one with this look."""
     if look == look_of(tensor):
         return tensor
@@ -76,7 +76,7 @@ def shown(tensor: torch.Tensor, look: Look) -> torch.Tensor:
 def text_or_tensor(tensor: torch.Tensor, look: Look) -> torch.Tensor | str:
     """The text of a tensor with this look, or a tensor that has this text."""
     text = _text(tensor, look)
-    return shown(tensor, look) if text is None else text
+    return with_look(tensor, look) if text is None else text
 
 
 def _text(tensor: torch.Tensor, look: Look) -> str | None:

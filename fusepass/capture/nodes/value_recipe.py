@@ -71,22 +71,22 @@ _NUMBERS = ("item", "tolist", "numpy", int, float, bool, operator.not_)
 _CONTENTS_ONLY = (*_NUMBERS, "numel", "size", "dim", len)
 _AS_THEY_ARE = (str, repr, ascii, "join", tuple, list, dict, operator.mod)
 _ONLY_TEXT = (
-    *(emit.printed, str, repr, ascii, format, str.format, "join", tuple, list, dict),
+    *(emit.emit_print, str, repr, ascii, format, str.format, "join", tuple, list, dict),
     *("item", "tolist", int, float, bool),
 )
 Recipe = KnownValue | OperandValue | Items | CallValue
 
 
-def made(recipe: Recipe, operands: Sequence[Any]) -> Any:
+def evaluate(recipe: Recipe, operands: Sequence[Any]) -> Any:
     """Carry out a recipe."""
     if isinstance(recipe, KnownValue):
         return recipe.value
     if isinstance(recipe, OperandValue):
         return operands[recipe.position]
     if isinstance(recipe, Items):
-        return [made(part, operands) for part in recipe.parts]
-    args = [made(part, operands) for part in recipe.args]
-    kwargs = {name: made(part, operands) for name, part in recipe.kwargs}
+        return [evaluate(part, operands) for part in recipe.parts]
+    args = [evaluate(part, operands) for part in recipe.args]
+    kwargs = {name: evaluate(part, operands) for name, part in recipe.kwargs}
     if isinstance(recipe.function, str):
         return getattr(args[0], recipe.function)(*args[1:], **kwargs)
     return recipe.function(*args, **kwargs)
@@ -104,9 +104,9 @@ def only_text(recipe: Recipe) -> bool:
     return plain and all(map(only_text, parts))
 
 
-def shown_alone(recipe: Recipe) -> set[int]:
+def operands_printed_alone(recipe: Recipe) -> set[int]:
     """Operands that are printed as they are and not looked at in any other way."""
-    if not isinstance(recipe, CallValue) or recipe.function is not emit.printed:
+    if not isinstance(recipe, CallValue) or recipe.function is not emit.emit_print:
         return set()
     alone = {arg.position for arg in recipe.args if isinstance(arg, OperandValue)}
     texts = (arg for arg in recipe.args if not isinstance(arg, OperandValue))
@@ -123,7 +123,7 @@ def _operands(recipe: Recipe) -> set[int]:
     return set().union(*map(_operands, parts))
 
 
-class Writer:
+class ValueWriter:
     """Writes recipes for tracked values and collects the graph nodes they need.
 
     Args:

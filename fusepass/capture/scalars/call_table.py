@@ -51,7 +51,7 @@ def replace(node: fx.Node, held: dict[fx.Node, ScalarTensor], recorder: NodeReco
     """
     spelled = op_name(node)
     if spelled is None:
-        raise Unfit(Reason.PYTHON_VALUE, f"{_called(node)} may need the number itself")
+        raise Unfit(Reason.PYTHON_VALUE, f"{_call_name(node)} may need the number itself")
     in_place = spelled.endswith("_") and not spelled.endswith("__")
     name = spelled[:-1] if in_place else spelled
     handler = _HANDLERS.get(name)
@@ -114,7 +114,7 @@ def _no_handler(node: fx.Node, name: str, held: dict[fx.Node, ScalarTensor]) -> 
     return Unfit(Reason.PYTHON_VALUE, f"no form of {name} that takes a tensor for it is known")
 
 
-def _called(node: fx.Node) -> str:
+def _call_name(node: fx.Node) -> str:
     return getattr(node.target, "__name__", str(node.target))
 
 

@@ -89,7 +89,7 @@ def held(node: fx.Node, known: dict[fx.Node, ScalarTensor], recorder: NodeRecord
     """
     target = node.target
     if node.kwargs:
-        raise _unknown(node)
+        raise _unsupported(node)
     sides = [operand(value, known) for value in node.args]
     made: ScalarTensor | None = None
     if len(sides) == 2 and target in number_comparison.MIRRORED:
@@ -99,11 +99,11 @@ def held(node: fx.Node, known: dict[fx.Node, ScalarTensor], recorder: NodeRecord
     elif len(sides) == 1 and isinstance(sides[0], ScalarTensor):
         made = _of_one(node, sides[0], recorder)
     if made is None:
-        raise _unknown(node)
+        raise _unsupported(node)
     return made
 
 
-def _unknown(node: fx.Node) -> Unfit:
+def _unsupported(node: fx.Node) -> Unfit:
     name = getattr(node.target, "__name__", str(node.target))
     return Unfit(Reason.PYTHON_VALUE, f"Python's {name.strip('_')} is applied to it")
 

@@ -13,7 +13,7 @@ from torch import fx
 from fusepass.capture.effects.raise_operands import shows
 from fusepass.capture.frame_state import Frame, frame_of
 from fusepass.capture.masks.selection_count import range_of_count, selection_of
-from fusepass.capture.nodes.raise_node import only_for_message
+from fusepass.capture.nodes.raise_node import is_message_only
 from fusepass.capture.refusal import fault
 from fusepass.capture.restarts import Captured, Why, restart_without
 from fusepass.capture.scalars.deferred_items import FROM_ITEM, made_of, reasons
@@ -67,7 +67,7 @@ def _unused(graph: fx.Graph) -> list[fx.Node]:
     """
     found: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        if not _is_open(node) or only_for_message(node):
+        if not _is_open(node) or is_message_only(node):
             continue
         if all(user in found or shows(user) for user in node.users):
             found[node] = None

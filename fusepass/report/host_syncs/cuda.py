@@ -16,7 +16,7 @@ from fusepass.report.host_syncs import trace
 from fusepass.report.host_syncs.align import undisturbed
 from fusepass.report.host_syncs.kinds import Kind
 from fusepass.report.host_syncs.observe import Wait
-from fusepass.report.host_syncs.place import Place
+from fusepass.report.host_syncs.place import ProgramPlace
 from fusepass.report.host_syncs.profiler_marks import MarkedWatch, Noted
 from fusepass.report.host_syncs.value_use import calls, use_of
 from fusepass.torch_private.fx.dispatch_watch import marked
@@ -50,7 +50,7 @@ def measure(
     made = []
     for wait, spent in zip(found, undisturbed(found, times), strict=True):
         noted = _noted(watch, wait)
-        place = Place() if noted is None else noted.place
+        place = ProgramPlace() if noted is None else noted.place
         operation = (noted.operation if noted is not None else "") or _shown(wait)
         kind = kind_of(wait, noted)
         host, device = spent if spent is not None else (None, None)

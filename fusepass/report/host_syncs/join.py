@@ -11,7 +11,7 @@ from fusepass.report.host_syncs.advice import advice
 from fusepass.report.host_syncs.compiled import CompiledCall
 from fusepass.report.host_syncs.kinds import READ, Kind
 from fusepass.report.host_syncs.observe import Wait
-from fusepass.report.host_syncs.place import Place
+from fusepass.report.host_syncs.place import ProgramPlace
 from fusepass.report.host_syncs.result import Sync
 
 Key = tuple[str, int, Kind]
@@ -33,7 +33,7 @@ class JoinedRow:
 
     count: int = 0
     operations: dict[str, None] = field(default_factory=dict)
-    caller: Place = field(default_factory=Place)
+    caller: ProgramPlace = field(default_factory=ProgramPlace)
     hidden: int = 0  # of the count, what a watched compiled call cannot see
     wait_us: float | None = None
     idle_us: float | None = None
@@ -62,7 +62,7 @@ def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync
 def _read_backs(compiled: CompiledCall) -> list[Wait]:
     """Waits for what is raised and written behind graphs."""
     assumed = [
-        Wait(wait.kind, wait.operation, Place(wait.file, wait.line))
+        Wait(wait.kind, wait.operation, ProgramPlace(wait.file, wait.line))
         for wait in compiled.in_graphs
         if wait.kind is Kind.READ_BACK
     ]

@@ -18,7 +18,7 @@ import torch
 
 from fusepass.report.host_syncs import functions, operations, residence
 from fusepass.report.host_syncs.kinds import Kind
-from fusepass.report.host_syncs.place import Place, here
+from fusepass.report.host_syncs.place import ProgramPlace, here
 from fusepass.report.host_syncs.value_use import use_of
 from fusepass.torch_private.fx.dispatch_watch import Watching, operation_name, qualified_name
 from fusepass.torch_private.fx.graphs import tree_flatten
@@ -40,7 +40,7 @@ class Wait:
 
     kind: Kind
     operation: str
-    place: Place
+    place: ProgramPlace
     times: int = 1
     hidden: bool = False
     wait_us: float | None = None
@@ -87,7 +87,7 @@ class Watch:
             modes.enter_context(Watching(self._operation))
             return called(fn, args, kwargs)
 
-    def place(self) -> Place:
+    def place(self) -> ProgramPlace:
         """Where in the program this is called."""
         return here(self._bottom, self._thread, self._entered)
 

@@ -30,7 +30,7 @@ Span = tuple[int, int, int, int]  # first and last line, first and last column
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """A place in the user's program.
 
     Attributes:
@@ -66,7 +66,7 @@ class Place:
         return None if self.code is None else _span(self.code, self.offset)
 
 
-def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> Place:
+def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> ProgramPlace:
     """The place where this is called.
 
     Args:
@@ -81,7 +81,7 @@ def here(bottom: CodeType, thread: int, entered: tuple[CodeType, ...] = ()) -> P
     return found
 
 
-def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ...]) -> Place:
+def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ...]) -> ProgramPlace:
     inner: FrameType | None = None
     outer: FrameType | None = None
     graph, emitted, text, library = None, "", False, ""
@@ -99,8 +99,8 @@ def _walk(frame: FrameType | None, bottom: CodeType, entered: tuple[CodeType, ..
             library = code.co_filename if home == "torch" else library
         frame = frame.f_back
     if inner is None or outer is None:
-        return Place(graph=graph, emitted=emitted, text=text, library=library)
-    return Place(
+        return ProgramPlace(graph=graph, emitted=emitted, text=text, library=library)
+    return ProgramPlace(
         inner.f_code.co_filename,
         inner.f_lineno or 0,
         inner.f_code,

@@ -20,7 +20,7 @@ import torch
 from fusepass.report.host_syncs import operations, residence
 from fusepass.report.host_syncs.kinds import Kind
 from fusepass.report.host_syncs.observe import Watch
-from fusepass.report.host_syncs.place import Place
+from fusepass.report.host_syncs.place import ProgramPlace
 from fusepass.report.host_syncs.trace import MARK
 from fusepass.torch_private.fx.dispatch_watch import (
     explicit_waits,
@@ -45,7 +45,7 @@ class Noted:
     """
 
     operation: str
-    place: Place
+    place: ProgramPlace
     kinds: tuple[Kind, ...] = ()
     warned: int = 0
     only_near: bool = False

@@ -11,7 +11,7 @@ from fusepass.report.host_syncs import residence
 from fusepass.report.host_syncs.compiled import ENTERED, inside, outside
 from fusepass.report.host_syncs.join import grouped, is_read_late, row_of
 from fusepass.report.host_syncs.observe import Wait, Watch
-from fusepass.report.host_syncs.place import Place
+from fusepass.report.host_syncs.place import ProgramPlace
 from fusepass.report.host_syncs.result import Sync
 from fusepass.report.log import GraphRecord
 
@@ -29,7 +29,7 @@ def left(
     late = [d for d in decisions if d.outcome is Outcome.APPLIED and is_read_late(d)]
     seen = [_placed(wait, late) for wait in outside(waits)]
     seen += [
-        Wait(wait.kind, wait.operation, Place(wait.file, wait.line), wait.times)
+        Wait(wait.kind, wait.operation, ProgramPlace(wait.file, wait.line), wait.times)
         for wait in inside(entries)
     ]
     rows = grouped(seen)

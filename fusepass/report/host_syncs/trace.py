@@ -87,8 +87,8 @@ def host_waits(events: Sequence[dict[str, Any]]) -> list[HostWait]:
             lane.enter(event)
         elif event.get("cat") in _ON_HOST and (begin is None or begin <= event["ts"] <= end):
             moved = _direction(copies.get(_correlation(event), ""))
-            found += [_wait(*call, timeline) for call in lane.called(event, moved)]
-    found += [_wait(*call, timeline) for lane in lanes.values() for call in lane.rest()]
+            found += [_host_wait(*call, timeline) for call in lane.called(event, moved)]
+    found += [_host_wait(*call, timeline) for lane in lanes.values() for call in lane.rest()]
     return sorted(found, key=lambda wait: wait.start)
 
 
@@ -177,7 +177,7 @@ class _Timeline:
         return max(0.0, self.starts[following] - before)
 
 
-def _wait(first: _RuntimeCall, last: _RuntimeCall, timeline: _Timeline) -> HostWait:
+def _host_wait(first: _RuntimeCall, last: _RuntimeCall, timeline: _Timeline) -> HostWait:
     name = _name(last.event)
     calls = (last,) if first is last else (first, last)
     spent = sum(float(call.event.get("dur", 0.0)) for call in calls)

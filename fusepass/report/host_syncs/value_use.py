@@ -10,7 +10,7 @@ import functools
 import linecache
 
 from fusepass.report.host_syncs.kinds import Kind
-from fusepass.report.host_syncs.place import Place, Span
+from fusepass.report.host_syncs.place import ProgramPlace, Span
 
 _TRANSPARENT_CALLS = frozenset(
     "bool float int abs round min max any all len not_ truth isnan isinf isfinite isclose".split()
@@ -23,7 +23,7 @@ _TEXT_CALLS = frozenset(
 )
 
 
-def use_of(place: Place, via: str = "") -> Kind:
+def use_of(place: ProgramPlace, via: str = "") -> Kind:
     """Whether a number read at ``place`` decides a branch, becomes text, or is used as a number.
 
     Args:
@@ -38,7 +38,7 @@ def use_of(place: Place, via: str = "") -> Kind:
     return _judge(chain, via)
 
 
-def calls(place: Place, name: str) -> bool:
+def calls(place: ProgramPlace, name: str) -> bool:
     """Whether the expression at a place is a call of that name."""
     chain = _ancestors(place.file, place.span)
     return bool(chain) and _is_call(chain[0], (name,))
