@@ -195,7 +195,8 @@ def test_an_arm_that_looks_up_by_a_number() -> None:
 
     outcome = side_by_side(program, *TURNS[:2])
     (reason,) = [d["reason"] for d in outcome.decisions if d["rule"] == "branch"]
-    assert reason.startswith("an arm cannot be traced: Python asks for the value of a number")
+    assert reason.startswith("an arm cannot be traced")  # torch 2.15 knows the line, too
+    assert "Python asks for the value of a number" in reason
 
 
 def test_an_operation_that_asks_for_a_number_logs_no_error(
