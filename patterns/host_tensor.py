@@ -23,12 +23,11 @@ from fusepass.host_tensors import (
     device_copies,
     exact_ops,
     host_constant,
+    plan,
     replay,
     rewrite,
     value_sets,
 )
-from fusepass.host_tensors import plan as host_tensors_plan
-from fusepass.host_tensors import value_sets as graph_held_numbers
 from fusepass.host_tensors.cpu_chain import nodes_still_read
 from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
 from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
@@ -167,9 +166,8 @@ RULE = GraphRule(
         value_sets,
         cpu_chain,
         host_constant,
-        host_tensors_plan,
+        plan,
         replay,
-        graph_held_numbers,
         rewrite,
     ),
 )
