@@ -42,4 +42,6 @@ def advice_for(decision: Decision) -> str:
     """
     if "only raises" in decision.reason or decision.reason.startswith("after the raise"):
         return _CHECKS
+    if decision.reason.startswith("an arm writes something that requires grad"):
+        return "write in both arms, or select with torch.where and write behind the branch"
     return _ADVICE.get(decision.reason_code, "")

@@ -70,7 +70,11 @@ def test_places_of_equal_decisions_are_one_row() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("an arm only raises, and so on", "flag of Python"), ("an arm writes", "behind the branch")],
+    [
+        ("an arm only raises, and so on", "flag of Python"),
+        ("an arm writes", "write it behind the branch"),
+        ("an arm writes something that requires grad into a tensor", "write in both arms"),
+    ],
 )
 def test_advice_about_a_check_is_about_the_check(reason: str, words: str) -> None:
     assert words in advice_for(kept(1, reason, Reason.SIDE_EFFECT, "branch"))

@@ -146,7 +146,9 @@ def check_site(translator: Any, frame: Frame) -> None:
         raise Refusal(Reason.RAISES, "an arm only raises, while another exception is handled")
     pending = pending_changes(translator)
     if pending is not None:
-        text = f"an arm only raises, and eager has done before it what must wait here: {pending}"
+        text = (
+            f"an arm only raises, and what eager does before it would come after it here: {pending}"
+        )
         raise Refusal(Reason.SIDE_EFFECT, text)
     if sum(site.decision.treatment == "sink" for site in frame.sites) >= _MAX_SINKS:
         raise Refusal(Reason.LOOP, "the same graph raises at more than a thousand places")
