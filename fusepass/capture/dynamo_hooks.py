@@ -57,6 +57,7 @@ from fusepass.torch_private.dynamo import (
     calls,
     comprehensions,
     eager_frames,
+    formatted,
     guards,
     hooks,
     identity,
@@ -154,6 +155,7 @@ def _put_hooks(*, capture: bool) -> Callable[[], None]:
                 guards.hook_descriptors,
                 guards.hook_duplicates,
                 float_inputs.hook_tensorified,
+                formatted.hook_keys,
                 kept_classes.hook_classes,
                 comprehensions.hook_comprehensions,
             ):

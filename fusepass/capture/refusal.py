@@ -6,7 +6,7 @@ import warnings
 
 from fusepass.errors import CaptureFault
 from fusepass.report.decision import Reason
-from fusepass.torch_private.dynamo.errors.error_hooks import fails_on_fakes
+from fusepass.torch_private.dynamo.errors.error_hooks import call_of_ours_fails, fails_on_fakes
 from fusepass.torch_private.dynamo.errors.error_text import python_error
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short, why_stopped
 from fusepass.torch_private.dynamo.errors.user_errors import users_errors
@@ -51,6 +51,8 @@ def refusal_after(error: Exception, what: str, where: tuple[str, int]) -> Refusa
         return error
     if isinstance(error, observed_exceptions()):
         return Refusal(Reason.RAISES, f"{what} raises {python_error(error)}")
+    if call_of_ours_fails(error):
+        return Refusal(*fault(error, *where))
     if isinstance(error, unsupported_errors()):
         return Refusal(Reason.UNTRACEABLE, f"{what} cannot be traced: {why_stopped(error)}")
     if fails_on_fakes(error):

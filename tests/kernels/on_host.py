@@ -71,7 +71,7 @@ def _folder() -> Path:
 
 @functools.cache
 def compiled(text: str, name: str) -> Any:
-    """A kernel with one parameter, a ``Table`` by value; in the place of ``cubin_cache.compiled``."""
+    """A kernel with one parameter, a ``Table`` by value; in the place of ``cubin_cache.load_or_compile``."""
     for ptx, plain in _PTX.items():
         text = text.replace(ptx, plain)
     assert "asm" not in text

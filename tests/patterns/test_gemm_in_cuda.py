@@ -216,4 +216,4 @@ def test_behind_a_product_of_few_rows_launches_overlap(
     for problem, candidates in zip(problems, offers, strict=True):
         for one in candidates:
             begins = problem.overlaps and ("stream" in one.name or "ring" in one.name)
-            assert one.besides == pytest.approx(-(2 * 1024**2) / 6e6 if begins else 0.0)
+            assert one.overhead_us == pytest.approx(-(2 * 1024**2) / 6e6 if begins else 0.0)

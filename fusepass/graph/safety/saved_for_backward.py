@@ -109,6 +109,8 @@ def values_saved_for_backward(node: fx.Node) -> list[fx.Node]:
         return [n for n in operands if n is condition]
     if name == "masked_fill":
         return [n for n in operands if n is argument(node, 1, "mask")]
+    if name == "index_select":
+        return [n for n in operands if n is argument(node, 2, "index")]
     if node.target is operator.getitem and tensor_value(node.args[0]) is None:
         return []  # one of several results
     if name in _OPERANDS:

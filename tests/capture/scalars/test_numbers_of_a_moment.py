@@ -98,7 +98,7 @@ def test_what_nobody_can_write_is_not_copied() -> None:
 
 def in_an_arm(x: Tensor, index: Tensor, level: Tensor) -> Tensor:
     h = x * 2
-    y = h.gather(0, index) if (index < 3).all() else torch.where(h > 0, h, x)
+    y = h.index_select(0, index) if (index < 3).all() else torch.where(h > 0, h, x)
     torch._dynamo.graph_break()
     if level:
         h.zero_()

@@ -310,7 +310,7 @@ from fusepass.kernels.gemm import cublaslt as kernel
 
 if sys.argv[1] == "first":
     import torch._inductor.lowering
-    kernel.install_lowering(lambda x, w, b, a: kernel.library_flavour("cpu", x.dtype, a))
+    kernel.install_lowering(lambda x, w, b, a: kernel.cublaslt_use_gelu("cpu", x.dtype, a))
 torch.manual_seed(0)
 x, w, b = torch.randn(12, 20), torch.randn(8, 20), torch.randn(8)
 op = torch.ops.fusepass.linear_activation

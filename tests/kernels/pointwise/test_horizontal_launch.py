@@ -86,7 +86,7 @@ def test_what_generated_code_calls(count: int, monkeypatch: pytest.MonkeyPatch) 
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The operator's CUDA way, for tensors on the CPU."""
     for owner, name, there in (
-        (launching.cubin_cache, "compiled", host.compiled),
+        (launching.cubin_cache, "load_or_compile", host.compiled),
         (launching.nvrtc, "launch", host.launch),
         (torch.cuda, "device", lambda device: contextlib.nullcontext()),
         (launching.nvrtc, "_EMPTY", host.empty),

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import fusepass
+
 NUMBERS = (1.0, -1.0, 2.5, 3.0)
 
 
@@ -98,3 +100,71 @@ def test_a_name_made_of_a_number_ends_no_graph() -> None:
     )
     for i in range(3):
         assert torch.equal(compiled(torch.ones(2), i), program(torch.ones(2), i))
+
+
+TABLE = {"e0": 1.0, "e1": 2.0, ("e1", 0): 3.0}
+
+
+def get(x: Tensor, key: str) -> Any:
+    return x * TABLE.get(key, 9.0)
+
+
+def item(x: Tensor, key: str) -> Any:
+    return x * {**TABLE, "e2": 5.0}[key]
+
+
+def contained(x: Tensor, key: str) -> Any:
+    return x * (2.0 if key in TABLE else 3.0)
+
+
+def stored(x: Tensor, key: str) -> Any:
+    return x * {key: 5.0}.get("e1", 7.0)
+
+
+def in_a_set(x: Tensor, key: str) -> Any:
+    return x * (2.0 if "e1" in {key, "e3"} else 3.0)
+
+
+def in_a_tuple(x: Tensor, key: str) -> Any:
+    return x * TABLE.get((key, 0), 9.0)
+
+
+def popped(x: Tensor, key: str) -> Any:
+    table = dict(TABLE)
+    return x * table.pop(key, 3.0), len(table)
+
+
+def by_default(x: Tensor, key: str) -> Any:
+    table = dict.fromkeys([key], 2.0)
+    return x * table.setdefault("e1", 3.0), len(table)
+
+
+LOOKUPS = [get, item, contained, stored, in_a_set, in_a_tuple, popped, by_default]
+TEXTS: dict[str, Callable[[Tensor], str]] = {
+    "number": lambda x: f"e{x.argmax().item()}",
+    "format": lambda x: "e{}".format(x.argmax().item()),  # noqa: UP032
+    "named": lambda x: "e{at}".format(at=x.argmax().item()),  # noqa: UP032
+    "percent": lambda x: "e%d" % x.argmax().item(),  # noqa: UP031
+    "float": lambda x: f"e{x.argmax().double().item():.0f}",
+    "tensor": lambda x: f"e{x.argmax()}",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("lookup", LOOKUPS)
+def test_a_text_is_found_as_a_key(lookup: Callable[..., Any], text: str) -> None:
+    def program(x: Tensor) -> Any:
+        return lookup(x, TEXTS[text](x))
+
+    compiled = torch.compile(program, backend="fusepass", options={"codegen": "eager"})
+    for x in ([0.0, 2.0, 1.0], [3.0, 2.0, 1.0], [0.0, 1.0, 5.0]):
+        assert str(compiled(torch.tensor(x))) == str(program(torch.tensor(x)))
+
+
+def test_a_text_that_is_no_key_keeps_its_number_in_the_graph() -> None:
+    def program(x: Tensor) -> tuple[Tensor, str]:
+        return x * 2, f"e{x.argmax().item()}"
+
+    with fusepass.options(codegen="eager"):
+        report = fusepass.explain(program, torch.ones(3))
+    assert report.graph_breaks == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -83,6 +84,14 @@ def fails_on_fakes(error: BaseException) -> bool:
     if any(code in called for code in _OUR_CALLS):
         return False
     return not any(code.co_filename.startswith(_PACKAGE) for code in codes[run:])
+
+
+def call_of_ours_fails(error: BaseException) -> bool:
+    """Whether a call that fusepass itself traced fails, on fake tensors."""
+    from torch._dynamo import exc
+
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, exc.TorchRuntimeError) and any(code in codes for code in _OUR_CALLS)
 
 
 def suspends(code: types.CodeType) -> bool:
@@ -228,7 +237,19 @@ def _breaks(may_break: Callable[[Any], bool]) -> bool:
     except AttributeError:  # nothing has been traced in this thread
         return False
     whole = translator is None or translator.one_graph or translator.error_on_graph_break
-    return not whole and not _is_higher_order(translator) and may_break(translator)
+    if whole or _calls_ours() or _is_higher_order(translator):
+        return False
+    return may_break(translator)
+
+
+def _calls_ours() -> bool:
+    """Whether the call that is traced now is one of fusepass, in front of the program's next."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "step":
+        if frame.f_code in _OUR_CALLS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_higher_order(translator: Any) -> bool:

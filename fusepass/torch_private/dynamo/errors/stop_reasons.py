@@ -130,19 +130,11 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
         "what existed before is written where torch.compile does not permit that",
     ),
     (
-        r"underlying object is hashable",  # up to torch 2.12
-        r"StringFormatVariable\(.*Tensor",
+        r"Text of a tensor as a key",
+        r"",
         (
             "torch.compile cannot look up a key or text made of a tensor, whose value is not known "
             "while tracing: make it of a number of Python's own, such as one of range()"
-        ),
-    ),
-    (
-        r"Observed exception",
-        r"raised exception (?P<kind>\w+)\(.*Tensor\(shape=",
-        (
-            "while tracing, {kind} is raised there, for a key or text made of a tensor, whose "
-            "value is not known then: make it of a number of Python's own, such as one of range()"
         ),
     ),
     (
