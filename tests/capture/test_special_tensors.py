@@ -391,3 +391,20 @@ def test_a_mask_inside_the_function_of_a_subclass_is_left() -> None:
     got, want = compiled(x, special), updated_where(x, special)
     assert type(got) is type(want) is PassesOn
     assert torch.equal(got, want)
+
+
+def doubled_or_moved(x: Tensor, special: Tensor) -> Tensor:
+    h = torch.zeros_like(special)
+    for _ in range(2):
+        if float(x.mean()) > 1 or len(h) == 2:
+            return x * 2
+        x = x + 1
+    return x
+
+
+def test_an_arm_that_asks_a_subclass_for_its_length() -> None:
+    special = torch.rand(3, 3).as_subclass(PassesOn)
+    compiled = torch.compile(doubled_or_moved, backend="fusepass", options={"codegen": "eager"})
+    for value in (0.0, 5.0):
+        x = torch.full((3,), value)
+        assert torch.equal(compiled(x, special), doubled_or_moved(x, special))

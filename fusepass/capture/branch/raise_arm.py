@@ -66,6 +66,8 @@ class Raised(Exception):
         parts = None if self.value is None else exception_parts(self.value)
         self.seen_by = None if parts is None else exception_handlers.who_sees(translator, parts[0])
         self.stack = tuple(user_stack(translator))
+        # Dynamo may hand it no overload where eager finds one (``len`` of a subclass, torch 2.11).
+        self.has_no_overload = translator.f_code is torch.overrides.handle_torch_function.__code__
 
 
 def on_raise(translator: Any, frame: Frame | None, instruction: Any) -> None:
@@ -204,6 +206,9 @@ def _goes_on(translator: Any, join: int) -> bool:
 
 
 def _check_exception(raised: Raised) -> Any:
+    if raised.has_no_overload:
+        text = "an arm calls a function of torch for a subclass, which cannot be traced there"
+        raise Refusal(Reason.UNTRACEABLE, text)
     if raised.again or raised.value is None:
         raise Refusal(Reason.RAISES, "an arm raises an older exception again")
     if raised.cause is not None:

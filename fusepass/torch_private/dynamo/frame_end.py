@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.torch_private.dynamo.stack import is_any_tensor
+from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,12 @@ def breaks_here(output_graph: Any) -> bool:
 
 def tracked(value: Any) -> Tracked:
     """What is known of an entry of the translator's stack, or a local."""
-    from torch._dynamo.variables import LazyVariableTracker
     from torch._dynamo.variables.base import VariableTracker
     from torch._dynamo.variables.misc import GetAttrVariable, NullVariable
 
-    if isinstance(value, LazyVariableTracker):
-        if not value.is_realized():
-            return Tracked(real=getattr(getattr(value, "_cache", None), "value", None))
-        value = value.realize()
+    if _is_unused(value):
+        return Tracked(real=getattr(getattr(value, "_cache", None), "value", None))
+    value = realized(value)
     if is_any_tensor(value):
         return Tracked((value.as_proxy().node,))
     if isinstance(value, NullVariable):
@@ -68,7 +66,7 @@ def tracked(value: Any) -> Tracked:
     found: list[fx.Node] = []
 
     def note(inner: Any) -> None:
-        if is_any_tensor(inner):
+        if not _is_unused(inner) and is_any_tensor(inner):
             found.append(inner.as_proxy().node)
 
     VariableTracker.visit(note, value)
@@ -77,12 +75,22 @@ def tracked(value: Any) -> Tracked:
     return Tracked(tuple(found), real, bool(found) and real is None)
 
 
+def _is_unused(value: Any) -> bool:
+    """Whether the program has not used a value so far, which Dynamo then has not built yet.
+
+    Of such a value even ``isinstance`` asks Dynamo to build it: a complete graph gets another input.
+    """
+    from torch._dynamo.variables import LazyVariableTracker
+
+    return isinstance(value, LazyVariableTracker) and not value.is_realized()
+
+
 def tracked_local(translator: Any, name: str) -> Tracked:
     """The same for a local or a name that closures share."""
     from torch._dynamo.variables import CellVariable
 
     held = translator.symbolic_locals[name]
-    if isinstance(held, CellVariable):
+    if not _is_unused(held) and isinstance(held, CellVariable):
         effects = translator.output.side_effects
         if effects.has_pending_mutation_of_attr(held, "cell_contents"):
             held = effects.load_attr(held, "cell_contents", check=False)

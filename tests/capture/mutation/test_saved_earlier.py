@@ -140,3 +140,19 @@ def test_a_graph_that_saves_may_be_compiled_later() -> None:
     assert "where" in before
     assert outcome(compiled, -1.0) == outcome(on_one_path, -1.0)
     assert treatments(compiled).count("keep") > before.count("keep")
+
+
+def unused_so_far(x: Tensor, given: Tensor, level: Tensor, whole: Tensor) -> Tensor:
+    y = x * len(x[given])
+    if not level:
+        pass
+    else:
+        out = y
+    return out + whole  # unbound for a level of 0, so the branch is kept
+
+
+def test_what_is_used_behind_the_graph_is_no_input_of_it() -> None:
+    x = torch.tensor([1.0, 0.25, -2.0], requires_grad=True)
+    args = x > -9, torch.tensor(1.5), torch.tensor(6.0)
+    compiled = torch.compile(unused_so_far, backend="fusepass", options={"codegen": "eager"})
+    assert torch.equal(compiled(x, *args), unused_so_far(x, *args))
