@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +103,7 @@ def call(
             if type(error).__name__ == "RecompileError":  # no program raises it
                 raise
             seen.raised = error
+            _let_go(error)
     seen.said, seen.faults = transcript.said, transcript.faults
     seen.rng = _random_state()
     seen.grad_mode = torch.is_grad_enabled()
@@ -118,6 +120,13 @@ def call(
         kept = [leaf for leaf in leaves if leaf.requires_grad]
         seen.grads = [leaf.grad if leaf.is_leaf or leaf.retains_grad else None for leaf in kept]
     return seen
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Clear the locals of frames that an error has left: torch keeps guards of modes in some."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _random_state() -> dict[str, Any]:

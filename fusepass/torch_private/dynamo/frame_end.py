@@ -78,7 +78,7 @@ def tracked(value: Any) -> Tracked:
 def _is_unused(value: Any) -> bool:
     """Whether the program has not used a value so far, which Dynamo then has not built yet.
 
-    Of such a value even ``isinstance`` asks Dynamo to build it: a complete graph gets another input.
+    Even ``isinstance`` of such a value has Dynamo build it: a complete graph gets another input.
     """
     from torch._dynamo.variables import LazyVariableTracker
 
