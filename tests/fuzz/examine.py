@@ -14,6 +14,7 @@ import torch
 from fusepass.errors import CaptureFault, NoReport
 from fusepass.report import log
 from fusepass.report.explain import last_report, reset
+from fusepass.testing.call import Seen
 from fusepass.testing.compare import Difference
 from fusepass.testing.same_call import Rounded, assert_same_call
 from fusepass.testing.transcript import Said
@@ -141,19 +142,13 @@ def _compare(
     inexact = codegen == "inductor"
     truth = side(names, context, exact=True, device=device) if inexact or exact else None
     rounded: Rounded = "everything" if names.rounded or device != "cpu" else "gradients"
-    options: dict[str, Any] = {"codegen": codegen} if backend == "fusepass" else {}
-    if codegen == "inductor":  # its own random numbers are others than eager's
-        options["inductor.fallback_random" if backend == "fusepass" else "fallback_random"] = True
-    compiled = torch.compile(other.target, backend=backend, options=options)
+    compiled = torch.compile(other.target, backend=backend, options=_options(codegen, backend))
     other.target = compiled
     failure = named = None
     for index in range(len(eager.sets)):
         wanted, got = call(eager, index, context), call(other, index, context)
         if found is not None:
-            found.calls += 1
-            found.no_backward += wanted.backward_error is not None
-            if wanted.raised is not None and not meant(wanted.raised, names.file):
-                found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
+            _count_call(found, wanted, names.file)
         reference = None if truth is None else call(truth, index, context)
         try:
             faults = [str(fault) for fault in got.faults if isinstance(fault, CaptureFault)]
@@ -185,6 +180,21 @@ def _compare(
         ):
             treated[context] = treatment
     return failure
+
+
+def _options(codegen: str, backend: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"codegen": codegen} if backend == "fusepass" else {}
+    if codegen == "inductor":  # its own random numbers are others than eager's
+        options["inductor.fallback_random" if backend == "fusepass" else "fallback_random"] = True
+    return options
+
+
+def _count_call(found: Examined, wanted: Seen, file: str) -> None:
+    """Count a call, and what eager mode did in it that the program was not written for."""
+    found.calls += 1
+    found.no_backward += wanted.backward_error is not None
+    if wanted.raised is not None and not meant(wanted.raised, file):
+        found.unintended.append(f"{type(wanted.raised).__name__}: {wanted.raised}")
 
 
 def without_names(said: list[Said]) -> list[Said]:

@@ -104,10 +104,22 @@ def test_a_batch_that_varies_stays_one_graph() -> None:
     assert len([one for one in report.decisions if one.rule == settings.LAYOUT]) == 1
 
 
+def small_convolution() -> settings._CpuConv:
+    return settings._CpuConv(
+        images=(1, 8, 9, 9),
+        weight=(16, 8, 3, 3),
+        dtype=torch.float32,
+        stride=(1, 1),
+        padding=(1, 1),
+        dilation=(1, 1),
+        groups=1,
+    )
+
+
 def test_slow_convolutions_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(settings.torch, "conv2d", lambda *given, **how: calls.append(given))
-    kind = settings._CpuConv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
+    kind = small_convolution()
     settings._time_conv(kind, 0.0)
     assert len(calls) == 2
     settings._time_conv(kind, float("inf"))
@@ -115,7 +127,7 @@ def test_slow_convolutions_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_both_ways_are_really_timed() -> None:
-    kind = settings._CpuConv((1, 8, 9, 9), (16, 8, 3, 3), torch.float32, (1, 1), (1, 1), (1, 1), 1)
+    kind = small_convolution()
     settings._time_both_layouts.cache_clear()
     as_they_lie, last = settings._time_both_layouts((kind, kind))
     assert as_they_lie > 0

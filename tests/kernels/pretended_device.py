@@ -80,6 +80,22 @@ def believe_in_a_device() -> None:
     AsyncCompile.wakeup = classmethod(lambda cls: None)  # type: ignore[method-assign,assignment]
 
 
+def _on_cuda(like: Tensor) -> Tensor:
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cuda")
+
+
+def _with_a_first_dimension_that_varies(like: Tensor, mode: Any) -> Tensor:
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        real = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+    kinds = [DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (like.dim() - 1)
+    context = StatelessSymbolicContext(dynamic_sizes=kinds)
+    symbolic: Tensor = mode.from_tensor(real, symbolic_context=context)
+    return symbolic
+
+
 def code_of(
     program: Callable[..., Any],
     given: list[Tensor],
@@ -101,26 +117,13 @@ def code_of(
     from torch._inductor.virtualized import V
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     shapes = ShapeEnv()
     with FakeTensorMode(shape_env=shapes) as mode:
-        fakes = [
-            torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cuda")
-            for one in given
-        ]
-    if varies:
-        kinds = [DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (fakes[0].dim() - 1)
-        context = StatelessSymbolicContext(dynamic_sizes=kinds)
-        real = torch.empty_strided(
-            given[0].shape, given[0].stride(), dtype=given[0].dtype, device="meta"
-        )
-        symbolic = mode.from_tensor(real, symbolic_context=context)
-        with mode:
-            fakes[0] = torch.empty_strided(
-                symbolic.shape, symbolic.stride(), dtype=real.dtype, device="cuda"
-            )
-    with mode:
+        fakes = [_on_cuda(one) for one in given]
+        if varies:
+            fakes[0] = _on_cuda(_with_a_first_dimension_that_varies(given[0], mode))
         gm = make_fx(program, select_decomp_table(), _allow_non_fake_inputs=True)(*fakes)
     sizes = [one for one in fakes[0].shape if isinstance(one, torch.SymInt)]
     if sizes:  # Inductor takes its numbers from inputs

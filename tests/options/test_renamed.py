@@ -38,7 +38,10 @@ def test_an_old_name_reaches_torch_compile() -> None:
         torch.sin, backend="fusepass", options={"codegen": "eager", "rules": {"recipes": False}}
     )
     with pytest.warns(RenamedName, match="inductor_configs"):
-        program(torch.ones(2))
+        result = program(torch.ones(2))
+    assert torch.equal(result, torch.ones(2).sin())
+    report = fusepass.last_report(program)
+    assert "inductor_configs" not in {decision.rule for decision in report.decisions}
 
 
 @pytest.mark.parametrize("given", [{}, {"rules": {"inductor_configs": False}}, {"mode": "default"}])

@@ -215,7 +215,17 @@ def test_through_inductor(name: str) -> None:
 def test_candidates(largest: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Inductor would do is compiled to be timed, on the image that the tuner draws."""
     monkeypatch.setattr(timing, "_ensure_room", lambda needed, device: None)
-    shape = PoolShape(largest, (8, 16), (4, 8), (2, 2), (2, 2), (0, 0), 4, "float16", "float16")
+    shape = PoolShape(
+        largest,
+        image=(8, 16),
+        result=(4, 8),
+        kernel=(2, 2),
+        stride=(2, 2),
+        padding=(0, 0),
+        divisor=4,
+        given="float16",
+        made="float16",
+    )
     problem = replace(PROBLEM, shape=shape, before=LEAKY.text(), behind=LEAKY.text())
     theirs, *ours = pool.candidates(problem, every=False)
     inputs = timing.make_inputs(problem)

@@ -89,21 +89,14 @@ class Half(nn.Module):
         return [F.silu(made[0]) * made[1] if len(made) == 2 else F.gelu(made[0])]
 
 
-def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
-    """The first layers of a model people decode with, of random weights.
-
-    Args:
-        name: "llama-8b", "llama-1b", "qwen3-0.6b", "gemma-2b", and with LayerNorm
-            "pythia-160m", "pythia-1b" or "starcoder2-3b".
-        device: where it is to be.
-        layers: how many; by default so many that its weights do not fit into L2.
-    """
+def _models() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
+    """Configuration, class and sizes of each model."""
     import transformers
 
     heads = {"num_attention_heads": 32, "num_key_value_heads": 8}
     llama = transformers.LlamaConfig, transformers.LlamaForCausalLM
     neox = transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM
-    known: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    return {
         "llama-8b": (*llama, {"hidden_size": 4096, "intermediate_size": 14336, **heads}),
         "llama-1b": (*llama, {"hidden_size": 2048, "intermediate_size": 8192, **heads}),
         "qwen3-0.6b": (
@@ -147,7 +140,18 @@ def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
             },
         ),
     }
-    config, kind, sizes = known[name]
+
+
+def model_of(name: str, device: str, layers: int | None = None) -> nn.Module:
+    """The first layers of a model people decode with, of random weights.
+
+    Args:
+        name: "llama-8b", "llama-1b", "qwen3-0.6b", "gemma-2b", and with LayerNorm
+            "pythia-160m", "pythia-1b" or "starcoder2-3b".
+        device: where it is to be.
+        layers: how many; by default so many that its weights do not fit into L2.
+    """
+    config, kind, sizes = _models()[name]
     count = layers or {"llama-8b": 2, "pythia-160m": 12}.get(name, 6)
     made = config(**sizes, num_hidden_layers=count, vocab_size=8192)
     with torch.device(device):

@@ -117,11 +117,27 @@ def test_the_operator() -> None:
     torch.library.opcheck(kernel.OPERATOR, args, test_utils=("test_schema", "test_faketensor"))
 
 
+def same_size(
+    channels: int, image: tuple[int, int], *, kernel: int, dtype: str = "float16"
+) -> DepthwiseShape:
+    """A convolution with a square kernel, padded so that the result has the image's size."""
+    return DepthwiseShape(
+        channels,
+        image=image,
+        result=image,
+        kernel=(kernel, kernel),
+        stride=(1, 1),
+        padding=(kernel // 2, kernel // 2),
+        dilation=(1, 1),
+        dtype=dtype,
+    )
+
+
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 96, 130, 1152])
 @pytest.mark.parametrize("width", [1, 5, 14, 56])
 def test_patches_fit(channels: int, width: int) -> None:
     square = (width, width)
-    shape = DepthwiseShape(channels, square, square, (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    shape = same_size(channels, square, kernel=3)
     found = kernel.choices(shape)
     assert found
     assert len(set(found)) == len(found)
@@ -132,7 +148,7 @@ def test_patches_fit(channels: int, width: int) -> None:
 
 
 def test_huge_kernels_are_left_alone() -> None:
-    shape = DepthwiseShape(8, (64, 64), (64, 64), (31, 31), (1, 1), (15, 15), (1, 1), "float16")
+    shape = same_size(8, (64, 64), kernel=31)
     assert kernel.choices(shape) == ()
 
 
@@ -152,7 +168,7 @@ def test_kernel_compiles_for_architecture(architecture: str, dtype: str) -> None
         for patch in kernel.choices(shape)[:2]:
             text = depthwise_source.depthwise_source(shape, everything(dtype), patch)
             assert compile_error(text, architecture) is None
-    shape = DepthwiseShape(96, (14, 14), (14, 14), (7, 7), (1, 1), (3, 3), (1, 1), dtype)
+    shape = same_size(96, (14, 14), kernel=7, dtype=dtype)
     for patch in kernel.choices(shape):
         text = depthwise_source.depthwise_source(shape, kernel.ALONE, patch)
         assert compile_error(text, architecture) is None
@@ -160,7 +176,7 @@ def test_kernel_compiles_for_architecture(architecture: str, dtype: str) -> None
 
 @needs_nvrtc
 def test_every_operation_compiles() -> None:
-    shape = DepthwiseShape(8, (4, 4), (4, 4), (3, 3), (1, 1), (1, 1), (1, 1), "float16")
+    shape = same_size(8, (4, 4), kernel=3)
     for body in every_operation():
         kinds = [
             EpilogueOperand("row" if one.kind == "column" else one.kind, one.dtype)

@@ -9,7 +9,17 @@ import torch
 from fusepass.kernels.pointwise.pool_source import PoolShape
 from fusepass.tune import PoolProblem
 
-SHAPE = PoolShape(True, (8, 6), (4, 3), (2, 2), (2, 2), (0, 0), 0, "float16", "float32")
+SHAPE = PoolShape(
+    largest=True,
+    image=(8, 6),
+    result=(4, 3),
+    kernel=(2, 2),
+    stride=(2, 2),
+    padding=(0, 0),
+    divisor=0,
+    given="float16",
+    made="float32",
+)
 ONE = PoolProblem(
     op="pool",
     activation="",
