@@ -247,10 +247,15 @@ class _Paths:
 
     def _after(self, at: int, inst: Any, stack: Stack, local: dict[str, Held]) -> _State:
         name = inst.opname
+        if name.startswith(("STORE_FAST", "STORE_DEREF")):
+            stored, *loaded = _names_of(inst)
+            if name == "STORE_FAST_STORE_FAST":
+                value, first = _top(stack, 2)
+                return stack[:-2], {**local, stored: first, loaded[0]: value}
+            local = {**local, stored: _top(stack, 1)[0]}
+            return (*stack[:-1], *(local.get(one, NOTHING) for one in loaded)), local
         if name.startswith(_LOCALS):
-            return (*stack, local.get(inst.argval, NOTHING)), local
-        if name in ("STORE_FAST", "STORE_DEREF"):
-            return stack[:-1], {**local, inst.argval: _top(stack, 1)[0]}
+            return (*stack, *(local.get(one, NOTHING) for one in _names_of(inst))), local
         if name in _SKIPPED:
             return stack, local
         if name.startswith("CALL") and name in _CALLS:
@@ -396,6 +401,8 @@ _HANDLERS: dict[str, Callable[[_Paths, Any, Stack], Stack]] = {
     "LOAD_SMALL_INT": lambda _, inst, stack: (*stack, Held(real=inst.argval)),
     "PUSH_NULL": lambda _, inst, stack: (*stack, NULL_HELD),
     "COPY": lambda _, inst, stack: (*stack, _top(stack, inst.arg)[0]),
+    # Python 3.13: a function and, below it, its defaults or the cells around it.
+    "SET_FUNCTION_ATTRIBUTE": lambda _, inst, stack: (*stack[:-2], *_top(stack, 1)),
     "SWAP": lambda _, inst, stack: _swapped(stack, inst.arg),
     **dict.fromkeys(_COLLECTING, _Paths.collect),
 }
@@ -405,6 +412,12 @@ def _swapped(stack: Stack, depth: int) -> Stack:
     full = list(_top(stack, max(depth, len(stack))))
     full[-depth], full[-1] = full[-1], full[-depth]
     return tuple(full)
+
+
+def _names_of(instruction: Any) -> tuple[str, ...]:
+    """The locals of an instruction; Python 3.13 joins two that follow each other."""
+    named = instruction.argval
+    return named if isinstance(named, tuple) else (named,)
 
 
 def _counts(instruction: Any) -> bool:

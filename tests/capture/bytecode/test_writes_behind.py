@@ -87,6 +87,19 @@ def by_a_closure(a: Tensor, b: Tensor) -> None:
     inner()
 
 
+def by_two_names_at_once(a: Tensor, b: Tensor) -> None:
+    c, d = a.view(-1), b.view(-1)
+    e, f = d, c
+    f.add_(e)
+
+
+def by_a_default(a: Tensor, b: Tensor) -> None:
+    def inner(c: Tensor, d: Tensor = b) -> None:
+        c.add_(d)
+
+    inner(a)
+
+
 def in_a_dict(a: Tensor, b: Tensor) -> None:
     d = {"b": b}
     d["a"] = a
@@ -154,6 +167,8 @@ PROGRAMS: list[tuple[Callable[..., Any], str]] = [
     (in_a_finally, "a"),
     (from_a_later_round, "ab"),
     (by_a_closure, "a"),
+    (by_two_names_at_once, "a"),
+    (by_a_default, "a"),
     (in_a_dict, "ab"),
     (in_a_list, "a"),
     (by_subscript, "a"),
