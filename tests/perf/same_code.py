@@ -13,8 +13,11 @@ Names that need not agree are normalised: kernels are numbered, modules, paths a
 A difference is marked "words" where only the text of a reason is another one.
 
 This file uses no name of fusepass besides its public functions, so that it runs in old checkouts.
-On a device on which nothing was tuned before, choices depend on clocks: give both the same table
-(``FUSEPASS_CACHE_DIR``), and one job at a time.
+No clock decides. Where fusepass would time candidates, each gets a time that follows from its name,
+the same in both checkouts. What the device can do at most is measured, so give both the same folder
+with its peaks (``FUSEPASS_CACHE_DIR``); choices that were learned there are not read.
+
+``compare old.json new.json --renamed old=new`` reads the first record with other names.
 """
 
 from __future__ import annotations
@@ -89,6 +92,7 @@ _KERNEL = re.compile(
     r"\b(?:(?:triton|pallas)_(?:poi|per|red|tem|for|foreach|spl|mix|unk)_\w+"
     r"|cpp_(?:CppMicroGemm|pybinding|fused)\w+|kernel_cpp_\d+|kernel\d+)\b"
 )
+_SPENT = re.compile(r"; finding out took [\d.]+ s")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -120,7 +124,7 @@ def decisions(report: dict[str, Any]) -> list[str]:
 
 
 def _said(reason: str) -> str:
-    return _NUMBER.sub("#", normalised(reason))
+    return _NUMBER.sub("#", _SPENT.sub("", normalised(reason)))
 
 
 def _where(one: dict[str, Any]) -> str:
@@ -166,6 +170,27 @@ def cuda_sources() -> Iterator[list[str]]:
     finally:
         for each in undo:
             each()
+
+
+def _time_by_name(calls: Iterable[str], *_: Any, **__: Any) -> Any:
+    """Stands in for ``time_on_device``: equal rounds, of 50 to 150 µs by the candidate's name."""
+    samples: Any = importlib.import_module("fusepass.tune.timing").Samples
+    return samples({name: [50 + int(_hash(name), 16) % 1000 / 10] * 5 for name in calls})
+
+
+def _stop_clocks() -> None:
+    """Let no time that is measured decide in this process."""
+    tune: Any = importlib.import_module("fusepass.tune.decide")
+    tune.timing.time_on_device, tune.SECONDS_PER_PROCESS = _time_by_name, float("inf")
+
+
+def _own_cache(scratch: str) -> str:
+    """A cache folder for one process: compiled kernels are shared and no choice is known."""
+    own = Path(tempfile.mkdtemp(dir=scratch))
+    given = os.environ.get("FUSEPASS_CACHE_DIR")
+    for kept in Path(given).glob("[cp][ue]*") if given else ():  # cubins, peaks-DEVICE.json
+        (own / kept.name).symlink_to(kept)
+    return str(own)
 
 
 def program_names(root: Path, device: str) -> list[str]:
@@ -302,6 +327,7 @@ def worker(names: list[str], arguments: argparse.Namespace) -> None:
         texts[key] = text
         return key
 
+    _stop_clocks()
     for name in names:
         try:
             found = recorded(name, arguments)
@@ -334,6 +360,7 @@ def _in_process(names: list[str], arguments: argparse.Namespace, scratch: str) -
         command += ["--names", json.dumps(names)]
         # Nothing comes out of a cache, and kernels are compiled in the process that asks for them.
         one = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        one["FUSEPASS_CACHE_DIR"] = _own_cache(scratch)
         said = ""
         try:
             done = subprocess.run(
@@ -390,15 +417,15 @@ def compare(old: dict[str, Any], new: dict[str, Any], lines: int = 40) -> list[s
         if a["ends"] != b["ends"]:
             said.append(f"{name}: ends {a['ends']} / {b['ends']}")
         said += _decided(name, a["decisions"], b["decisions"])
-        if a["code"] != b["code"]:
-            texts = [[t["texts"][k] for k in p["code"]] for t, p in ((old, a), (new, b))]
+        texts = [[t["texts"][k] for k in p["code"]] for t, p in ((old, a), (new, b))]
+        if texts[0] != texts[1]:
             said.append(f"{name}: other code ({len(texts[0])} / {len(texts[1])} graphs)")
             said += _diff("\n".join(texts[0]), "\n".join(texts[1]), lines)
-    gone = [old["texts"][key] for key in old["kernels"] if key not in new["kernels"]]
-    come = [new["texts"][key] for key in new["kernels"] if key not in old["kernels"]]
+    before, after = ({t["texts"][key] for key in t["kernels"]} for t in (old, new))
+    gone, come = sorted(before - after), sorted(after - before)
     if gone or come:
         said.append(f"kernels: {len(gone)} only in the first record, {len(come)} in the second")
-        said += _diff("\n".join(sorted(gone)), "\n".join(sorted(come)), lines)
+        said += _diff("\n".join(gone), "\n".join(come), lines)
     return said
 
 
@@ -425,7 +452,10 @@ def _diff(old: str, new: str, lines: int) -> list[str]:
 def main() -> None:
     """Record, or compare two records."""
     if sys.argv[1:2] == ["compare"]:
-        old, new = (json.loads(Path(name).read_text()) for name in sys.argv[2:4])
+        first, new = (Path(name).read_text() for name in sys.argv[2:4])
+        for pair in sys.argv[5:]:
+            first = re.sub(rf"\b{pair.partition('=')[0]}\b", pair.partition("=")[2], first)
+        old, new = json.loads(first), json.loads(new)
         said = compare(old, new)
         print("\n".join(said) or "No difference.")
         common = len(old["programs"].keys() & new["programs"].keys())
