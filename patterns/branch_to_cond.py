@@ -18,8 +18,7 @@ from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, one_arm, select
 from fusepass.graph.dataflow.effects import written_nodes
-from fusepass.graph.dataflow.fake_sizes import tensors_of
-from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.memory import memories, memory_of, tensors_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.patterns.branch_to_where import erase_select, known_branches

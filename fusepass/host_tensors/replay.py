@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.arguments import is_number
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+from fusepass.graph.ops.schemas import is_number
 from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.host_tensors.exact_ops import CASTS, COMPARISONS, FACTORIES, ROUNDED, Inexact
 from fusepass.host_tensors.host_constant import NotConstant, is_draw, is_literal, literal_value

@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.memory import memory_of
-from fusepass.graph.ops.arguments import is_number
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_parts
+from fusepass.graph.ops.schemas import is_number
 from fusepass.host_tensors.exact_ops import (
     ARITHMETIC,
     BITS,

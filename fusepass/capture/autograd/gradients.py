@@ -24,7 +24,7 @@ from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.writes import writers_by_memory
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.graph.safety.zero_gradient import zero_safe
+from fusepass.graph.safety.gradient_gates import zero_safe
 from fusepass.report.decision import Reason
 from fusepass.torch_private.fx.graphs import input_name
 

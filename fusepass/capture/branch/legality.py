@@ -23,10 +23,9 @@ from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import saved_for_backward
-from fusepass.graph.safety.gradient_gates import changes_output_strides
+from fusepass.graph.safety.gradient_gates import changes_output_strides, zero_safe
 from fusepass.graph.safety.tensor_kinds import begins_transform
 from fusepass.graph.safety.totality import partial_reason
-from fusepass.graph.safety.zero_gradient import zero_safe
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.fx.graphs import known_equal

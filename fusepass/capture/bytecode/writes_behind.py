@@ -19,8 +19,8 @@ import torch
 
 from fusepass.capture.bytecode.held_values import EACH, NOTHING, NULL, Held, Values, either
 from fusepass.graph.dataflow.effects import inplace_position
-from fusepass.graph.ops.aliasing import may_return_an_operand
 from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS
+from fusepass.graph.ops.schemas import may_return_an_operand
 from fusepass.report.user_code import is_torchs_file
 from fusepass.torch_private.dynamo.eager_frames import written
 

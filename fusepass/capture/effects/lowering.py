@@ -34,8 +34,8 @@ from fusepass.capture.effects.safe_operands import IDENTITY, Guard, guard_for
 from fusepass.capture.nodes.print_node import LINE, Line, is_line
 from fusepass.capture.nodes.raise_node import SINK, Sink, is_sink
 from fusepass.capture.nodes.select_node import ARM
-from fusepass.graph.dataflow.materialized_copy import materialized_copy
 from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.node_recorder import materialized_copy
 from fusepass.graph.dataflow.writes import writers_by_memory
 from fusepass.graph.safety.failures import may_fail
 from fusepass.torch_private.fx.graphs import fake_mode_of

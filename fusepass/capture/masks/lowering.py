@@ -34,10 +34,9 @@ from fusepass.capture.masks.lowering_state import (
 )
 from fusepass.capture.masks.size_origins import SizeOrigins, counted, is_sized_by_data, size_check
 from fusepass.graph.cost import roofline
-from fusepass.graph.dataflow.ambient_modes import replay_modes
 from fusepass.graph.dataflow.effects import is_random, written_nodes
-from fusepass.graph.dataflow.fake_sizes import elements, stored_bytes
-from fusepass.graph.dataflow.memory import memories, memory_of
+from fusepass.graph.dataflow.memory import elements, memories, memory_of, stored_bytes
+from fusepass.graph.dataflow.node_recorder import replay_modes
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import display_name, op_name, tensor_value
 from fusepass.graph.safety.totality import TOTAL, depends_on_data, partial_reason

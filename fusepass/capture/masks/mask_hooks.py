@@ -31,7 +31,7 @@ from fusepass.capture.place import Place
 from fusepass.capture.restarts import Why, is_kept, keep, restart_without
 from fusepass.capture.scalars.scalar import READ_LATE
 from fusepass.capture.source_position import here, users_location
-from fusepass.graph.dataflow.ambient_modes import replay_modes
+from fusepass.graph.dataflow.node_recorder import replay_modes
 from fusepass.graph.dataflow.value_numbering import same_value
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value

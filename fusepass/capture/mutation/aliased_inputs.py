@@ -19,11 +19,10 @@ from torch import fx
 from fusepass.capture.frame_state import Frame
 from fusepass.capture.nodes.select_node import BRANCH, WRITTEN
 from fusepass.capture.restarts import restart_plain, restart_without
-from fusepass.graph.dataflow.data_assignment import replaced_memory_reason
 from fusepass.graph.dataflow.effects import REPLACES_MEMORY
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.dataflow.memory_overlap import OverlapCheck, has_no_internal_overlap
-from fusepass.graph.dataflow.writes import memory_written
+from fusepass.graph.dataflow.writes import memory_written, replaced_memory_reason
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first

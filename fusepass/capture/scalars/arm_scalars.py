@@ -22,9 +22,9 @@ from torch import fx
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, select, without_select
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.graph.safety.gradient_gates import zero_safe
 from fusepass.graph.safety.tensor_kinds import special_or_transformed_reason
 from fusepass.graph.safety.totality import POINTWISE, partial_reason
-from fusepass.graph.safety.zero_gradient import zero_safe
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.scalars.unbacked_scalars import unknown_number
 from fusepass.torch_private.dynamo.stack import wrap_tensor

@@ -10,8 +10,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.value_range import Range, exactly, of_size
-from fusepass.graph.dataflow.materialized_copy import materialized_copy
-from fusepass.graph.dataflow.node_recorder import NodeRecorder
+from fusepass.graph.dataflow.node_recorder import NodeRecorder, materialized_copy
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.scalars.unbacked_sizes import unknown_sizes

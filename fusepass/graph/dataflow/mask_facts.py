@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.fake_sizes import is_nonempty
+from fusepass.graph.dataflow.memory import is_nonempty
 from fusepass.graph.dataflow.recursion import Steps
 from fusepass.graph.dataflow.value_numbering import ValueAt, ValueNumbering
 from fusepass.graph.dataflow.write_history import WriteHistory

@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import as_hashable, is_default, is_number, is_tensor
 from fusepass.graph.ops.op_names import REFLECTED_METHODS, op_name
 from fusepass.graph.ops.schemas import (
     RECEIVER,
     REQUIRED,
     Arguments,
+    as_hashable,
     bind_arguments,
     common_argument_name,
+    is_default,
+    is_number,
+    is_tensor,
     parameters_of,
     schemas_of_op,
     schemas_of_target,

@@ -3,12 +3,56 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import is_default, is_number, is_tensor
+# --- What an argument of a recorded call is: tensor, number or size; and when two are one value ---
+
+_NUMBERS = (int, float, complex, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True)
+class SymbolicSize:
+    """A symbolic number as an argument of a recorded call (FX holds no raw ``SymInt``)."""
+
+    size: torch.SymInt | torch.SymFloat
+
+
+def as_hashable(value: Any) -> Any:
+    """FX's immutable lists and dicts as tuples, so that values compare and hash."""
+    if isinstance(value, slice):
+        return ("slice", *map(as_hashable, (value.start, value.stop, value.step)))
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return tuple(map(as_hashable, value))
+    return tuple(value) if isinstance(value, torch.Size) else value
+
+
+def is_number(value: Any) -> bool:
+    """Whether an argument is a number, symbolic ones and nodes that hold one included."""
+    if isinstance(value, fx.Node):
+        value = value.meta.get("example_value", value.meta.get("val"))
+    return isinstance(value, (*_NUMBERS, SymbolicSize))
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether an argument is a tensor, or a node that may hold one."""
+    if isinstance(value, fx.Node):
+        held = value.meta.get("example_value", value.meta.get("val"))
+        return held is None or isinstance(held, torch.Tensor)
+    return isinstance(value, torch.Tensor)
+
+
+def is_default(value: Any, default: Any) -> bool:
+    """Whether an argument is what it would be if it were not given."""
+    if isinstance(value, tuple) and isinstance(default, tuple):
+        return len(value) == len(default) and all(map(is_default, value, default))
+    return value is default or (
+        type(value) is type(default) and isinstance(value, (int, float, str)) and value == default
+    )
+
 
 REQUIRED = object()  # stands for the default of a parameter that has none
 RECEIVER = "self"
@@ -183,3 +227,25 @@ def _fits(kind: str, value: Any) -> bool:
     if kind == "ints":
         return value is None or isinstance(value, tuple)
     return not (kind == "tensors" and not isinstance(value, (tuple, fx.Node)))
+
+
+# --- Which operations may return an operand, or a view of one -------------------------------------
+
+# Those that torch's schemas say nothing about.
+_MAY = frozenset(
+    """bfloat16 bool byte char cpu cuda double float half int long numpy short type type_as
+    requires_grad_ pin_memory""".split()
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def may_return_an_operand(name: str) -> bool:
+    """Whether a function or method of this name may; what torch does not know counts as such."""
+    if name in _MAY or name.endswith("_") or "dropout" in name:
+        return True
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return not (hasattr(torch, name) or hasattr(torch.nn.functional, name))
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    aliases = (result.alias_info for one in schemas for result in one.returns)
+    return any(alias is not None and not alias.is_write for alias in aliases)  # no ``out``

@@ -18,9 +18,9 @@ import torch
 from torch import fx
 
 from fusepass.capture.scalars.eager_trial import called, is_there
-from fusepass.graph.dataflow.ambient_modes import autocasts_at
 from fusepass.graph.dataflow.effects import is_random
-from fusepass.graph.dataflow.fake_sizes import elements, size, tensors_of
+from fusepass.graph.dataflow.memory import elements, size, tensors_of
+from fusepass.graph.dataflow.node_recorder import autocasts_at
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor import lowering

@@ -15,8 +15,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.effects import written_nodes
-from fusepass.graph.dataflow.fake_sizes import is_nonempty
-from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.memory import is_nonempty, memories
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import known_equal, known_true
 

@@ -10,8 +10,7 @@ import operator
 
 from torch import fx
 
-from fusepass.graph.dataflow.fake_sizes import stored_bytes, tensors_of
-from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.memory import memories, stored_bytes, tensors_of
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_parts
 from fusepass.options import Options
 from fusepass.tune.device.peaks import memory_of_device

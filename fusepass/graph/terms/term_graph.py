@@ -17,15 +17,126 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.effects import reshapes_its_operand, written_nodes
+from fusepass.graph.dataflow.effects import is_random, reshapes_its_operand, written_nodes
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.normal_call import NormalCall, normal_call
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.graph.terms.in_place import out_of_place_dtype
-from fusepass.graph.terms.normal_form import normal_form
-from fusepass.graph.terms.passthrough import passthrough_source
-from fusepass.graph.terms.term import INPUT, Term
+from fusepass.graph.ops.schemas import SymbolicSize
+from fusepass.graph.terms.term import INPUT, RESHAPES, Term, normal_form
+from fusepass.torch_private.fx.graphs import known_equal
+
+# --- Calls in place that leave what they compute in another dtype than the plain operation has ----
+# ``t.eq_(y)`` keeps the dtype of ``t`` where ``t == y`` is a truth value, ``t.mul_(y)`` of an int32
+# wraps where the product with an int64 does not, a sum of bfloat16 and float32 is rounded.
+
+
+def out_of_place_dtype(node: fx.Node, call: NormalCall) -> torch.dtype | None:
+    """The dtype of the plain operation of a call in place, if it is not what the call leaves."""
+    left = tensor_value(node)
+    plain = _plain_dtype(call)
+    return plain if left is not None and plain is not None and plain != left.dtype else None
+
+
+def _plain_dtype(call: NormalCall) -> torch.dtype | None:
+    """Found on stand-ins of one element: which dtypes and numbers of dimensions there are decides.
+
+    Where these cannot be computed with, by the rules of promotion alone.
+    """
+    given = {name: _one_element_sample(value) for name, value in call.args}
+    try:
+        made = getattr(torch.ops.aten, call.op)(**given)
+    except (AttributeError, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return _promoted(list(given.values()))
+    return made.dtype if isinstance(made, torch.Tensor) else None
+
+
+def _one_element_sample(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_one_element_sample, value))
+    tensor = tensor_value(value)
+    if tensor is not None:
+        return torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="meta")
+    if isinstance(value, fx.Node):
+        value = value.meta.get("example_value", value.meta.get("val"))
+    value = value.size if isinstance(value, SymbolicSize) else value
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return 1 if isinstance(value, torch.SymInt) else 1.0
+    return value
+
+
+def _promoted(values: list[Any]) -> torch.dtype | None:
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if not tensors:
+        return None
+    # Sums of their own, so that numbers of dimensions count as they do among the operands.
+    total = tensors[0]
+    for other in tensors[1:]:
+        shape = (1,) * max(total.dim(), other.dim())
+        total = torch.empty(shape, dtype=torch.result_type(total, other), device="meta")
+    return total.dtype
+
+
+# --- Calls that hand on the very value they got: same numbers, dtype, device, shape and strides ---
+
+_PASSTHROUGH_OPS = RESHAPES | frozenset(
+    """contiguous clone expand expand_as view_as broadcast_to cast dropout dropout1d dropout2d
+    dropout3d alpha_dropout feature_dropout""".split()
+)
+
+
+def passthrough_source(term: Term) -> Term | None:
+    """The operand a term is equal to in value and layout, or None."""
+    if term.op == "permute":
+        inner = dict(term.args)["self"]
+        if isinstance(inner, Term) and inner.op == "permute":
+            source = dict(inner.args)["self"]
+            if isinstance(source, Term) and _compose_permutations(term, inner) == tuple(
+                range(len(dict(term.args)["dims"]))
+            ):
+                return Term(
+                    source.op,
+                    source.args,
+                    source.owner,
+                    source.node,
+                    (*inner.passed, *((inner.node,) if inner.node else ()), *source.passed),
+                    source.blocked,
+                )
+        return None
+    if term.op not in _PASSTHROUGH_OPS or is_random(term.owner):
+        return None
+    source = term.args[0][1] if term.args else None
+    if not isinstance(source, Term) or source.node is None:
+        return None
+    seen: Term = source
+    if term.op in RESHAPES:  # a reshape of a reshape that ends where it began
+        while seen.op in RESHAPES and not _same_layout(term.node, seen.node):
+            inner = seen.args[0][1] if seen.args else None
+            if not isinstance(inner, Term) or inner.node is None:
+                return None
+            passed = (*seen.passed, seen.node, *inner.passed)
+            seen = Term(
+                inner.op,
+                inner.args,
+                inner.owner,
+                inner.node,
+                tuple(n for n in passed if n is not None),
+                inner.blocked,
+            )
+    return seen if _same_layout(term.node, seen.node) else None
+
+
+def _compose_permutations(outer: Term, inner: Term) -> tuple[int, ...]:
+    first, second = dict(inner.args)["dims"], dict(outer.args)["dims"]
+    return tuple(first[d] for d in second)
+
+
+def _same_layout(a: fx.Node | None, b: fx.Node | None) -> bool:
+    x, y = tensor_value(a), tensor_value(b)
+    if x is None or y is None or x.dtype != y.dtype or x.device != y.device or x.dim() != y.dim():
+        return False
+    sizes = zip((*x.shape, *x.stride()), (*y.shape, *y.stride()), strict=True)
+    return all(known_equal(p, q) for p, q in sizes)
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.graph.dataflow.effects import written_nodes
-from fusepass.graph.dataflow.fake_sizes import tensors_of
+from fusepass.graph.dataflow.memory import tensors_of
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.dtype_trial import RAISES, dtype_reason
 from fusepass.inductor.faults.fault import Fault

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.ambient_modes import autocasts_at
 from fusepass.graph.dataflow.effects import written_nodes
+from fusepass.graph.dataflow.node_recorder import autocasts_at
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.options import Options

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import SymbolicSize
 from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.output_contract import replacement_mismatch
 from fusepass.rewrite.match import trace

@@ -12,9 +12,8 @@ from torch import fx
 
 from fusepass.errors import RewriteFault, RuleCheckFault, RuleError
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.graph.terms.normal_form import plain_name, root_names
 from fusepass.graph.terms.rowwise import is_pointwise
-from fusepass.graph.terms.term import Term, operands
+from fusepass.graph.terms.term import Term, operands, plain_name, root_names
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason

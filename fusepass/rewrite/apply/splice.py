@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import SymbolicSize
+from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.rewrite.apply.replacement import MatchSite
 from fusepass.torch_private.fx.size_nodes import size_as_node
 

@@ -13,12 +13,10 @@ import torch
 from torch import fx
 
 from fusepass.errors import RuleError
-from fusepass.graph.ops.arguments import SymbolicSize
 from fusepass.graph.ops.normal_call import default_of
-from fusepass.graph.ops.schemas import REQUIRED
-from fusepass.graph.terms.normal_form import CASTS, plain_name
+from fusepass.graph.ops.schemas import REQUIRED, SymbolicSize
 from fusepass.graph.terms.rowwise import is_rowwise
-from fusepass.graph.terms.term import INPUT, Term
+from fusepass.graph.terms.term import CASTS, INPUT, Term, plain_name
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.rewrite.match.pattern import Operation, Pattern, Scalar, Size, Variable
 from fusepass.rewrite.rule import Rule

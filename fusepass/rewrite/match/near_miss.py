@@ -14,8 +14,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.graph.terms.normal_form import plain_name, root_names
-from fusepass.graph.terms.term import Term
+from fusepass.graph.terms.term import Term, plain_name, root_names
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.report.decision import Reason
 from fusepass.rewrite.match.matcher import MatchAttempt, MatchState, Miss, keeps_rows

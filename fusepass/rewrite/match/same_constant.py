@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.arguments import SymbolicSize
 from fusepass.graph.ops.op_names import tensor_value
+from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.graph.terms.term import Term, operands
 from fusepass.rewrite.match.pattern import Operation, Scalar, Size, Variable
 from fusepass.torch_private.fx.graphs import known_equal

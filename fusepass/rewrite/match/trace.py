@@ -19,7 +19,7 @@ from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from fusepass.graph.dataflow.reached import reached
-from fusepass.graph.ops.arguments import SymbolicSize
+from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.torch_private.fx.graphs import operator_name, tree_flatten
 from fusepass.torch_private.fx.tracing import (
     has_own_backward,

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from fusepass.graph.cost import roofline
-from fusepass.graph.cost.flops import flops
-from fusepass.graph.cost.kernel_model import KernelCost, modeled_kernels
-from fusepass.graph.dataflow.fake_sizes import stored_bytes
+from fusepass.graph.cost.roofline import KernelCost, flops, modeled_kernels
+from fusepass.graph.dataflow.memory import stored_bytes
 from fusepass.torch_private.fx.graphs import fake_mode_of
 from fusepass.tune.device.measure_peaks import RESUME, Peaks
 

@@ -9,8 +9,8 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.ops.op_names import op_name
+from fusepass.graph.safety.gradient_gates import ZERO_SAFE_BACKWARD, zero_safe
 from fusepass.graph.safety.totality import EXCLUDED, TOTAL, partial_reason
-from fusepass.graph.safety.zero_gradient import ZERO_SAFE_BACKWARD, zero_safe
 
 X = torch.randn(3, 4)
 I = torch.tensor([[1, 2], [0, 1]])

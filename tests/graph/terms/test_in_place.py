@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 import fusepass
 from fusepass.graph.ops.normal_call import normal_call
-from fusepass.graph.terms.in_place import out_of_place_dtype
+from fusepass.graph.terms.term_graph import out_of_place_dtype
 from fusepass.torch_private.fx.tracing import plain_fake_mode
 
 X = torch.randn(4, 8)

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from fusepass.graph.terms.normal_form import plain_name, root_names
-from fusepass.graph.terms.term import INPUT, Term, operands
+from fusepass.graph.terms.term import INPUT, Term, operands, plain_name, root_names
 from fusepass.graph.terms.term_graph import TermGraph
 
 X, Y, W, B = torch.randn(3, 4), torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusepass.graph.ops.aliasing import may_return_an_operand
+from fusepass.graph.ops.schemas import may_return_an_operand
 
 
 @pytest.mark.parametrize(
