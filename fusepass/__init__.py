@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from fusepass.report.host_syncs.result import Syncs
     from fusepass.report.report import Report
     from fusepass.rewrite.registry import register, rules, unregister
-    from fusepass.rewrite.reject import Accept, Reject
-    from fusepass.rewrite.rule import Match, Rule
+    from fusepass.rewrite.rule import Accept, Match, Reject, Rule
 
 __all__ = [
     "Accept",
@@ -58,9 +57,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "Accept": "fusepass.rewrite.reject",
+    "Accept": "fusepass.rewrite.rule",
     "Match": "fusepass.rewrite.rule",
-    "Reject": "fusepass.rewrite.reject",
+    "Reject": "fusepass.rewrite.rule",
     "Report": "fusepass.report.report",
     "Rule": "fusepass.rewrite.rule",
     "Syncs": "fusepass.report.host_syncs.result",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from fusepass.rewrite.graph_rule import GraphRule
-from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.rule import GraphRule, Rule
 
 
 @functools.cache

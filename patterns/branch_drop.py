@@ -21,7 +21,6 @@ from typing import Any
 from torch import fx
 
 from fusepass.capture.nodes.select_node import BRANCH, Branch, arm_of, select
-from fusepass.graph.dataflow import mask_facts, recursion, value_numbering, write_history
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.mask_facts import facts_of
 from fusepass.graph.dataflow.recursion import Steps
@@ -31,8 +30,7 @@ from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_p
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.graphs import known_equal
 
 
@@ -198,5 +196,4 @@ RULE = GraphRule(
     summary="the arm stores through a mask that is all false when the guard would skip it",
     settled_by_capture=True,
     treatment="drop",
-    sources=(write_history, mask_facts, recursion, value_numbering),
 )

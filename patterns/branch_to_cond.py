@@ -22,8 +22,7 @@ from fusepass.graph.dataflow.memory import memories, memory_of, tensors_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.patterns.branch_to_where import erase_select, known_branches
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.graphs import cond_operator
 
 

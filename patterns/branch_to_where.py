@@ -19,8 +19,7 @@ from torch import fx
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, without_select
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety import gradient_gates
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
@@ -116,5 +115,4 @@ RULE = GraphRule(
     _check,
     _replace,
     settled_by_capture=True,
-    sources=(gradient_gates,),
 )

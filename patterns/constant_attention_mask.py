@@ -29,13 +29,11 @@ import re
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow import constant_folding
 from fusepass.graph.dataflow.constant_folding import NotConstant, constant_value
 from fusepass.graph.dataflow.effects import is_state_change
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 
 _MASK, _DROPOUT, _CAUSAL = (3, "attn_mask"), (4, "dropout_p"), (5, "is_causal")
 
@@ -142,6 +140,5 @@ RULE = GraphRule(
     _check,
     _replace,
     summary="the mask is known at compile time and equals no mask or is_causal",
-    sources=(constant_folding,),
     moves=True,
 )

@@ -21,24 +21,22 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass.fusion.conv.chain import is_conv
-from fusepass.fusion.conv.channel_writer import PERMUTE, RESHAPE, ChannelWriter
+from fusepass.fusion.conv.chain import PERMUTE, RESHAPE, ChannelWriter, is_conv
 from fusepass.fusion.conv.matrix_form import (
     TO_NCHW,
     TO_NHWC,
     as_matrix,
     has_static_batch,
     is_nhwc,
+    try_matrix_form,
 )
-from fusepass.fusion.conv.trial import try_matrix_form
-from fusepass.fusion.gemm.find import NoRegion, region_at
+from fusepass.fusion.gemm.grow import NoRegion, region_at
 from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.fusion.kernel_ir.epilogue import parse
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.gemm.baseline import reduce_partial_results, run_epilogue
 from fusepass.patterns import gemm_region
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.tune import Candidate
 from fusepass.tune.cost_model import region_microseconds
 
@@ -126,6 +124,4 @@ def _replace(site: RuleSite) -> None:
     site.gm.graph.eliminate_dead_code()
 
 
-RULE = GraphRule(
-    "conv_1x1", is_pointwise_conv, _check, _replace, sources=(gemm_region,), tries=True
-)
+RULE = GraphRule("conv_1x1", is_pointwise_conv, _check, _replace, tries=True)

@@ -20,10 +20,15 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import is_conv
-from fusepass.fusion.conv.channel_writer import ChannelWriter
-from fusepass.fusion.conv.matrix_form import has_static_batch, is_nhwc
-from fusepass.fusion.conv.trial import conv_arguments, problem_of, region_of_matmul, try_matrix_form
+from fusepass.fusion.conv.chain import ChannelWriter, is_conv
+from fusepass.fusion.conv.matrix_form import (
+    conv_arguments,
+    has_static_batch,
+    is_nhwc,
+    problem_of,
+    region_of_matmul,
+    try_matrix_form,
+)
 from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
 from fusepass.graph.ops.op_names import tensor_value
@@ -31,8 +36,7 @@ from fusepass.kernels.conv import implicit_gemm as kernel
 from fusepass.kernels.conv.implicit_gemm_source import ConvShape, ConvTile
 from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
 
 

@@ -32,20 +32,22 @@ from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.conv.chain import (
+    ADD,
+    CONVERT,
+    MUL,
+    ChannelWriter,
     ConvReluChain,
     NoChain,
     ScaledConv,
     conv_relu_chain_at,
     is_relu,
 )
-from fusepass.fusion.conv.channel_writer import ADD, CONVERT, MUL, ChannelWriter
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.kernels.conv import cudnn as kernel
 from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason, in_short
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor import lowering

@@ -19,18 +19,22 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import is_conv
-from fusepass.fusion.conv.channel_writer import ChannelWriter
-from fusepass.fusion.conv.matrix_form import has_static_batch, is_nhwc
-from fusepass.fusion.conv.trial import conv_arguments, problem_of, region_of_matmul, try_matrix_form
+from fusepass.fusion.conv.chain import ChannelWriter, is_conv
+from fusepass.fusion.conv.matrix_form import (
+    conv_arguments,
+    has_static_batch,
+    is_nhwc,
+    problem_of,
+    region_of_matmul,
+    try_matrix_form,
+)
 from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.conv import depthwise as kernel
 from fusepass.kernels.conv.depthwise_launch import prepare
 from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape, shape_of
 from fusepass.patterns.conv_region import inductor_candidate
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.tune import (
     REFERENCE,
     Candidate,

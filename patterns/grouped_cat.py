@@ -22,13 +22,11 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.pointwise import cat_inputs
 from fusepass.fusion.pointwise.cat_inputs import MOST, groups_of, is_cat
 from fusepass.graph.ops.op_names import argument, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
 
@@ -147,5 +145,4 @@ RULE = GraphRule(
     _check,
     _replace,
     summary="inputs of a concatenation are computed in groups",
-    sources=(cat_inputs,),
 )

@@ -25,16 +25,14 @@ from torch import Tensor, fx
 
 from fusepass.errors import CandidateFailed
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.pointwise.groups import Copies, copy_target, groups_of
-from fusepass.fusion.pointwise.members import Member, program_of
+from fusepass.fusion.pointwise.groups import Copies, Member, copy_target, groups_of, program_of
 from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.pointwise import horizontal as kernel
 from fusepass.kernels.pointwise.horizontal_launch import prepare
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.inductor.passes import put_in_order
 from fusepass.tune import INDUCTOR, REFERENCE
 from fusepass.tune.device.peaks import memory_of_device

@@ -19,21 +19,14 @@ from torch import fx
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors import (
-    cpu_chain,
-    device_copies,
-    exact_ops,
-    host_constant,
-    plan,
     replay,
     rewrite,
-    value_sets,
 )
 from fusepass.host_tensors.cpu_chain import nodes_still_read
 from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
 from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx import graph_constants
 from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
@@ -160,14 +153,4 @@ RULE = GraphRule(
     _replace,
     summary="a tensor made on the CPU is made on the device",
     treatment="device",
-    sources=(
-        device_copies,
-        exact_ops,
-        value_sets,
-        cpu_chain,
-        host_constant,
-        plan,
-        replay,
-        rewrite,
-    ),
 )

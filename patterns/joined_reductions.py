@@ -18,8 +18,7 @@ from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.graphs import known_equal
 
 _REDUCTION_OF = {

@@ -33,13 +33,12 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, fx
 
-from fusepass.fusion.inductor_fusion import feeds_generated_code
+from fusepass.fusion.extern_calls import feeds_generated_code
 from fusepass.graph.ops.op_names import op_name
 from fusepass.kernels.gemm import cublaslt as kernel
 from fusepass.patterns.gemm_region import GEMM_EPILOGUE, choice_at
 from fusepass.report.decision import Reason
-from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.rule import Match, Rule
+from fusepass.rewrite.rule import Accept, Match, Reject, Rule
 from fusepass.torch_private.fx.graphs import known_equal
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, Rates, choose

@@ -21,44 +21,132 @@ product of one row, whose kernel then adds the residual.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
 from fusepass.fusion.emit import sizes_of, write_call
-from fusepass.fusion.gemm.find import GemmRegion, NoRegion, OperandSlice, is_gemm, region_at
-from fusepass.fusion.gemm.gemm import operands_of
-from fusepass.fusion.gemm.grow import without_views
+from fusepass.fusion.extern_calls import any_feeds_generated_code, is_computed_by_generated_code
+from fusepass.fusion.gemm.grow import (
+    GemmRegion,
+    NoRegion,
+    OperandSlice,
+    is_gemm,
+    region_at,
+    without_views,
+)
 from fusepass.fusion.gemm.norm import RowNorm, norm_of
+from fusepass.fusion.gemm.region import operands_of
 from fusepass.fusion.gemm.siblings import SiblingGemms, siblings_of
-from fusepass.fusion.inductor_fusion import any_feeds_generated_code, is_computed_by_generated_code
-from fusepass.fusion.kernel_ir.epilogue import Epilogue
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, evaluate
+from fusepass.fusion.kernel_ir.norm import normalize
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm import op, sibling_gemms
+from fusepass.kernels.gemm.baseline import unfused
 from fusepass.kernels.gemm.hopper.launch import prepare
 from fusepass.kernels.gemm.hopper.row_source import RowKernel
+from fusepass.kernels.gemm.norm_baseline import normalise
 from fusepass.kernels.gemm.tile_heuristic import heuristic_tiles
 from fusepass.kernels.gemm.tiles import Tile, multiprocessors, ring_of, shared_memory
 from fusepass.options import Options
-from fusepass.patterns import gemm_candidates, normed_candidates, sibling_candidates
+from fusepass.patterns import gemm_region
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
-from fusepass.patterns.normed_candidates import APART, candidates
-from fusepass.patterns.sibling_candidates import timed_tiles
-from fusepass.patterns.sibling_gemms import SIBLINGS, write_launch
+from fusepass.patterns.sibling_gemms import SIBLINGS, timed_tiles, write_launch
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.fx.tracing import size_hint
-from fusepass.tune import REFERENCE, NormedProblem, choose
+from fusepass.tune import INDUCTOR, REFERENCE, Candidate, NormedProblem, choose
 from fusepass.tune.device.peaks import memory_of_device
+
+# --- What can compute products of one normalised row, for the tuner -------------------------------
+
+APART = "norm apart, "
+"""How the names of candidates begin that leave the norm to Inductor."""
+
+# Microseconds that count against us for the norm's launch, which is timed slower behind another
+# than it is in a CUDA graph.
+_LAUNCH = 1.0
+# And half of what a norm takes where Inductor computes two of a row in one kernel: taking one of
+# them saves nothing, taking both one kernel.
+_HALF = 1.0
+
+
+def candidates(
+    problem: NormedProblem, apart: Iterable[Tile], ring: Tile | None = None
+) -> tuple[Candidate, ...]:
+    """Inductor's norm with its products and with ours, and both in one kernel.
+
+    Args:
+        problem: to be computed.
+        apart: the tiles that rules that are on would time for the products alone.
+        ring: of the kernel for one row in CUDA C++, where it takes the products.
+    """
+    tiles = kernel.choices(problem.norm, problem.epilogues)
+    tiles = tiles if ring is None else (ring, *tiles)
+    traced = partial(_reference, problem=problem)
+    found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), graphable=traced)]
+    for tile in apart:
+        ours = partial(_run_norm_apart, problem=problem, tile=tile)
+        found.append(Candidate(APART + tile.name, ours, compiles=True))
+    for tile in tiles:
+        ours = partial(_ours, problem=problem, tile=tile)
+        found.append(
+            Candidate(tile.name, ours, compiles=True, overhead_us=_LAUNCH + _HALF * problem.beside)
+        )
+    return tuple(found)
+
+
+def _ours(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
+    count = len(problem.widths)
+    text = kernel.text_of(problem.norm, problem.epilogues)
+    return kernel.launch(x, rest[:count], rest[count:], text, tile)
+
+
+def _split_operands(
+    rest: Sequence[Tensor], problem: NormedProblem
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """Weights, the norm's vectors, and what the epilogues read."""
+    first = len(problem.widths)
+    behind = first + problem.norm.vectors
+    return rest[:first], rest[first:behind], rest[behind:]
+
+
+def _run_norm_apart(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
+    epilogues = problem.epilogues
+    weights, vectors, operands = _split_operands(rest, problem)
+    rows = normalise(x, vectors, problem.norm)
+    if len(epilogues) == 1:
+        return op.launch(rows, weights, operands, epilogues[0].text(), tile)
+    return sibling_gemms.launch(rows, weights, operands, sibling_gemms.text_of(epilogues), tile)
+
+
+def _unfused(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
+    epilogues = problem.epilogues
+    weights, vectors, operands = _split_operands(rest, problem)
+    rows = normalise(x, vectors, problem.norm)
+    if len(epilogues) < len(weights):
+        return unfused(rows, weights, operands, epilogues[0].text())
+    each = sibling_gemms.split_operands(weights, operands, epilogues)
+    return [made for w, given, one in each for made in unfused(rows, [w], given, one.text())]
+
+
+def _reference(x: Tensor, *rest: Tensor, problem: NormedProblem) -> list[Tensor]:
+    epilogues = problem.epilogues
+    weights, vectors, operands = _split_operands(rest, problem)
+    rows = normalize(x, vectors, problem.norm).to(x.dtype)
+    if len(epilogues) < len(weights):
+        return evaluate(epilogues[0], [(rows @ w).float() for w in weights], operands)
+    each = sibling_gemms.split_operands(weights, operands, epilogues)
+    return [made for w, given, one in each for made in evaluate(one, [(rows @ w).float()], given)]
+
 
 _MAX_LOOKED_AT = 8  # calls, for the product whose kernel adds the residual
 _MOST_AROUND = 64  # likewise, for other norms of what it makes
@@ -183,7 +271,7 @@ def _tiles_apart(found: _NormedSite, problem: NormedProblem) -> Sequence[Tile]:
         return timed_tiles(1, found.x.device)
     (region,) = found.regions
     operands = found.operands[found.norm.norm.vectors :]
-    named = gemm_candidates.usable(found.x, found.weights, operands, region.epilogue, 1)
+    named = gemm_region.usable(found.x, found.weights, operands, region.epilogue, 1)
     processors = multiprocessors(found.x.device)
     products, n = region.epilogue.products, problem.widths[0]
     return [named[name] for name in heuristic_tiles(named, products, 1, n, problem.k, processors)]
@@ -353,6 +441,4 @@ def _replace(site: RuleSite) -> None:
             graph.erase_node(node)
 
 
-# Kernels count for cache keys without being named.
-_SOURCES = (gemm_candidates, normed_candidates, sibling_candidates)
-RULE = GraphRule("normed_gemms", _is_row, _check, _replace, sources=_SOURCES)
+RULE = GraphRule("normed_gemms", _is_row, _check, _replace)

@@ -28,8 +28,7 @@ from fusepass.kernels.pointwise.pool_launch import prepare
 from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite, written_before
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
 

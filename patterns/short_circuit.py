@@ -28,8 +28,7 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 
 
 def _is_branch(node: fx.Node) -> bool:

@@ -27,8 +27,7 @@ from torch import Tensor, fx
 from fusepass.fusion.pointwise import inductor_reductions
 from fusepass.fusion.pointwise.inductor_reductions import VARIANCES, count_of, value_of
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.inductor.reductions import (
     can_be_whole,
     is_reduction_parted,
@@ -121,5 +120,4 @@ RULE = GraphRule(
     _check,
     _replace,
     summary="a reduction over few numbers is one kernel",
-    sources=(inductor_reductions,),
 )

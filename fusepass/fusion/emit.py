@@ -14,7 +14,7 @@ from fusepass.fusion.gemm.region import GemmRegion, OperandSlice
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.rewrite.apply.snapshot import inherit_meta
-from fusepass.rewrite.graph_rule import RuleSite
+from fusepass.rewrite.rule import RuleSite
 
 Fused = Callable[..., tuple[Any, ...]]
 _REDUCING = {"sum": torch.ops.aten.sum.dim_IntList, "max": torch.ops.aten.amax.default}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
+
 from torch import fx
 
+from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.graphs import operator_name
@@ -38,3 +41,90 @@ def is_library_call(node: fx.Node) -> bool:
     if namespace == "fusepass":
         return name in _OURS
     return node.op == "call_function" and op_name(node) in LIBRARY_CALLS
+
+
+# --- Which calls Inductor generates a kernel for, and which it calls as they are ------------------
+
+_VIEWS = frozenset(
+    """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias
+    as_strided split split_with_sizes unbind getitem detach""".split()
+)
+_OPAQUE = frozenset(
+    "mm addmm bmm baddbmm convolution _scaled_mm _addmm_activation sort topk cumsum".split()
+)
+
+
+def feeds_generated_code(
+    node: fx.Node, ignored: Collection[fx.Node] = (), alike: Sequence[fx.Node] = ()
+) -> bool:
+    """Whether Inductor computes a node inside the kernel that it generates for a reader of it.
+
+    Readers through views count, too. It then costs nothing there: reading the pre-activation costs
+    what reading the activation would. A reader that needs the result of a call that reads the node
+    as well (the residual of the next block, behind its convolutions) is another kernel in any case.
+
+    Args:
+        node: of an ATen graph.
+        ignored: calls that do not count, because what computes the node takes them in.
+        alike: other nodes with the same value, whose readers are its readers, too.
+    """
+    generated: list[fx.Node] = []
+    called: list[fx.Node] = []
+    for one in (node, *alike):
+        for found, more in zip((generated, called), _readers(one, ignored), strict=True):
+            found.extend(more)
+    if not generated or not called:
+        return bool(generated)
+    behind = _nodes_after(called)
+    return any(one not in behind for one in generated)
+
+
+def any_feeds_generated_code(
+    results: Iterable[Sequence[fx.Node]], ignored: Collection[fx.Node]
+) -> bool:
+    """Whether that is so for one of several results, each of which some nodes hold.
+
+    Args:
+        results: for each the nodes with its value, reshapes of one another.
+        ignored: as for :func:`feeds_generated_code`.
+    """
+    return any(feeds_generated_code(nodes[0], ignored, nodes[1:]) for nodes in results if nodes)
+
+
+def is_computed_by_generated_code(node: fx.Node) -> bool:
+    """Whether Inductor generates the kernel that makes a node, where it is no view."""
+    node = without_views(node)
+    return node.op == "call_function" and not _is_called(node)
+
+
+def without_views(node: fx.Node) -> fx.Node:
+    """What made the numbers of a node, where views only show them otherwise."""
+    while op_name(node) in _VIEWS and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_called(node: fx.Node) -> bool:
+    """Whether Inductor calls a function as it is."""
+    name, registered = op_name(node), operator_name(node.target)
+    ours = registered is None or registered[0] not in ("aten", "prims") or name is None
+    return ours or name in _OPAQUE or str(name).startswith("_scaled_dot_product")
+
+
+def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Those that Inductor generates, and those it calls as they are."""
+    generated: list[fx.Node] = []
+    called: list[fx.Node] = []
+
+    def is_view(node: fx.Node) -> bool:
+        return node.op == "call_function" and node not in besides and op_name(node) in _VIEWS
+
+    for user, _ in readers(node, is_view):
+        if user.op == "call_function" and user not in besides and not is_view(user):
+            (called if _is_called(user) else generated).append(user)
+    return generated, called
+
+
+def _nodes_after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Everything that needs one of some nodes."""
+    return {*reached((user for node in nodes for user in node.users), lambda node: node.users)}

@@ -11,7 +11,7 @@ from torch import fx
 from fusepass.errors import CandidateFailed
 from fusepass.options import Options
 from fusepass.report.decision import Reason
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, Reject
 from fusepass.torch_private.inductor.kernel_call import kernel_calls_possible
 from fusepass.tune import INDUCTOR, REFERENCE, Choice
 

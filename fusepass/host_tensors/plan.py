@@ -15,8 +15,7 @@ from fusepass.host_tensors.exact_ops import Inexact
 from fusepass.host_tensors.host_constant import LIMIT, NotConstant, TooLarge
 from fusepass.host_tensors.replay import DeviceReplay
 from fusepass.report.decision import Reason
-from fusepass.rewrite.graph_rule import RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Reject, RuleSite
 
 # Whether what could be made on the device is kept as a constant all the same, if it is static.
 CONSTANTS_FIRST = False

@@ -31,7 +31,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Reason, in_short
 from fusepass.report.version import VERSION
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Reject
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor import kernel_call, lowering

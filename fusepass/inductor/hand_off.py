@@ -22,10 +22,10 @@ from fusepass.torch_private.inductor.compile import (
     compile_decomposed_eager,
     cond_config,
     forward_of,
+    host_output_config,
     inductor_config_value,
     mode_config,
 )
-from fusepass.torch_private.inductor.host_outputs import host_output_config
 from fusepass.torch_private.inductor.passes import chained_passes
 
 

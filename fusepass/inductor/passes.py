@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ import torch
 from torch import fx
 
 from fusepass import kernels, patterns, tune
-from fusepass.default_rules import default_rules, graph_edits, late_rules, region_rules
+from fusepass.default_rules import default_rules, late_rules, region_rules
 from fusepass.fusion.gemm.one_row import decompose, mark_own_sums, recompose
-from fusepass.inductor import device_proof, fold_gates, split_scaled_add
-from fusepass.inductor.copy_outputs import copy_shared_outputs
+from fusepass.graph.dataflow.reached import reached
+from fusepass.inductor import device_proof, split_scaled_add
 from fusepass.inductor.faults import steer
 from fusepass.options import Options
 from fusepass.report import cached_decisions, log
@@ -28,9 +29,7 @@ from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.report.version import PACKAGE, VERSION
 from fusepass.rewrite.apply.graph_rule_driver import AcceptEdit, rewrite
 from fusepass.rewrite.apply.rounds import apply_rules
-from fusepass.rewrite.graph_rule import GraphRule
-from fusepass.rewrite.reject import Reject
-from fusepass.rewrite.rule import Rule
+from fusepass.rewrite.rule import GraphRule, Reject, Rule
 from fusepass.rewrite.source_hash import rule_hash
 from fusepass.torch_private.inductor.compile import run_op_by_op
 from fusepass.torch_private.inductor.passes import graph_pass
@@ -58,7 +57,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
         cached_decisions.note(found + steer.before_lowering(graph))
 
     def before_inductor(graph: fx.Graph) -> None:
-        fold_gates.fold_gates(graph)
+        fold_gates(graph)
         split_scaled_add.split_scaled_adds(graph)
         mark_own_sums(graph)
         steered = steer.before_inductor(graph)
@@ -75,14 +74,10 @@ def pass_uuid(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     """What Inductor's cache keys must hold of ours; None (no caching) if a rule has no source."""
     digest = hashlib.sha256()
     try:
-        for graph_rule in graph_edits():
-            digest.update(graph_rule.source_hash().encode())
-        built_in = default_rules()
-        digest.update(_hash_of_built_in().encode())
         for rule in rules:
-            if rule not in built_in:
+            if rule not in default_rules():
                 digest.update(rule_hash(rule).encode())
-        digest.update(_engine_source())
+        digest.update(_engine_source())  # the built-in rules among it
     except (OSError, TypeError) as error:
         log.logger.warning(
             "fusepass: Inductor's cache is bypassed, the source of a rule is not available (%s)",
@@ -92,12 +87,6 @@ def pass_uuid(options: Options, rules: Sequence[Rule] = ()) -> str | None:
     digest.update(options.fingerprint().encode())
     digest.update(f"{VERSION} {torch.__version__} {tune.epoch()}".encode())
     return digest.hexdigest()
-
-
-@functools.cache
-def _hash_of_built_in() -> str:
-    """These do not change while a process runs; the user's may, through what they close over."""
-    return " ".join(map(rule_hash, default_rules()))
 
 
 @functools.cache
@@ -210,3 +199,147 @@ def op_by_op_compiler(
 _GEMMS = frozenset(
     {"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"}
 )
+
+
+# --- On Inductor's graph: copy outputs that share memory written afterwards -----------------------
+#     s = scatter(x, …); t = scatter(s, …); x.copy_(t); return s   ->   …; return clone(s)
+#
+# Inductor makes a scatter into an input in place where the input is written in the end, and takes
+# no output for a reader: ``s`` would show what ``t`` stored. Such an output was a copy once, of the
+# program (``y = x.clone()``) or kept for the backward, which Inductor took for nothing to do.
+#
+# Run behind the pass that takes copies away, and in front of the one that makes writes in place.
+
+_STORES = frozenset(
+    """as_strided_scatter diagonal_scatter select_scatter slice_scatter index_put
+    _unsafe_index_put""".split()
+)
+# What stands for calls that write their operands, of kernels and operators of the program.
+_WRITERS = ("auto_functionalized", "triton_kernel_wrapper_functional")
+
+
+def copy_shared_outputs(graph: fx.Graph) -> None:
+    """Copy each output that Inductor may let share the memory of an input that is written."""
+    written = {
+        node.args[0]
+        for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    }
+    written = {node for node in written if _is_input(node)}
+    if not written:
+        return
+    output = next(iter(reversed(graph.nodes)))
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in output.all_input_nodes:
+        if _may_be_written(node, written):
+            with graph.inserting_after(node):  # behind copy_ it would not count either
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+            if isinstance(copy.meta.get("val"), torch.Tensor):
+                copy.meta["val"] = torch.empty_like(copy.meta["val"])
+            copies[node] = copy
+    if copies:
+        output.args = fx.map_arg(output.args, lambda n: copies.get(n, n))
+
+
+def _is_input(node: object) -> bool:
+    return isinstance(node, fx.Node) and node.op in ("placeholder", "get_attr")
+
+
+def _may_be_written(node: fx.Node, written: set[Any]) -> bool:
+    """Whether a value is a view of what a store into a written input gives."""
+    base = _without_views(node)
+    if _is_store(base):
+        return _store_base(base) in written
+    if base.target is operator.getitem and isinstance(base.args[0], fx.Node):
+        name = getattr(base.args[0].target, "__name__", "")
+        operands = base.args[0].all_input_nodes
+        return name.startswith(_WRITERS) and any(_store_base(n) in written for n in operands)
+    return False
+
+
+def _store_base(node: fx.Node) -> fx.Node:
+    """What a chain of stores and views began with."""
+    node = _without_views(node)
+    while _is_store(node) and isinstance(node.args[0], fx.Node):
+        node = _without_views(node.args[0])
+    return node
+
+
+def _without_views(node: fx.Node) -> fx.Node:
+    while _is_view(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _is_store(node: fx.Node) -> bool:
+    packet = getattr(node.target, "overloadpacket", None)
+    return node.op == "call_function" and getattr(packet, "__name__", "") in _STORES
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None or not schema.arguments:
+        return False
+    alias = schema.arguments[0].alias_info
+    return alias is not None and not alias.is_write
+
+
+# --- On the joint graph: a gate whose two sides are one value is that value -----------------------
+#     ``where(p, x, detach(x))  ->  x``
+#
+# Gating (fusepass/graph/safety/gradient_gates.py) needs the form on the left while autograd derives
+# the backward; the mask is then a ``where`` of its own in the backward, and the forward copy of
+# ``x``, often a weight, is pure cost. Only folded when the strides are the same, so that nothing
+# downstream sees another layout.
+
+_SAME_VALUE = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+
+
+def fold_gates(graph: fx.Graph) -> None:
+    """Fold every gate of a joint or forward graph of ATen calls, in place."""
+    changed = False
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.where.self):
+        _, left, right = node.args
+        base = _base(left)
+        if (
+            base is not _base(right)
+            or not isinstance(base, fx.Node)
+            or not _same_layout(node, base)
+            or _is_output(node)  # an output must not become the input it equals
+        ):
+            continue
+        node.replace_all_uses_with(base)
+        graph.erase_node(node)
+        changed = True
+    if changed:
+        graph.eliminate_dead_code()
+
+
+def _base(value: object) -> object:
+    while (
+        isinstance(value, fx.Node) and value.op == "call_function" and value.target in _SAME_VALUE
+    ):
+        value = value.args[0]
+    return value
+
+
+def _is_output(node: fx.Node) -> bool:
+    """Whether the node or a view of it is an output."""
+    views = reached([node], lambda one: filter(_may_be_a_view, one.users))
+    return any(user.op == "output" for view in views for user in view.users)
+
+
+def _may_be_a_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(argument.alias_info is not None for argument in schema.arguments)
+
+
+def _same_layout(a: fx.Node, b: fx.Node) -> bool:
+    x, y = a.meta.get("val"), b.meta.get("val")
+    return (
+        isinstance(x, torch.Tensor)
+        and isinstance(y, torch.Tensor)
+        and x.dtype == y.dtype
+        and x.shape == y.shape
+        and x.stride() == y.stride()
+    )

@@ -11,16 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 from fusepass.errors import current_name
 from fusepass.tune.cost_model import Rates
-from fusepass.tune.decide import choose, epoch, known_choice, reset, table_for, tune
+from fusepass.tune.decide import (
+    choose,
+    epoch,
+    import_choices,
+    known_choice,
+    prune,
+    reset,
+    table_for,
+    tune,
+)
 from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
-from fusepass.tune.problems.cat import CatProblem
-from fusepass.tune.problems.conv import ConvProblem, ConvRegionProblem, DepthwiseProblem
-from fusepass.tune.problems.gemm import GemmRegionProblem
-from fusepass.tune.problems.normed_gemms import NormedProblem
-from fusepass.tune.problems.pool import PoolProblem
-from fusepass.tune.problems.sibling_gemms import SiblingProblem
+from fusepass.tune.problems.conv import (
+    CatProblem,
+    ConvProblem,
+    ConvRegionProblem,
+    DepthwiseProblem,
+    PoolProblem,
+)
+from fusepass.tune.problems.gemm import GemmRegionProblem, NormedProblem, SiblingProblem
 from fusepass.tune.table import ChoiceEntry
-from fusepass.tune.table_edits import import_choices, prune
 
 __all__ = [
     "INDUCTOR",

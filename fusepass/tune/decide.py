@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from fusepass.errors import CandidateFailed
+from fusepass.errors import ArgumentType, CandidateFailed, ChoicesNotImported, TuneDevice
 from fusepass.options import Options
 from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.compile import mode_config
 from fusepass.tune import cost_model, timing
 from fusepass.tune.device.names import device_name
-from fusepass.tune.parallel_compile import compile_in_parallel
 from fusepass.tune.problems.base import INDUCTOR, REFERENCE, Candidate, Choice, Problem
-from fusepass.tune.progress import progress_bar
-from fusepass.tune.table import ChoiceEntry, ChoiceTable, open_table
-from fusepass.tune.tf32_accuracy import sufficiently_exact
+from fusepass.tune.table import ChoiceEntry, ChoiceTable, open_table, parse
+from fusepass.tune.timing import compile_in_parallel, progress_bar, sufficiently_exact
 
 logger = logging.getLogger("fusepass")
 
@@ -285,3 +286,89 @@ def _warn_once(name: str, error: Exception) -> None:
     if name not in _state.warned:
         _state.warned.add(name)
         warnings.warn(CandidateFailed(name, f"{type(error).__name__}: {error}"), stacklevel=2)
+
+
+# --- Changing a table of choices on purpose; each call starts a new epoch -------------------------
+
+Device = torch.device | str | int | None
+
+
+def import_choices(path: str | Path, device: Device = None) -> int:
+    """Take the choices of another machine's file, so that every rank of a job has the same.
+
+    Args:
+        path: a file that fusepass wrote, for a device of the same name.
+        device: None for the current CUDA device, or the CPU where there is none.
+
+    Returns:
+        How many choices were taken.
+
+    Raises:
+        ChoicesNotImported: the file cannot be read, or holds no choices for this device.
+        ArgumentType: the path is none.
+        TuneDevice: the device is none, or is not there.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentType("path of tune.import_choices", path, "the name of a file")
+    table = _table(device)
+    entries = _read(Path(path), table.device)
+    taken = {key: dataclasses.replace(entry, how="imported") for key, entry in entries.items()}
+    table.change(taken, new_epoch=True)
+    return len(taken)
+
+
+def prune(
+    unwanted: Callable[[str, ChoiceEntry], bool] = lambda key, entry: True,
+    device: Device = None,
+) -> int:
+    """Remove choices, so that they are measured again; by default all of them.
+
+    Args:
+        unwanted: given a choice's key and entry, whether to remove it.
+        device: None for the current CUDA device, or the CPU where there is none.
+
+    Returns:
+        How many choices were removed.
+
+    Raises:
+        ArgumentType: ``unwanted`` is no function.
+        TuneDevice: the device is none, or is not there.
+    """
+    if not callable(unwanted):
+        raise ArgumentType("unwanted of tune.prune", unwanted, "a function of a key and an entry")
+    table = _table(device)
+    before = len(table.entries)
+    table.change({}, unwanted, new_epoch=True)
+    return before - len(table.entries)
+
+
+def _read(path: Path, device: str) -> dict[str, ChoiceEntry]:
+    advice = "give the file of choices that fusepass wrote where a device of this name was tuned"
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ChoicesNotImported(path, "it is no text", advice) from error
+    except (OSError, ValueError) as error:  # ValueError: no name of a file, as with a NUL in it
+        raise ChoicesNotImported(path, f"it cannot be read ({error})", advice) from error
+    try:
+        return parse(text, device)[1]
+    except ValueError as error:
+        raise ChoicesNotImported(path, f"{error} (this device is {device!r})", advice) from error
+
+
+def _table(given: Device) -> ChoiceTable:
+    """The table of a device a caller named."""
+    try:
+        device = _current() if given is None else torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise TuneDevice(given, str(error)) from None
+    if device.type not in ("cpu", "cuda"):
+        raise TuneDevice(given, "choices are kept for CUDA devices and the CPU")
+    try:
+        return table_for(device)
+    except (RuntimeError, AssertionError) as error:  # torch's ways to say that it is not there
+        raise TuneDevice(given, str(error)) from error
+
+
+def _current() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

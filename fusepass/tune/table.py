@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fusepass.errors import ChoicesUnusable
-from fusepass.tune.shared_file import CacheFile
+from fusepass.tune.cache_files import CacheFile
 
 SCHEMA = 1
 _SHIPPED = Path(__file__).parent / "shipped"

@@ -10,16 +10,22 @@ of another; where a model writes little, as of few rows, reading is what comes b
 
 from __future__ import annotations
 
+import logging
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from typing import Any, TextIO, TypeVar
 
 import torch
 from torch import Tensor
 
+from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.lowering import keep_device_busy
-from fusepass.tune.problems.base import Problem
+from fusepass.tune.problems.base import Candidate, Problem
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 25
 SMALLEST_GAIN = 0.01
@@ -175,3 +181,124 @@ def _run_rounds(
 def _l2_bytes(device: torch.device) -> int:
     size: int = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0)
     return size or 64 << 20
+
+
+# --- Compiling candidates in threads --------------------------------------------------------------
+
+logger = logging.getLogger("fusepass")
+
+_COMPILED_AT_ONCE = 4
+
+
+def compile_in_parallel(
+    candidates: Sequence[Candidate],
+    inputs: tuple[torch.Tensor | None, ...],
+    device: torch.device,
+) -> None:
+    """Call those that compile once, in threads: compilers let go of the interpreter meanwhile.
+
+    What fails here fails again, and is reported, when it is called for itself.
+    """
+    waiting = [one for one in candidates if one.compiles]
+    if len(waiting) < 2:
+        return
+    torch.cuda.synchronize(device)  # the stream of this thread is not that of the others
+
+    def called(one: Candidate) -> None:
+        with torch.cuda.device(device), torch.no_grad():
+            torch.cuda.synchronize(device)  # a thread has no context before it asks for something
+            one.run(*inputs)
+            torch.cuda.synchronize(device)
+
+    with ThreadPoolExecutor(_COMPILED_AT_ONCE) as pool:
+        calls = [pool.submit(copy_context().run, called, one) for one in waiting]
+    for one, done in zip(waiting, calls, strict=True):
+        if done.exception() is not None:
+            logger.debug("fusepass: %s, called in a thread: %r", one.name, done.exception())
+
+
+# --- A line on the terminal while candidates are compiled, for modes that take their time ---------
+
+_WIDTH = 20
+_T = TypeVar("_T")
+
+
+def progress_bar(
+    items: Sequence[_T], name: str, *, wanted: bool, stream: TextIO | None = None
+) -> Iterator[_T]:
+    """The items, with a bar that says how many of them are done; it is gone when all are.
+
+    Nothing is written where nobody would see it move: into a file or a pipe.
+
+    Args:
+        items: what is worked through.
+        name: of the work.
+        wanted: whether to show anything.
+        stream: where to; standard error if None.
+    """
+    out = sys.stderr if stream is None else stream
+    if not wanted or not out.isatty():
+        yield from items
+        return
+    try:
+        for done, item in enumerate(items):
+            filled = _WIDTH * done // len(items)
+            bar = "#" * filled + "." * (_WIDTH - filled)
+            out.write(f"\r\x1b[Kfusepass: {name} [{bar}] {done + 1} of {len(items)}")
+            out.flush()
+            yield item
+    finally:
+        out.write("\r\x1b[K")
+        out.flush()
+
+
+# --- Which candidates are as exact as eager, where products may be TF32 ---------------------------
+
+_ROUNDING = 5e-5  # a sixth of the error of TF32, ten times that of sums in single precision
+
+
+def sufficiently_exact(
+    problem: Problem, candidates: Sequence[Candidate], mode: str
+) -> list[Candidate]:
+    """Those whose products are TF32 only if eager's are, tried on random inputs.
+
+    Libraries compute some small products in single precision where TF32 is allowed. Operands are
+    rounded alike, so that results differ by the order of sums only, or by what TF32 drops.
+
+    Raises:
+        NotEnoughMemory: the device is too full to try anything.
+        Exception: the first candidate, the baseline, failed.
+    """
+    if not problem.may_be_tf32:
+        return list(candidates)
+    first, *others = candidates
+    plain = torch.autocast("cuda", enabled=False)
+    with lowering.real_tensors(), plain, torch.cuda.device(problem.device), torch.no_grad():
+        inputs = make_inputs(problem)
+        many = mode.startswith("max-autotune")
+        if not many:
+            compile_in_parallel(candidates, inputs, problem.device)
+        eager, found = first.run(*inputs), [first]
+        what = f"{problem.op} {problem.m}x{problem.k}x{problem.n}: comparing"
+        for one in progress_bar(others, what, wanted=many):
+            try:
+                made = one.run(*inputs)
+            except Exception as error:  # noqa: BLE001 - it fails again, and is reported, when timed
+                logger.debug("fusepass: %s: %r", one.name, error)
+            else:
+                if _differs(made, eager):
+                    logger.info("fusepass: %s is coarser than eager's for %s", one.name, problem)
+                    continue
+            found.append(one)
+    return found
+
+
+def _differs(made: Any, eager: Any) -> bool:
+    """Whether results are further apart than single precision rounds, by root mean squares."""
+    pairs = [(made, eager)] if isinstance(eager, torch.Tensor) else zip(made, eager, strict=True)
+    for mine, theirs in pairs:
+        finite = theirs.isfinite() & mine.isfinite()
+        difference = torch.where(finite, mine - theirs, 0.0).double().norm()
+        if bool(difference > _ROUNDING * torch.where(finite, theirs, 0.0).double().norm()):
+            return True
+    return False

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusepass.torch_private.inductor.host_outputs import host_output_config
+from fusepass.torch_private.inductor.compile import host_output_config
 
 WITH_GRAPHS = {"triton.cudagraphs": True}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusepass.fusion.inductor_fusion import feeds_generated_code
+from fusepass.fusion.extern_calls import feeds_generated_code
 
 
 def result_of_relu(function: Callable[[Tensor, Tensor], Any]) -> fx.Node:

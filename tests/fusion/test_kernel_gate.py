@@ -8,7 +8,7 @@ from torch import fx
 from fusepass.errors import CandidateFailed
 from fusepass.fusion import kernel_gate
 from fusepass.report.decision import Reason
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, Reject
 from fusepass.tune import Choice
 
 NODE = fx.Graph().placeholder("x")

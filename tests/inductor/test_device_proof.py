@@ -22,7 +22,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.inductor import device_proof
 from fusepass.options import Options
 from fusepass.report.decision import Outcome, Reason
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Reject
 from fusepass.torch_private.inductor import kernel_call, lowering
 
 LAYERS = [f"linear_{act}{bias}" for act in ("relu", "gelu", "silu") for bias in ("", "_no_bias")]

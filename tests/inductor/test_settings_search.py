@@ -14,9 +14,8 @@ from torch import Tensor, nn
 import fusepass
 from fusepass import tune
 from fusepass.errors import CandidateFailed
-from fusepass.inductor import settings_search, settings_trial
-from fusepass.inductor.settings_search import RULE, InductorConfig
-from fusepass.inductor.settings_trial import SettingsTrial
+from fusepass.inductor import settings_search
+from fusepass.inductor.settings_search import RULE, InductorConfig, SettingsTrial
 from fusepass.torch_private.inductor import compile as inductor_compile
 from fusepass.tune.table import ChoiceEntry
 from fusepass.tune.timing import Samples
@@ -328,7 +327,7 @@ def test_a_recipe_that_changes_results_is_left_out(
     def spoilt(made: Any, expected: Any) -> bool:
         return False
 
-    monkeypatch.setattr(settings_trial, "agree", spoilt)
+    monkeypatch.setattr(settings_search, "agree", spoilt)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         (one,) = decided(network())

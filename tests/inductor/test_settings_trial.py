@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fusepass.inductor import settings_trial
-from fusepass.inductor.settings_trial import SettingsTrial
+from fusepass.inductor import settings_search
+from fusepass.inductor.settings_search import SettingsTrial
 
 
 def a_trial(*, replayed: bool) -> SettingsTrial:
@@ -42,7 +42,7 @@ def test_what_cannot_be_a_cuda_graph_is_timed_by_the_wall(monkeypatch: pytest.Mo
         assert call() == "called"
         return 0.0  # a clock may be coarse
 
-    monkeypatch.setattr(settings_trial, "record", fails)
+    monkeypatch.setattr(settings_search, "record", fails)
     monkeypatch.setattr(SettingsTrial, "_seconds", seconds)
     trial = a_trial(replayed=True)
     samples = trial._time_calls({"inductor": lambda: "called", "other": lambda: "called"})
@@ -62,7 +62,7 @@ def test_a_recipe_that_takes_cuda_graphs_away_is_left_out(monkeypatch: pytest.Mo
         assert call() == "replayed"
         return 1e-3
 
-    monkeypatch.setattr(settings_trial, "record", recorded)
+    monkeypatch.setattr(settings_search, "record", recorded)
     monkeypatch.setattr(SettingsTrial, "_seconds", seconds)
     names = ("inductor", "other", "third")
     samples = a_trial(replayed=True)._time_calls({name: lambda name=name: name for name in names})  # type: ignore[misc]

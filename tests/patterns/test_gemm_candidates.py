@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusepass.kernels.gemm import tiles as gemm_tiles
 from fusepass.kernels.gemm.tiles import tiles
-from fusepass.patterns import gemm_candidates
-from fusepass.patterns.gemm_candidates import candidates, usable
+from fusepass.patterns import gemm_region
+from fusepass.patterns.gemm_region import candidates, usable
 from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune import INDUCTOR
 from tests.kernels.gemm.test_op import PLAIN, single
@@ -44,7 +44,7 @@ def test_tf32_candidates_round_before_the_instruction(
     hopper: bool, lies: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Hopper by descriptors of the host's, or of few rows; elsewhere by any instructions."""
-    monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 227 << 10)
+    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_tiles, "is_hopper", lambda device: hopper)
     monkeypatch.setattr(gemm_tiles, "on_hopper", lambda device: hopper)
     monkeypatch.setattr(kernel_call, "kernel_calls_tested", lambda: True)

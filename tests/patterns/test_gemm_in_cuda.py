@@ -19,7 +19,7 @@ from fusepass.inductor.passes import rewrite_aten
 from fusepass.kernels.gemm import tiles
 from fusepass.kernels.gemm.hopper.row_source import RowKernel
 from fusepass.options import Options
-from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
+from fusepass.patterns import gemm_region, linear_activation
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.inductor import kernel_call
 from tests.patterns.test_one_choice import Tuner, tuner
@@ -122,7 +122,7 @@ def test_few_rows_of_other_weights_keep_their_tiles(
     """As (K, N), on a device that is no Hopper."""
     monkeypatch.setattr(tiles, "is_hopper", lambda device: False)
     monkeypatch.setattr(tiles, "on_hopper", lambda device: False)
-    monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 163 << 10)
+    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 163 << 10)
     asked = tuner("inductor")
     rewritten(rows=16, transposed=False)
     assert asked.regions

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.errors import RewriteFault
-from fusepass.fusion.gemm.find import is_gemm
+from fusepass.fusion.gemm.grow import is_gemm
 from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 from fusepass.patterns import gemm_region
 from tests.patterns.gemm_programs import (

@@ -15,8 +15,8 @@ from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.kernels.gemm.tiles import tiles
 from fusepass.options import Options
 from fusepass.patterns import gemm_region, normed_gemms
-from fusepass.patterns.normed_candidates import APART
-from fusepass.patterns.sibling_candidates import timed_tiles
+from fusepass.patterns.normed_gemms import APART
+from fusepass.patterns.sibling_gemms import timed_tiles
 from fusepass.tune import INDUCTOR, Choice
 from tests.patterns.test_normed_gemms import (
     NO_SIBLINGS,

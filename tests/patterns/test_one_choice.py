@@ -20,7 +20,7 @@ from fusepass import tune
 from fusepass.inductor.passes import rewrite_aten
 from fusepass.kernels.gemm import tiles
 from fusepass.options import Options
-from fusepass.patterns import gemm_candidates, gemm_region, linear_activation
+from fusepass.patterns import gemm_region, linear_activation
 from fusepass.torch_private.inductor import kernel_call
 
 PINGPONG = "triton pingpong128x128x64w4s5"
@@ -55,7 +55,7 @@ class Tuner:
 @pytest.fixture
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tuner]:
     """A Hopper device, with a tuner that gives one answer."""
-    monkeypatch.setattr(gemm_candidates, "shared_memory", lambda device: 227 << 10)
+    monkeypatch.setattr(gemm_region, "shared_memory", lambda device: 227 << 10)
     monkeypatch.setattr(gemm_region, "multiprocessors", lambda device: 132)
     monkeypatch.setattr(tiles, "on_hopper", lambda device: True)
     monkeypatch.setattr(tiles, "is_hopper", lambda device: True)

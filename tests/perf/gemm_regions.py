@@ -40,7 +40,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fusepass.bench.hardware import heading
-from fusepass.fusion.gemm.find import is_gemm, region_at
+from fusepass.fusion.gemm.grow import is_gemm, region_at
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, Output
 from fusepass.kernels.gemm import op as kernel
 from fusepass.kernels.gemm.baseline import unfused

@@ -13,6 +13,7 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import fusepass
+from fusepass.inductor import passes
 
 HOOKS = ["post_grad_custom_post_pass", "joint_custom_pre_pass"]
 needs_lists = pytest.mark.skipif(
@@ -128,12 +129,10 @@ def test_options_are_part_of_the_key() -> None:
 def test_a_rule_whose_source_is_gone_bypasses_the_cache_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from fusepass.rewrite.graph_rule import GraphRule
-
-    def gone(rule: GraphRule) -> str:
+    def gone() -> bytes:
         raise OSError("could not get source code")
 
-    monkeypatch.setattr(GraphRule, "source_hash", gone)
+    monkeypatch.setattr(passes, "_engine_source", gone)
     for _ in range(2):
         assert run()
     assert counters["inductor"]["fxgraph_cache_bypass"] == 2

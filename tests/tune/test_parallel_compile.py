@@ -12,8 +12,8 @@ import torch
 
 from fusepass.torch_private.inductor import lowering
 from fusepass.tune import decide
-from fusepass.tune.parallel_compile import compile_in_parallel
 from fusepass.tune.problems.base import Candidate
+from fusepass.tune.timing import compile_in_parallel
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 

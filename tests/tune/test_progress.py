@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from fusepass.tune.progress import progress_bar
+from fusepass.tune.timing import progress_bar
 
 
 class Terminal(io.StringIO):

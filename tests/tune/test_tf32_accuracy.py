@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fusepass.tune import decide
-from fusepass.tune import tf32_accuracy as room
+from fusepass.tune import timing as room
 from fusepass.tune.problems.base import INDUCTOR, Candidate, Problem
-from fusepass.tune.tf32_accuracy import sufficiently_exact
+from fusepass.tune.timing import sufficiently_exact
 from tests.kernels.gemm.test_op import as_tf32
 from tests.tune.problems.test_gemm import ONE as REGION
 from tests.tune.problems.test_sibling_gemms import ONE as SIBLINGS

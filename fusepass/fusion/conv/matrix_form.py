@@ -7,18 +7,35 @@ for regions behind products finds one there. If nothing comes of it, the graph i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, fx
 
-from fusepass.fusion.aten_to_epilogue import calls_of
-from fusepass.fusion.conv.chain import scaled_conv_at
-from fusepass.fusion.conv.channel_writer import ADD, CONVERT, MUL, PERMUTE, RESHAPE, ChannelWriter
+from fusepass.fusion import kernel_gate
+from fusepass.fusion.aten_to_epilogue import NoRegion, calls_of
+from fusepass.fusion.conv.chain import (
+    ADD,
+    CONVERT,
+    MUL,
+    PERMUTE,
+    RESHAPE,
+    ChannelWriter,
+    scaled_conv_at,
+)
+from fusepass.fusion.extern_calls import feeds_generated_code
+from fusepass.fusion.gemm.grow import grow_region
+from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.graph.ops.op_names import tensor_value
+from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.rule import Accept, Reject, RuleSite, written_before
 from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.tune import ConvRegionProblem
+from fusepass.tune.problems.gemm import digest
 
 TO_NHWC, TO_NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -177,3 +194,106 @@ def _image(write: ChannelWriter, matrix: fx.Node, like: Tensor) -> fx.Node:
 
 def _replace_uses(node: fx.Node, image: fx.Node, users: list[fx.Node]) -> None:
     node.replace_all_uses_with(image, delete_user_cb=lambda one: one in users)
+
+
+# --- Try the matrix form of a convolution and what follows it; undo it if the rule declines -------
+
+CheckMatmul = Callable[[RuleSite, fx.Node], Accept | Reject]
+"""Given the site of the product and the convolution."""
+
+
+def try_matrix_form(
+    site: RuleSite,
+    multiply: Callable[[ChannelWriter, fx.Node], fx.Node],
+    asked: CheckMatmul,
+    behind: Callable[[fx.Node], GemmRegion] | None = None,
+) -> Accept | Reject:
+    """What ``asked`` says of a convolution in matrix form; that form stays if it accepts.
+
+    The site of the product is then in the notes, as ``product``.
+
+    Args:
+        site: whose anchor is the convolution.
+        multiply: see :func:`fusepass.fusion.conv.matrix_form.write_matrix_form`.
+        asked: decides.
+        behind: the region of a product; what is not in it stays as it was, for other convolutions
+            to find. :func:`region_of_matmul` by default.
+    """
+    conv = site.anchor
+    nowhere = kernel_gate.gate_reason(conv.meta["val"].device, site.options, conv)
+    if nowhere is not None:
+        return nowhere
+    if written_before(site, scaled_conv_at(conv)[1].next):
+        return Reject(Reason.VARIANT, "something is written in front of it", conv)
+    before = set(site.gm.graph.nodes)
+    trial = MatrixForm(conv)
+    verdict: Accept | Reject | None = None
+    try:
+        product = write_matrix_form(trial, multiply)
+        joined = (behind or region_of_matmul)(product).nodes
+        taken = {node for node, matrix in trial.matrix.items() if matrix in joined}
+        if len(taken) < len(trial.matrix):  # the rest stays what other convolutions find
+            trial.undo(before)
+            trial = MatrixForm(conv)
+            product = write_matrix_form(trial, multiply, taken)
+        inner = RuleSite(site.gm, product, site.options, site.fake_mode, site.nested)
+        verdict = asked(inner, conv)
+    except OtherStrides:
+        return Reject(Reason.STRIDE_MISMATCH, "its images would lie otherwise", conv)
+    except NoRegion as why:
+        return Reject(Reason.VARIANT, str(why), conv)
+    finally:
+        if not isinstance(verdict, Accept):
+            trial.undo(before)
+    site.notes["product"] = inner
+    return verdict
+
+
+def conv_arguments(conv: fx.Node) -> tuple[list[int], list[int], list[int]]:
+    """Stride, padding and dilation."""
+    stride, padding, dilation = (list(pair) for pair in conv.args[3:6])  # type: ignore[arg-type]
+    return stride, padding, dilation
+
+
+def region_of_matmul(product: fx.Node) -> GemmRegion:
+    """What one kernel computes: all that follows, or nothing where it is better computed there.
+
+    Raises:
+        NoRegion: there is nothing.
+    """
+    try:
+        region = grow_region([product], ())
+    except NoRegion:
+        return grow_region([product], (), alone=True)
+    stored = (nodes for nodes in region.outputs if nodes)
+    if any(feeds_generated_code(one, region.nodes, alike) for one, *alike in stored):
+        return grow_region([product], (), alone=True)
+    return region
+
+
+def problem_of(
+    kind: type[ConvRegionProblem], op: str, region: GemmRegion, conv: fx.Node
+) -> ConvRegionProblem | Reject:
+    """What is to be computed, as the tuner sees it."""
+    args: Any = conv.args
+    x, weight = args[0].meta["val"], args[1].meta["val"]
+    batch = size_hint(x.shape[0])
+    if batch is None:
+        return Reject(Reason.COST, "its batch depends on data: nothing can be timed", conv)
+    return kind(
+        op=op,
+        activation=digest(region.epilogue),
+        bias=False,
+        dtype=x.dtype,
+        m=0,
+        n=weight.shape[0],
+        k=math.prod(weight.shape[1:]),
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
+        device=x.device,
+        images=(batch, *map(int, x.shape[1:])),  # type: ignore[arg-type]
+        kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]
+        sizes=tuple(tuple(pair) for pair in conv_arguments(conv)),
+        groups=args[8],
+        epilogue=region.epilogue,
+    )

@@ -10,8 +10,7 @@ from torch import fx
 
 from fusepass.fusion.aten_to_epilogue import CASTS, FLOATS, NoRegion
 from fusepass.fusion.extern_calls import VIEWS
-from fusepass.fusion.gemm.reductions import Reduction
-from fusepass.fusion.gemm.region import GemmRegion, OperandSlice, RegionGrowth, Value
+from fusepass.fusion.gemm.region import GemmRegion, OperandSlice, Reduction, RegionGrowth, Value
 from fusepass.fusion.kernel_ir.epilogue import Argument, Epilogue, EpilogueStep, Output
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.readers import readers

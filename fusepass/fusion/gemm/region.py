@@ -8,8 +8,79 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass.fusion.gemm.reductions import Reduction
-from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand
+from fusepass.fusion.aten_to_epilogue import FLOATS
+from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, is_constant
+from fusepass.graph.ops.op_names import argument, op_name, tensor_value
+
+# --- Products of matrices in an ATen graph --------------------------------------------------------
+
+_GEMMS = {"mm": 2, "addmm": 2, "bmm": 3, "baddbmm": 3}  # and dimensions of their results
+
+
+def is_gemm(node: fx.Node) -> bool:
+    """Whether a node multiplies two matrices of half precision or TF32, with a bias or without."""
+    value, dims = tensor_value(node), _GEMMS.get(op_name(node) or "")
+    if node.op != "call_function" or value is None or dims is None:
+        return False
+    if not str(node.target).endswith(".default"):
+        return False  # with a dtype of its own for the result
+    numbers = all(is_constant(one) for one in scales_of(node))
+    kinds = FLOATS if tf32_allowed() else FLOATS[1:]
+    return value.dim() == dims and value.dtype in kinds and numbers
+
+
+def tf32_allowed() -> bool:
+    """Whether the user lets products in single precision be TF32."""
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def operands_of(gemm: fx.Node) -> tuple[fx.Node | None, fx.Node, fx.Node]:
+    """Bias, x and weight of a GEMM, or of another product whose first arguments they are."""
+    args: Any = gemm.args
+    return args if len(args) == 3 else (None, *args[:2])
+
+
+def scales_of(gemm: fx.Node) -> tuple[Any, Any]:
+    """What a GEMM's product and its bias are multiplied by."""
+    return gemm.kwargs.get("alpha", 1), gemm.kwargs.get("beta", 1)
+
+
+# --- Reductions over all rows (a bias's gradient) or all columns of a region ----------------------
+# A kernel that has a tile of the product reduces it where it lies and stores one partial result per
+# tile; what is left to do is to reduce those. The value itself needs not be read again.
+
+_BY = {"sum": "sum", "amax": "max"}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a value is reduced: see :class:`fusepass.fusion.kernel_ir.epilogue.Output`."""
+
+    over: str
+    by: str
+
+
+def reduction_of(node: fx.Node) -> Reduction | None:
+    """How a node reduces its first argument, if it does so over all its rows or all its columns.
+
+    A row is what lies along the last dimension.
+    """
+    name, value = op_name(node), tensor_value(node)
+    source: Any = node.args[0] if node.args else None
+    whole = tensor_value(source) if isinstance(source, fx.Node) else None
+    if name not in _BY or value is None or whole is None or value.dtype not in FLOATS:
+        return None
+    if _BY[name] == "max" and value.dtype not in FLOATS[1:]:
+        return None  # of what is not rounded yet: no element of the rounded ones may be equal
+    given = argument(node, 1, "dim")
+    count = whole.dim()
+    dims = [given] if isinstance(given, int) else list(given or range(count))
+    reduced = {dim % count for dim in dims} if count else set()
+    if count >= 2 and reduced == set(range(count - 1)):
+        return Reduction("rows", _BY[name])
+    if count >= 2 and reduced == {count - 1}:
+        return Reduction("columns", _BY[name])
+    return None
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import NoRegion
-from fusepass.fusion.gemm.find import region_at
-from fusepass.fusion.gemm.gemm import is_gemm, operands_of
-from fusepass.fusion.gemm.region import GemmRegion
-from fusepass.fusion.inductor_fusion import any_feeds_generated_code
+from fusepass.fusion.extern_calls import any_feeds_generated_code
+from fusepass.fusion.gemm.grow import region_at
+from fusepass.fusion.gemm.region import GemmRegion, is_gemm, operands_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
 from fusepass.torch_private.fx.graphs import known_equal
@@ -61,7 +60,7 @@ def siblings_of(
     """The products that could be computed together with one that stands in front of them.
 
     Args:
-        first: of :func:`fusepass.fusion.gemm.gemm.is_gemm`.
+        first: of :func:`fusepass.fusion.gemm.region.is_gemm`.
         most: products.
         most_bytes: of what is made earlier than it was, results and cast weights.
         takes: whether a kernel computes a product by itself.

@@ -1,7 +1,7 @@
 """An epilogue as a plain value: the pointwise operations on a GEMM's result before it is stored.
 
 It is a straight line of operations on numbers, the same for every element. It knows neither graphs
-nor kernels: ``fusion/gemm/find.py`` makes one of an FX region, ``kernels/gemm/triton_source.py``
+nor kernels: ``fusion/gemm/grow.py`` makes one of an FX region, ``kernels/gemm/triton_source.py``
 writes it as Triton, and :func:`evaluate`, the reference for both, computes it with torch.
 
 Everything is computed in fp32, whatever the dtypes of the graph. Rounding to a half type between

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from fusepass.fusion.inductor_fusion import without_views
+from fusepass.fusion.extern_calls import without_views
 from fusepass.fusion.pointwise.inductor_reductions import is_reduction
 from fusepass.graph.ops.op_names import op_name, tensor_value
 

@@ -14,8 +14,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS, NoRegion, calls_of
-from fusepass.fusion.extern_calls import is_library_call, is_view
-from fusepass.fusion.inductor_fusion import feeds_generated_code
+from fusepass.fusion.extern_calls import feeds_generated_code, is_library_call, is_view
 from fusepass.fusion.kernel_ir.epilogue import (
     Epilogue,
     EpilogueStep,
@@ -24,7 +23,7 @@ from fusepass.fusion.kernel_ir.epilogue import (
     depends_on_zero_sign,
     is_monotone,
 )
-from fusepass.fusion.pointwise.members import without_views
+from fusepass.fusion.pointwise.groups import without_views
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.dataflow.readers import readers
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value

@@ -19,8 +19,9 @@ from fusepass.graph.dataflow.memory import elements, memories, size, stored_byte
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.tune.device.peaks import peaks_of
 
-# --- Floating-point operations ---------------------------------------------------------------------
-# Of products of matrices, convolutions and attention. Everything else counts as none: it is bound by the memory it reads and writes.
+# --- Floating-point operations --------------------------------------------------------------------
+# Of products of matrices, convolutions and attention. Everything else counts as none: it is bound
+# by the memory it reads and writes.
 
 # The left operand of a product, whose last dimension is summed over: its position and keywords.
 _CONTRACTED: dict[str | None, tuple[int, tuple[str, ...]]] = {
@@ -137,7 +138,7 @@ _FORMULAS: dict[str | None, Callable[[fx.Node, torch.Tensor], float]] = {
 }
 
 
-# --- Kernels ----------------------------------------------------------------------------------------
+# --- Kernels --------------------------------------------------------------------------------------
 # Which kernels a stretch of a graph becomes: a model of how Inductor fuses, coarse and cheap.
 # - Views are free.
 # - Pointwise calls that read one another become one kernel, which reads each operand from memory

@@ -66,7 +66,7 @@ def _writes(body: fx.GraphModule) -> bool:
     return False
 
 
-# --- Inputs that are given other memory: ``x.data = y`` ---------------------------------------------
+# --- Inputs that are given other memory: ``x.data = y`` -------------------------------------------
 
 
 def replaced_memory_reason(graph: fx.Graph) -> str | None:

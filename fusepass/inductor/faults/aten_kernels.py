@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.inductor.faults.call_facts import (
+    CLAMPS,
+    EXTREMA,
+    compares_with_own_operand,
+    is_extremum_sign_seen,
+    may_be_permuted,
+    may_exceed_int32,
+)
 from fusepass.inductor.faults.fault import Fault, argument, faulty_calls, value_of
-from fusepass.inductor.faults.int64_ranges import may_exceed_int32
-from fusepass.inductor.faults.layouts import may_be_permuted
-from fusepass.inductor.faults.overflows import compares_with_own_operand
-from fusepass.inductor.faults.signs_of_zero import CLAMPS, EXTREMA, is_extremum_sign_seen
 from fusepass.report.decision import Decision, Station
 
 _aten, _prims = torch.ops.aten, torch.ops.prims

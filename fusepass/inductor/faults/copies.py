@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.reached import reached
+from fusepass.inductor.faults.call_facts import may_be_permuted
 from fusepass.inductor.faults.fault import Fault, value_of
-from fusepass.inductor.faults.layouts import may_be_permuted
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten

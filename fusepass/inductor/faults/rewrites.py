@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fusepass.inductor.faults.call_facts import is_output, is_sign_seen
 from fusepass.inductor.faults.fault import Fault, faulty_calls, value_of
-from fusepass.inductor.faults.signs_of_zero import is_output, is_sign_seen
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten

@@ -20,11 +20,11 @@ from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.report.user_code import is_users_file
-from fusepass.rewrite.apply.output_contract import saves_a_result
 from fusepass.rewrite.apply.replacement import (
     MatchSite,
     fake_operands,
     record_replacement,
+    saves_a_result,
     sizes_in,
 )
 from fusepass.rewrite.apply.splice import REPLACED_BY_RULE
@@ -33,8 +33,7 @@ from fusepass.rewrite.match.legality import Cut, Surroundings, cut, written_late
 from fusepass.rewrite.match.matcher import MatchState
 from fusepass.rewrite.match.pattern import Pattern
 from fusepass.rewrite.match.trace import GradModeError, TraceError
-from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.rule import Match, Place, Rule
+from fusepass.rewrite.rule import Accept, Match, Place, Reject, Rule
 from fusepass.torch_private.fx.graphs import is_backward_graph
 from fusepass.torch_private.fx.size_nodes import unheld_symbols
 

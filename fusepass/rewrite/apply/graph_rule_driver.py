@@ -19,8 +19,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.rewrite.apply.snapshot import copy_graph
 from fusepass.rewrite.apply.verify import GraphFacts
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Accept, Reject
+from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.dynamo.compile_state import transparent
 from fusepass.torch_private.fx.graph_constants import remove_constant
 from fusepass.torch_private.fx.graphs import fake_mode_of, source_of

@@ -7,24 +7,184 @@ not a fault of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.output_contract import replacement_mismatch
 from fusepass.rewrite.match import trace
 from fusepass.rewrite.match.binding import Binding
 from fusepass.rewrite.match.legality import Cut
 from fusepass.rewrite.match.pattern import Pattern
-from fusepass.rewrite.reject import Accept, Reject
-from fusepass.rewrite.rule import Match
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.rewrite.rule import Accept, Match, Reject
+from fusepass.torch_private.fx.graphs import known_equal, storage_key
+from fusepass.torch_private.fx.tracing import lacks_backward
+
+# --- Whether a replacement returns what the match returned: dtype, shape, strides, aliases --------
+
+
+def replacement_mismatch(
+    graph: fx.Graph,
+    outputs: Sequence[fx.Node],
+    bases: Sequence[fx.Node],
+    fresh: Sequence[torch.Tensor],
+    *,
+    grad: bool,
+) -> Reject | None:
+    """Why the recorded replacement does not fit; None if it does.
+
+    Args:
+        graph: what was recorded.
+        outputs: nodes it is to stand for.
+        bases: nodes it is to read.
+        fresh: the fake tensors it was run on, one for each of these.
+        grad: whether gradients are needed.
+    """
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    if len(returned) != len(outputs):
+        text = f"the replacement returns {len(returned)} tensors, the pattern {len(outputs)}"
+        return Reject(Reason.SHAPE_MISMATCH, text, outputs[0])
+    for node, output in zip(returned, outputs, strict=True):
+        new, old = tensor_value(node), tensor_value(output)
+        if new is None or old is None:
+            return Reject(Reason.OTHER_OP, "an output is no tensor", output)
+        problem = _metadata_difference(new, old)
+        if problem is not None:
+            code, what = problem
+            return Reject(code, f"the replacement of {output.name} {what}", output)
+        if _memory_among(new, fresh) != _memory_among_nodes(output, bases):
+            text = f"the replacement of {output.name} shares memory with other operands than it did"
+            return Reject(Reason.ALIAS, text, output)
+    return _changes_aliasing(returned, outputs) or (
+        _gradients(graph, outputs, fresh) if grad else None
+    )
+
+
+def _changes_aliasing(returned: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Reject | None:
+    """Results that share memory now and did not, or the other way: a write to one would tell."""
+    for (one, new), (other, old) in itertools.combinations(zip(outputs, returned, strict=True), 2):
+        was = memory_of(one) == memory_of(other) and not _is_updated_in_place(one, other)
+        tensors = tensor_value(new), tensor_value(old)
+        if any(tensor is None for tensor in tensors):
+            continue
+        keys = {storage_key(tensor) for tensor in tensors if tensor is not None}
+        if was != (len(keys) == 1):
+            shares = "do not share" if was else "share"
+            text = f"the replacements of {one.name} and {other.name} {shares} memory, unlike these"
+            return Reject(Reason.ALIAS, text, other)
+    return None
+
+
+def _is_updated_in_place(one: fx.Node, other: fx.Node) -> bool:
+    """Whether the later of two values is made in place, of the earlier one's memory.
+
+    Readers of the earlier one read it before that: legality refuses a view that is read later.
+    """
+    call = normal_call(max(one, other))
+    return call is not None and call.inplace
+
+
+def _metadata_difference(new: torch.Tensor, old: torch.Tensor) -> tuple[Reason, str] | None:
+    if new.dtype != old.dtype:
+        hint = ""
+        if new.dtype.is_floating_point and old.dtype.is_floating_point:
+            hint = " (an operator of your own needs torch.library.register_autocast)"
+        return Reason.DTYPE_MISMATCH, f"is {new.dtype}, was {old.dtype}{hint}"
+    if new.device != old.device:
+        return Reason.DEVICE_MISMATCH, f"is on {new.device}, was on {old.device}"
+    equal = known_equal
+    if new.dim() != old.dim() or not all(map(equal, new.shape, old.shape)):
+        return Reason.SHAPE_MISMATCH, f"has shape {tuple(new.shape)}, had {tuple(old.shape)}"
+    if not all(map(equal, new.stride(), old.stride())):
+        return Reason.STRIDE_MISMATCH, f"has strides {new.stride()}, had {old.stride()}"
+    return None
+
+
+def _memory_among(tensor: torch.Tensor, fresh: Sequence[torch.Tensor]) -> set[int]:
+    key = storage_key(tensor)
+    return {place for place, base in enumerate(fresh) if storage_key(base) == key}
+
+
+def _memory_among_nodes(output: fx.Node, bases: Sequence[fx.Node]) -> set[int]:
+    call = normal_call(output)
+    if call is not None and call.inplace:  # it wrote memory of this graph that nobody else sees
+        return set()
+    key = memory_of(output)
+    return {place for place, base in enumerate(bases) if memory_of(base) == key}
+
+
+def _gradients(
+    graph: fx.Graph, outputs: Sequence[fx.Node], fresh: Sequence[torch.Tensor]
+) -> Reject | None:
+    """Every operand that had a gradient must have one still."""
+    for node in graph.nodes:
+        if node.op == "call_function" and lacks_backward(node.target):
+            text = (
+                f"{node.target} has no backward; give it one with torch.library.register_autograd"
+            )
+            return Reject(Reason.NO_GRADIENT, text, outputs[0])
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    tensors = [tensor_value(node) for node in returned]
+    for tensor, output in zip(tensors, outputs, strict=True):
+        old = tensor_value(output)
+        if tensor is not None and old is not None and tensor.requires_grad != old.requires_grad:
+            does = "has" if tensor.requires_grad else "has no"
+            text = f"the replacement of {output.name} {does} gradient, unlike the original"
+            return Reject(Reason.NO_GRADIENT, text, output)
+    reached = _leaves([t for t in tensors if t is not None])
+    missing = [t for t in fresh if t.requires_grad and id(t) not in reached]
+    if missing and all(v.dtype.is_floating_point for v in missing):
+        text = "an operand loses its gradient in the replacement"
+        return Reject(Reason.NO_GRADIENT, text, outputs[0])
+    return None
+
+
+def saves_a_result(graph: fx.Graph) -> bool:
+    """Whether the backward of a recorded replacement reads memory of one of its results."""
+    returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
+    tensors = [t for t in map(tensor_value, returned) if t is not None]
+    results = {storage_key(tensor) for tensor in tensors}
+    return any(
+        storage_key(kept) in results
+        for node in _backward_of(tensors)
+        for kept in _tensors_saved_by(node)
+    )
+
+
+def _tensors_saved_by(node: Any) -> Iterator[torch.Tensor]:
+    """Tensors that a node of autograd keeps; one of a library's operator has a tuple of them."""
+    for name in dir(node):
+        if name == "saved_tensors" or name.startswith("_saved_"):
+            value = getattr(node, name)
+            for part in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(part, torch.Tensor):
+                    yield part
+
+
+def _backward_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """The nodes of autograd behind some tensors."""
+    found = list(dict.fromkeys(t.grad_fn for t in tensors if t.grad_fn is not None))
+    seen = set(found)
+    for node in found:
+        following = dict.fromkeys(n for n, _ in node.next_functions if n is not None)
+        new = [n for n in following if n not in seen]
+        seen.update(new)
+        found += new
+    return found
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> set[int]:
+    found = {id(t) for t in tensors if t.is_leaf}
+    variables = (getattr(node, "variable", None) for node in _backward_of(tensors))
+    return found | {id(variable) for variable in variables if variable is not None}
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.match.legality import Surroundings
 from fusepass.rewrite.match.matcher import MatchAttempt
 from fusepass.rewrite.match.pattern import FLOATS, Pattern
-from fusepass.rewrite.reject import Reject
-from fusepass.rewrite.rule import Place, Rule
+from fusepass.rewrite.rule import Place, Reject, Rule
 
 
 @dataclass

@@ -18,10 +18,9 @@ from torch import fx
 
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.match.matcher import BoundTerm, MatchState
+from fusepass.rewrite.match.matcher import BoundTerm, MatchState, number, same_size
 from fusepass.rewrite.match.pattern import FLOATS, Operation, Pattern, Size
-from fusepass.rewrite.match.same_constant import number, same_size
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Reject
 from fusepass.torch_private.fx.graphs import known_equal, known_true
 from fusepass.torch_private.fx.tensor_kinds import is_plain_fake
 from fusepass.torch_private.fx.tracing import evaluated_size

@@ -1,7 +1,7 @@
 """The pattern of a rule, traced on its example with symbolic sizes.
 
 To find where a bound scalar stands the pattern is traced again with another value of it; what then
-changes, and how, :mod:`fusepass.rewrite.match.from_graph` reads from the two graphs.
+changes, and how, :mod:`fusepass.rewrite.match.from_rule` reads from the two graphs.
 """
 
 from __future__ import annotations
@@ -10,19 +10,187 @@ import dataclasses
 import functools
 import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 from fusepass.errors import RuleError
-from fusepass.rewrite.match import concrete_trace, trace
-from fusepass.rewrite.match.from_graph import PatternConverter
-from fusepass.rewrite.match.pattern import FLOATS, Pattern
+from fusepass.graph.ops.normal_call import default_of
+from fusepass.graph.ops.schemas import REQUIRED, SymbolicSize
+from fusepass.graph.terms.rowwise import is_rowwise
+from fusepass.graph.terms.term import CASTS, INPUT, Term, plain_name
+from fusepass.graph.terms.term_graph import TermGraph
+from fusepass.rewrite.match import trace
+from fusepass.rewrite.match.pattern import FLOATS, Operation, Pattern, Scalar, Size, Variable
 from fusepass.rewrite.match.trace import trace_fault
 from fusepass.rewrite.rule import Rule
 from fusepass.torch_private.fx.tracing import chosen_by, size_expression
 from fusepass.torch_private.inductor import lowering
+
+# --- A traced pattern, with its scalars varied, to a DAG of variables, scalars and sizes ----------
+# Arguments that change with a scalar to its other value are that scalar; arguments that change to
+# anything else are computed from it, which cannot be undone when matching, and is an error.
+
+
+class PatternConverter:
+    """Terms of a traced pattern to :class:`Operation` values.
+
+    Args:
+        rule: whose pattern it is, for messages.
+        names: the pattern's parameters, in order.
+        graph: the pattern, traced.
+        size_of: gives the symbol or number of a size in it.
+        varied: place of a scalar to the pattern traced with another value of it, and that value.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        names: tuple[str, ...],
+        graph: fx.Graph,
+        size_of: Callable[[Any], Any],
+        varied: dict[int, list[tuple[Any, fx.Graph]]],
+    ) -> None:
+        self.rule, self.names, self.graph, self.size_of = rule, names, graph, size_of
+        self.terms = TermGraph(graph)
+        self.places = {n: i for i, n in enumerate(graph.nodes) if n.op == "placeholder"}
+        self.original = {
+            place: node.meta.get("example_value", node.meta.get("val"))
+            for node, place in self.places.items()
+        }
+        self.varied = [
+            (place, other, TermGraph(changed))
+            for place, found in varied.items()
+            for other, changed in found
+        ]
+        self.done: dict[Any, Any] = {}
+        self.scalars: set[str] = set()
+
+    def _fail(self, problem: str) -> RuleError:
+        return RuleError(self.rule.name, self.rule.location, problem)
+
+    def pattern(self, dtype: torch.dtype | None, exact: bool) -> Pattern:
+        """The whole of it.
+
+        Args:
+            dtype: floating dtype it was traced for.
+            exact: whether it holds for the dtypes of the example only.
+
+        Raises:
+            RuleError: with what cannot be looked for.
+        """
+        output = next(n for n in reversed(self.graph.nodes) if n.op == "output")
+        for _, _, other in self.varied:
+            if len(other.graph.nodes) != len(self.graph.nodes):
+                raise self._fail("a scalar of its example decides which operations it has")
+        roots = []
+        for place, node in enumerate(output.args[0]):
+            peers = [_returned_terms(other, place) for _, _, other in self.varied]
+            term = self.terms.read(node, output)
+            root = self._convert(term, peers)
+            if not isinstance(root, Operation):
+                raise self._fail("its pattern returns one of its inputs")
+            roots.append(root)
+        operations = [o for o in self.done.values() if isinstance(o, Operation)]
+        used = {v.name for v in self.done.values() if isinstance(v, Variable)} | self.scalars
+        missing = [name for name in self.names if name not in used]
+        if missing:
+            raise self._fail(f"its pattern does not use {', '.join(missing)}")
+        plain = not exact and not any(map(_mentions_dtype, self.graph.nodes))
+        agnostic = plain and self.rule.place == "before"
+        variables = tuple(v for v in self.done.values() if isinstance(v, Variable))
+        return Pattern(
+            self.rule,
+            tuple(roots),
+            None if agnostic or exact else dtype,
+            is_rowwise(roots),
+            len(operations),
+            self.names,
+            variables,
+        )
+
+    def _sizes(self, value: torch.Tensor) -> tuple[Any, ...]:
+        return tuple(self.size_of(size) for size in value.shape)
+
+    def _convert(self, value: Any, peers: list[Any]) -> Any:
+        if isinstance(value, Term):
+            held = self.done.get(value.key)
+            if held is None:
+                held = self.done[value.key] = self._operation(value, peers)
+            return held
+        if isinstance(value, tuple):
+            lengths = {len(p) for p in peers if isinstance(p, tuple)}
+            if lengths - {len(value)}:
+                raise self._fail("a scalar of its example decides how many operands there are")
+            return tuple(self._convert(part, [p[i] for p in peers]) for i, part in enumerate(value))
+        if isinstance(value, fx.Node) and value in self.places:
+            return self._scalar(self.names[self.places[value]])
+        return self._constant(value, peers)
+
+    def _scalar(self, name: str) -> Scalar:
+        self.scalars.add(name)
+        return Scalar(name)
+
+    def _constant(self, value: Any, peers: list[Any]) -> Any:
+        for (place, other, _), peer in zip(self.varied, peers, strict=True):
+            if _alike(value, peer):
+                continue
+            if _alike(value, self.original[place]) and _alike(peer, other):
+                return self._scalar(self.names[place])
+            raise self._fail(
+                f"it computes with its scalar {self.names[place]!r} before using it; pass the "
+                "result as the scalar instead"
+            )
+        if isinstance(value, SymbolicSize):
+            return Size(self.size_of(value.size))
+        if isinstance(value, fx.Node):
+            held = value.meta.get("val", value.meta.get("example_value"))
+            if isinstance(held, (int, float, torch.SymInt, torch.SymFloat)):
+                return Size(self.size_of(held))
+            raise self._fail(f"it uses {value.name}, which is neither a tensor nor a size")
+        return value
+
+    def _operation(self, term: Term, peers: list[Any]) -> Variable | Operation:
+        if term.op == INPUT:
+            if term.owner not in self.places:
+                why = term.blocked or f"{term.owner.name} is no operation fusepass knows"
+                raise self._fail(f"its pattern cannot be used: {why}")
+            value = self.original[self.places[term.owner]]
+            name = self.names[self.places[term.owner]]
+            return Variable(name, self._sizes(value), value.dtype)
+        if any(p.op != term.op for p in peers):
+            raise self._fail("a scalar of its example decides which operations it has")
+        mine, theirs = dict(term.args), [dict(p.args) for p in peers]
+        for name in dict.fromkeys(n for given in theirs for n in given):
+            mine.setdefault(name, default_of(term.op, name))  # the example's value is the default
+        args = []
+        for name, value in mine.items():
+            others = [given.get(name, default_of(term.op, name)) for given in theirs]
+            if value is REQUIRED or any(other is REQUIRED for other in others):
+                raise self._fail(f"a scalar of its example decides whether {name!r} is given")
+            args.append((name, self._convert(value, others)))
+        return Operation(term.op, tuple(args))
+
+
+def _returned_terms(terms: TermGraph, place: int) -> Any:
+    output = next(n for n in reversed(terms.graph.nodes) if n.op == "output")
+    return terms.read(output.args[0][place], output)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, SymbolicSize) and isinstance(b, SymbolicSize):
+        return str(a.size) == str(b.size)
+    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        return a.name == b.name
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def _mentions_dtype(node: fx.Node) -> bool:
+    """Whether a call could be another one for inputs of another dtype."""
+    arguments = (*node.args, *node.kwargs.values())
+    return plain_name(node) in CASTS or any(isinstance(v, torch.dtype) for v in arguments)
 
 
 def parameter_names(rule: Rule) -> tuple[str, ...]:
@@ -101,7 +269,7 @@ def _convert_dtype(values: tuple[Any, ...], dtype: torch.dtype | None) -> tuple[
 def _graph(rule: Rule, values: tuple[Any, ...]) -> tuple[fx.Graph, Any, tuple[Any, ...]]:
     """The traced pattern, what gives the symbol or number of a size in it, and what it chose by."""
     if rule.place == "after":
-        quick = concrete_trace.trace_concrete(rule.pattern, values)
+        quick = trace.trace_concrete(rule.pattern, values)
         if quick is not None:
             return *quick, ()
     record = trace.record_torch if rule.place == "before" else trace.record_aten

@@ -18,7 +18,7 @@ from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.normal_call import normal_call
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.report.decision import Reason
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import Reject
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ import torch
 from fusepass.errors import PeaksUnusable
 from fusepass.report.decision import in_short
 from fusepass.tune import decide
+from fusepass.tune.cache_files import CacheFile
 from fusepass.tune.device.measure_peaks import Peaks, measure
-from fusepass.tune.shared_file import CacheFile
 from fusepass.tune.table import default_folder, slug
 
 logger = logging.getLogger("fusepass")

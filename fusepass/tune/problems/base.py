@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusepass.fusion.gemm.gemm import tf32_allowed
+from fusepass.fusion.gemm.region import tf32_allowed
 
 INDUCTOR = "inductor"
 REFERENCE = "reference"

@@ -12,7 +12,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fusepass.fusion.gemm.find import GemmRegion, NoRegion, OperandSlice, is_gemm, region_at
+from fusepass.fusion.gemm.grow import GemmRegion, NoRegion, OperandSlice, is_gemm, region_at
 from fusepass.graph.ops.op_names import op_name
 from fusepass.patterns import gemm_region
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fusepass.fusion.gemm.gemm import is_gemm, operands_of
 from fusepass.fusion.gemm.norm import RowNorm, norm_of
+from fusepass.fusion.gemm.region import is_gemm, operands_of
 from fusepass.fusion.kernel_ir.norm import Norm, normalize
 from tests.patterns.test_normed_gemms import EPS, LAYER_NORMS, NORMS, K, drawn, graph_of
 

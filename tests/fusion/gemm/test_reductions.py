@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fusepass.fusion.gemm.reductions import Reduction, reduction_of
+from fusepass.fusion.gemm.region import Reduction, reduction_of
 
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], Reduction | None]] = {
     "all but the last": (lambda x: x.sum((0, 1)), Reduction("rows", "sum")),

@@ -15,8 +15,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fusepass.fusion.kernel_ir.epilogue import evaluate
 from fusepass.fusion.pointwise import groups
-from fusepass.fusion.pointwise.groups import MIN_MEMBERS, MemberGroups, groups_of
-from fusepass.fusion.pointwise.members import Member, program_of
+from fusepass.fusion.pointwise.groups import (
+    MIN_MEMBERS,
+    Member,
+    MemberGroups,
+    groups_of,
+    program_of,
+)
 
 COUNT = MIN_MEMBERS + 1
 

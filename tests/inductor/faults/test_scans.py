@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fusepass.inductor.faults.fault import Fault
-from fusepass.inductor.faults.scans import hide_scans, show_scans
+from fusepass.inductor.faults.steer import hide_scans, show_scans
 from tests.inductor.faults.graphs import traced
 
 

@@ -18,8 +18,7 @@ from fusepass.options import Options, resolve
 from fusepass.report.decision import Decision, Outcome, Reason
 from fusepass.rewrite import registry
 from fusepass.rewrite.apply.graph_rule_driver import rewrite
-from fusepass.rewrite.graph_rule import GraphRule, RuleSite
-from fusepass.rewrite.reject import Reject
+from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 
 Install = Callable[..., None]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._inductor.codegen.cpp import CppVecOverrides
 
 import fusepass
-from fusepass.torch_private.inductor.cpp_kernels import keep_numbers
+from fusepass.torch_private.inductor.generated_code import keep_numbers
 from fusepass.torch_private.versions import torch_version
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._inductor.scheduler import SchedulerNode
 
-from fusepass.torch_private.inductor.scheduling import keep_order_of_writes
+from fusepass.torch_private.inductor.generated_code import keep_order_of_writes
 from fusepass.torch_private.versions import torch_version
 from tests.inductor.faults.programs import PROGRAMS
 

@@ -11,8 +11,8 @@ from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, Epilog
 from fusepass.fusion.kernel_ir.norm import Norm
 from fusepass.kernels.gemm import normed_gemms as kernel
 from fusepass.numerics import rms, rms_error
-from fusepass.patterns import normed_candidates
-from fusepass.patterns.normed_candidates import APART, candidates
+from fusepass.patterns import normed_gemms
+from fusepass.patterns.normed_gemms import APART, candidates
 from fusepass.tune import INDUCTOR, NormedProblem, timing
 
 PLAIN = Epilogue(1, (), (), (Output("%0", "float16"),))
@@ -103,6 +103,6 @@ def test_what_inductor_is_given_is_the_same(
     apart = [one for one in others if one.name.startswith(APART)]
     assert len(apart) == len(others) - len(apart) == len(tiles)
     assert [one.overhead_us for one in apart] == [0.0] * len(apart)
-    assert {one.overhead_us for one in others if one not in apart} == {normed_candidates._LAUNCH}
+    assert {one.overhead_us for one in others if one not in apart} == {normed_gemms._LAUNCH}
     among = candidates(replace(problem, beside=True), tiles)
-    assert among[-1].overhead_us == normed_candidates._LAUNCH + normed_candidates._HALF
+    assert among[-1].overhead_us == normed_gemms._LAUNCH + normed_gemms._HALF

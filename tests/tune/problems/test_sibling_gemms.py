@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
-from fusepass.patterns.sibling_candidates import candidates
+from fusepass.patterns.sibling_gemms import candidates
 from fusepass.tune import INDUCTOR, SiblingProblem, timing
 
 PLAIN = Epilogue(1, (), (), (Output("%0", "float16"),))

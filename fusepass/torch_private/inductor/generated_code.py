@@ -13,6 +13,7 @@ Run on 2.11 to 2.15.
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 
 from fusepass.torch_private.inductor.passes import under_our_passes
+from fusepass.torch_private.patches import Patches, Theirs, once
+from fusepass.torch_private.versions import torch_version
 
 _MARK = "of_fusepass"
 _lock = threading.Lock()
@@ -110,3 +113,52 @@ def _cast(x: Any, dtype: torch.dtype) -> Any:
 
 
 _ACTIVATIONS = {"relu": _relu, "hardtanh": _between, "hardsigmoid": _hard_sigmoid}
+
+
+# --- Fix Inductor's C++ for a number that is used both under a mask and outside -------------------
+# What is computed under a mask becomes a vector, and where it is a number, torch 2.11 notes that
+# the number itself is one from then on: its next use is C++ that does not compile. With a fill of
+# part of a tensor and a sum with the same number (``x[1:] = 3.0``, ``x + 3.0``) that is soon met.
+# Under passes of ours it is another variable of the same name that is noted so.
+#
+# Run on 2.11 to 2.15; from 2.13 on torch does so itself.
+
+
+@once
+def keep_numbers() -> None:
+    """Have numbers stay numbers behind a mask, in graphs of ours."""
+    if torch_version() >= (2, 13):
+        return
+    from torch._inductor.codegen.cpp import CppVecOverrides
+
+    def masked(theirs: Theirs, mask: Any, body: Callable[[], Any], other: Any) -> Any:
+        ours = under_our_passes()
+        return theirs(mask, (lambda: copy.copy(body())) if ours else body, other)
+
+    Patches().put(CppVecOverrides, "masked", masked)
+
+
+# --- Keep readers after writes when Inductor's C++ backend changes loops --------------------------
+# A call that writes its operand (``scatter_reduce_``, ``index_put_``, an operator of the program)
+# gives its memory a new name, by which what reads it later is kept behind it. Up to torch 2.14 that
+# name is forgotten where the C++ backend changes a reader's loops to put it into one kernel with
+# others: the reader may then run before the write. Gradients of ``max_pool2d`` beside a ``where``
+# were wrong (pytorch/pytorch#185509). Under passes of ours the name is given again.
+#
+# Run on 2.11 to 2.15; from 2.15 on torch does so itself.
+
+
+@once
+def keep_order_of_writes() -> None:
+    """Have readers stay behind the calls that write what they read, in graphs of ours."""
+    if torch_version() >= (2, 15):
+        return
+    from torch._inductor.scheduler import SchedulerNode
+
+    def recompute(theirs: Theirs, node: Any, *args: Any, **kwargs: Any) -> Any:
+        made = theirs(node, *args, **kwargs)
+        if node.mutation_renames and under_our_passes():
+            node.set_read_writes(node.read_writes.rename(node.mutation_renames))
+        return made
+
+    Patches().put(SchedulerNode, "recompute_size_and_body", recompute)
