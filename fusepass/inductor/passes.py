@@ -21,8 +21,9 @@ from fusepass import kernels, patterns, tune
 from fusepass.default_rules import default_rules, late_rules, region_rules
 from fusepass.fusion.gemm.one_row import decompose, mark_own_sums, recompose
 from fusepass.graph.dataflow.reached import reached
-from fusepass.inductor import device_proof, split_scaled_add
+from fusepass.inductor import device_proof
 from fusepass.inductor.faults import steer
+from fusepass.inductor.faults.rewrites import split_scaled_adds
 from fusepass.options import Options
 from fusepass.report import cached_decisions, log
 from fusepass.report.decision import Decision, Outcome, Reason, Station
@@ -58,7 +59,7 @@ def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
 
     def before_inductor(graph: fx.Graph) -> None:
         fold_gates(graph)
-        split_scaled_add.split_scaled_adds(graph)
+        split_scaled_adds(graph)
         mark_own_sums(graph)
         steered = steer.before_inductor(graph)
         if steered:

@@ -140,7 +140,7 @@ def test_what_products_alone_would_be_computed_by(
     """Also as streams, where there are such: else a norm might be taken whose product loses."""
     epilogue = Epilogue(1, (), (), (Output("%0", "bfloat16"),))
     few = {name: tile for name, tile in tiles(epilogue, 227 << 10).items() if tile.few_rows}
-    monkeypatch.setattr(normed_gemms.gemm_candidates, "usable", lambda *_: few)
+    monkeypatch.setattr(normed_gemms.gemm_region, "usable", lambda *_: few)
 
     def program(x: Tensor, gain: Tensor, w: Tensor, b: Tensor) -> Any:
         return activation(llama(x, gain), w, b)

@@ -6,13 +6,12 @@ Run behind all passes of Inductor's that could take such a call into another one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.inductor.faults.call_facts import (
     CLAMPS,
     EXTREMA,
@@ -21,34 +20,24 @@ from fusepass.inductor.faults.call_facts import (
     may_be_permuted,
     may_exceed_int32,
 )
-from fusepass.inductor.faults.fault import Fault, argument, faulty_calls, value_of
-from fusepass.report.decision import Decision, Station
+from fusepass.inductor.faults.fault import Fault, argument, is_on_cpu, steered
+from fusepass.report.decision import Decision
 
-_aten, _prims = torch.ops.aten, torch.ops.prims
-
-
-@dataclass(frozen=True)
-class _AtenFault:
-    fault: Fault
-    operators: tuple[Any, ...]
-    applies: Callable[[fx.Node], bool]  # whether a call of one of them has the fault's pattern
+_aten = torch.ops.aten
 
 
 def use_eager_kernels(graph: fx.Graph) -> list[Decision]:
     """Have the calls of a forward or backward ATen graph made by own kernels; what was decided."""
-    found = []
-    for row in _ROWS:
-        calls = faulty_calls(row.fault, row.operators, row.applies, graph)
-        for node in calls:
-            node.meta["should_fallback"] = True  # which Inductor reads when it lowers the call
-        if calls:
-            found.append(row.fault.decision("made by its own kernel", Station.AFTER))
-    return found
+
+    def fall_back(fault: Fault, node: fx.Node) -> None:
+        node.meta["should_fallback"] = True  # which Inductor reads when it lowers the call
+
+    return steered(_FAULTS, graph, "made by its own kernel", fall_back)
 
 
 def _is_flattened_index(node: fx.Node) -> bool:
     """Whether an index counts over several dimensions, of memory that may lie otherwise."""
-    x = value_of(node.args[0])
+    x = tensor_value(node.args[0])
     several = x is not None and sum(1 for size in x.shape if _is_not_one(size)) > 1
     return several and argument(node, 1) is None and may_be_permuted(node.args[0])  # type: ignore[arg-type]
 
@@ -61,9 +50,8 @@ def _is_index_along_one_dim(node: fx.Node) -> bool:
 
 def _is_inverse_pair(node: fx.Node) -> bool:
     """Whether a C++ compiler may take two calls together, ``sin(atan(x))`` for one."""
-    x, made = node.args[0], value_of(node)
-    on_cpu = made is not None and made.device.type == "cpu"
-    return on_cpu and isinstance(x, fx.Node) and x.target is _aten.atan.default
+    x = node.args[0]
+    return is_on_cpu(node) and isinstance(x, fx.Node) and x.target is _aten.atan.default
 
 
 def _is_not_one(size: int | torch.SymInt) -> bool:
@@ -71,13 +59,13 @@ def _is_not_one(size: int | torch.SymInt) -> bool:
 
 
 def _gives_uint8(node: fx.Node) -> bool:
-    made = value_of(node)
+    made = tensor_value(node)
     return made is not None and made.dtype is torch.uint8
 
 
 def _is_out_of_range(node: fx.Node) -> bool:
     """Whether a bound of a clamp is a number that the dtype does not have."""
-    made, bound = value_of(node), argument(node, 1)
+    made, bound = tensor_value(node), argument(node, 1)
     if made is None or not isinstance(bound, (int, float)) or made.dtype is torch.bool:
         return False
     if made.dtype.is_floating_point:
@@ -90,7 +78,7 @@ def _is_out_of_range(node: fx.Node) -> bool:
 
 def _window_exceeds_padding(node: fx.Node) -> bool:
     """Whether a mean's last window reaches behind the padding, which ``ceil_mode`` lets it."""
-    grad, x = value_of(node.args[0]), value_of(node.args[1])
+    grad, x = tensor_value(node.args[0]), tensor_value(node.args[1])
     kernel, stride, padding = (argument(node, place, ()) for place in (2, 3, 4))
     ceil_mode, counted, divisor = (argument(node, place) for place in (5, 6, 7))
     if grad is None or x is None or not ceil_mode or counted is False or divisor is not None:
@@ -113,18 +101,12 @@ def _per_dim(numbers: Any, count: int) -> list[int]:
 
 
 def _is_integer_matmul(node: fx.Node) -> bool:
-    made = value_of(node)
-    return made is not None and made.device.type == "cpu" and not made.dtype.is_floating_point
-
-
-def _is_on_cpu(node: fx.Node) -> bool:
-    made = value_of(node)
-    return made is not None and made.device.type == "cpu"
+    return is_on_cpu(node) and not node.meta["val"].dtype.is_floating_point
 
 
 def _is_of_other_dtype(node: fx.Node) -> bool:
     """Whether ``ldexp`` promotes otherwise than to the first operand's dtype."""
-    made, x = value_of(node), value_of(node.args[0])
+    made, x = tensor_value(node), tensor_value(node.args[0])
     return made is not None and (x is None or made.dtype is not _inductor_result_dtype(x.dtype))
 
 
@@ -133,93 +115,87 @@ def _inductor_result_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 _INDICES = (_aten.argmax.default, _aten.argmin.default)
-_ROWS = (
-    _AtenFault(
-        Fault(
-            "flattened_index",
-            (183082, 193661, 193751, 197739),
-            "counts an index over several dimensions in the order of memory",
-            fixed_in=(2, 15),
-        ),
+_UNARY = (_aten.neg.default, _aten.abs.default)
+_FAULTS = (
+    Fault(
+        "flattened_index",
+        (183082, 193661, 193751, 197739),
+        "counts an index over several dimensions in the order of memory",
         _INDICES,
         _is_flattened_index,
+        fixed_in=(2, 15),
     ),
-    _AtenFault(
-        Fault("index", (178964,), "loses the index of the largest number", fixed_in=(2, 13)),
+    Fault(
+        "index",
+        (178964,),
+        "loses the index of the largest number",
         (*_INDICES, _aten.max.dim, _aten.min.dim),
         _is_index_along_one_dim,
+        fixed_in=(2, 13),
     ),
-    _AtenFault(
-        Fault(
-            "pair_of_functions",
-            (186018,),
-            "lets the compiler make a number of sin(atan(NaN))",
-            fixed_in=(2, 13),
-        ),
+    Fault(
+        "pair_of_functions",
+        (186018,),
+        "lets the compiler make a number of sin(atan(NaN))",
         (_aten.sin.default, _aten.cos.default, _aten.tan.default),
         _is_inverse_pair,
+        fixed_in=(2, 13),
     ),
-    _AtenFault(
-        Fault("any_of_bytes", (198081,), "gives bool for uint8"),
+    Fault(
+        "any_of_bytes",
+        (198081,),
+        "gives bool for uint8",
         (_aten.any.default, _aten.any.dim, _aten.any.dims),
         _gives_uint8,
     ),
-    _AtenFault(
-        Fault("clamp_out_of_range", (195675,), "takes a bound that eager refuses"),
+    Fault(
+        "clamp_out_of_range",
+        (195675,),
+        "takes a bound that eager refuses",
         (_aten.clamp_min.default, _aten.clamp_max.default),
         _is_out_of_range,
     ),
-    _AtenFault(
-        Fault(
-            "overhanging_mean",
-            (198119,),
-            "divides the gradient of a window that hangs over by all of the kernel's size",
-        ),
+    Fault(
+        "overhanging_mean",
+        (198119,),
+        "divides the gradient of a window that hangs over by all of the kernel's size",
         (_aten.avg_pool2d_backward.default, _aten.avg_pool3d_backward.default),
         _window_exceeds_padding,
     ),
-    _AtenFault(
-        Fault("batched_integers", (191308,), "gives int64 for a product of integers"),
+    Fault(
+        "batched_integers",
+        (191308,),
+        "gives int64 for a product of integers",
         (_aten.bmm.default, _aten.baddbmm.default),
         _is_integer_matmul,
     ),
-    _AtenFault(
-        Fault("erfinv", (198133,), "loses digits of erfinv near 1"),
-        (_aten.erfinv.default,),
-        _is_on_cpu,
-    ),
-    _AtenFault(
-        Fault("sign_of_zero", (189799, 194347), "gives zero another sign"),
+    Fault("erfinv", (198133,), "loses digits of erfinv near 1", (_aten.erfinv.default,), is_on_cpu),
+    Fault(
+        "sign_of_zero",
+        (189799, 194347),
+        "gives zero another sign",
         (*EXTREMA, *CLAMPS),
         is_extremum_sign_seen,
     ),
-    _AtenFault(
-        Fault(
-            "compared_overflow",
-            (190764,),
-            "lets the compiler decide a comparison as if integers never left their type",
-        ),
-        (
-            _aten.add.Tensor,
-            _aten.sub.Tensor,
-            _aten.mul.Tensor,
-            _aten.neg.default,
-            _aten.abs.default,
-        ),
+    Fault(
+        "compared_overflow",
+        (190764,),
+        "lets the compiler decide a comparison as if integers never left their type",
+        (*(getattr(_aten, name).Tensor for name in ("add", "sub", "mul")), *_UNARY),
         compares_with_own_operand,
     ),
-    _AtenFault(
-        Fault("ldexp_dtype", (197091,), "gives another dtype than eager"),
+    Fault(
+        "ldexp_dtype",
+        (197091,),
+        "gives another dtype than eager",
         (_aten.ldexp.Tensor,),
         _is_of_other_dtype,
     ),
-    _AtenFault(
-        Fault(
-            "long_range",
-            (175966, 183901),
-            "computes with 64-bit numbers of a range as with 32-bit indices",
-        ),
-        (_prims.iota.default,),
+    Fault(
+        "long_range",
+        (175966, 183901),
+        "computes with 64-bit numbers of a range as with 32-bit indices",
+        (torch.ops.prims.iota.default,),
         may_exceed_int32,
     ),
 )

@@ -1,4 +1,4 @@
-"""Where the sign of a zero is seen, and calls of which Inductor makes another one than eager.
+"""What the predicates of several faults ask of a call: signs of zero, layouts, integers' ranges.
 
 ``minimum(-0.0, 0.0)`` is either zero, and eager's own choice depends on where in the tensor it
 lies; ``x + 0.0`` of a negative zero is a positive one, and Inductor takes the sum away. A sign
@@ -8,12 +8,12 @@ matters where something else is made of it, as by ``1 / x``.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from fusepass.inductor.faults.fault import argument, value_of
+from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.inductor.faults.fault import argument, is_on_cpu
 from fusepass.torch_private.fx.tracing import size_hint
 
 _aten = torch.ops.aten
@@ -31,13 +31,12 @@ _KEEP = frozenset(
 )
 # The place of the operand of which they show the sign.
 _SHOW = {"div": 1, "reciprocal": 0, "rsqrt": 0, "copysign": 1, "signbit": 0, "pow": 0}
-_BOTH = frozenset(("atan2", "view_as_dtype"))
+_BOTH = frozenset(("atan2", "view_dtype"))
 
 
 def is_extremum_sign_seen(node: fx.Node) -> bool:
     """Whether the sign of a zero is seen that an extremum or a clamp chooses, on the CPU."""
-    made = value_of(node)
-    if made is None or not made.dtype.is_floating_point or made.device.type != "cpu":
+    if not is_on_cpu(node) or not node.meta["val"].dtype.is_floating_point:
         return False
     if node.target in CLAMPS:  # whose result is handed out too often for the sign alone
         return _is_bound_by_zero(node) and is_sign_seen(node)
@@ -60,7 +59,7 @@ def is_sign_seen(node: fx.Node) -> bool:
     while waiting:
         one = waiting.pop()
         for user in one.users:
-            name = _name(user)
+            name = op_name(user)
             if name in _BOTH or (name in _SHOW and _is_at(user, one, _SHOW[name])):
                 return True
             if name in _KEEP and user not in seen and not _is_without_zero(user):
@@ -83,13 +82,6 @@ def _is_without_zero(clamp: fx.Node) -> bool:
     return bound < 0 if clamp.target is _aten.clamp_max.default else bound > 0
 
 
-def _name(node: fx.Node) -> str:
-    if node.target is _aten.view.dtype:
-        return "view_as_dtype"
-    packet: Any = getattr(node.target, "overloadpacket", None)
-    return getattr(packet, "__name__", "") or ""
-
-
 # --- Whether what a call reads lies in memory in the order of its dimensions ----------------------
 # Inductor chooses the order of a kernel's loops by how memory lies, also that of what it computes
 # in the same kernel, so that one operand of a kernel that lies otherwise decides.
@@ -110,12 +102,10 @@ def may_be_permuted(node: fx.Node, last: int | None = None) -> bool:
     seen, waiting = {node}, [node]
     while waiting:
         one = waiting.pop()
-        value = value_of(one)
+        value = tensor_value(one)
         if len(seen) > _MAX_NODES or (value is not None and not _in_order(value, last)):
             return True
-        packet = getattr(one.target, "overloadpacket", None)
-        name = getattr(packet, "__name__", "")
-        if one.op != "call_function" or name.startswith(tuple(_KERNELS)):
+        if one.op != "call_function" or (op_name(one) or "").startswith(tuple(_KERNELS)):
             continue
         new = [given for given in one.all_input_nodes if given not in seen]
         seen.update(new)
@@ -153,15 +143,13 @@ _MAX_DEPTH = 8
 
 def compares_with_own_operand(node: fx.Node) -> bool:
     """Whether a call's result is compared with what is made of the same tensor, on the CPU."""
-    made = value_of(node)
-    if made is None or made.dtype not in _WIDTHS or made.device.type != "cpu":
+    if not is_on_cpu(node) or node.meta["val"].dtype not in _WIDTHS:
         return False
     return any(_is_compared(user, node) for user in node.users)
 
 
 def _is_compared(user: fx.Node, node: fx.Node) -> bool:
-    packet = getattr(user.target, "overloadpacket", None)
-    if getattr(packet, "__name__", "") not in _COMPARISONS or len(user.args) < 2:
+    if op_name(user) not in _COMPARISONS or len(user.args) < 2:
         return False
     other = user.args[1] if user.args[0] is node else user.args[0]
     if isinstance(other, fx.Node):
@@ -184,7 +172,7 @@ _LARGEST = 2**31 - 1
 _UNKNOWN = 2**16  # assumed of a length that varies and of which nothing is known
 _SAME = frozenset(
     """view reshape unsqueeze squeeze expand permute transpose t clone slice select neg repeat
-    lift_fresh_copy _unsafe_view alias flip""".split()
+    lift_fresh_copy _unsafe_view alias flip view_dtype""".split()
 )
 
 
@@ -223,8 +211,7 @@ def _exceeds_int32(node: fx.Node, largest: int, depth: int = 0) -> bool:
 
 def _largest(user: fx.Node, node: fx.Node, largest: int) -> int | None:
     """The largest number a call makes of one; None where it is no arithmetic with constants."""
-    packet = getattr(user.target, "overloadpacket", None)
-    name, made = getattr(packet, "__name__", ""), value_of(user)
+    name, made = op_name(user) or "", tensor_value(user)
     if made is None or made.dtype is not torch.int64:
         return None
     if name in _SAME or name == "convert_element_type":
@@ -251,8 +238,7 @@ def _constant(value: object) -> int | None:
         return None
     if value.target is _aten.full.default and isinstance(value.args[1], int):
         return abs(value.args[1])
-    packet = getattr(value.target, "overloadpacket", None)
-    if getattr(packet, "__name__", "") in _SAME and value.args:
+    if op_name(value) in _SAME and value.args:
         return _constant(value.args[0])
     if value.target is torch.ops.prims.iota.default:
         return _LARGEST  # of another range

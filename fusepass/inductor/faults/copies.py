@@ -9,14 +9,13 @@ a window in the order of memory. The input is copied first, in the order of its 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
 from fusepass.graph.dataflow.reached import reached
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.inductor.faults.call_facts import may_be_permuted
-from fusepass.inductor.faults.fault import Fault, value_of
+from fusepass.inductor.faults.fault import Fault, steered
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
@@ -29,16 +28,6 @@ _SWAPPED = Fault(
     "swapped_window",
     (197434,),
     "counts places in a window in the order of memory",
-)
-_SPREAD = Fault(
-    "spread_store",
-    (180164, 180771, 182012, 183898),
-    "stores into a tensor whose numbers share memory, as the gradient of a sum",
-    fixed_in=(2, 13),
-)
-_SCATTERS = (
-    *(_aten.slice_scatter.default, _aten.select_scatter.default),
-    _aten.diagonal_scatter.default,
 )
 _COPIES = {_aten.clone.default: 0, _aten.copy.default: 1}  # operator to what is copied
 _KEPT = _aten.lift_fresh_copy.default
@@ -109,32 +98,33 @@ def _stores(node: fx.Node) -> bool:
 
 def copy_before_overlapping_store(graph: fx.Graph) -> list[Decision]:
     """Copy what is stored into though its numbers share memory, in a joint ATen graph."""
-    stores = [
-        node
-        for operator in _SCATTERS
-        for node in graph.find_nodes(op="call_function", target=operator)
-        if _SPREAD.is_here and _has_expanded_dim(value_of(node.args[0]))
-    ]
-    for node in stores:
-        x, in_order = node.args[0], torch.contiguous_format
-        with graph.inserting_before(node):
-            copy = graph.call_function(_aten.clone.default, (x,), {"memory_format": in_order})
-        copy.meta["val"] = _aten.clone.default(value_of(x), memory_format=in_order)
-        node.args = (copy, *node.args[1:])
-        node.meta = {**node.meta, "val": copy.meta["val"]}
-        node.meta.pop("tensor_meta", None)
-    return [_SPREAD.decision("what is stored into is copied", Station.AFTER)] if stores else []
+    return steered((_SPREAD,), graph, "what is stored into is copied", _copy_stored_into)
 
 
-def _sizes_and_strides(x: torch.Tensor) -> list[tuple[Any, Any]]:
-    return list(zip(x.shape, x.stride(), strict=True))
+def _copy_stored_into(fault: Fault, node: fx.Node) -> None:
+    node.meta = {**node.meta, "val": _copy_first(node).meta["val"]}
+    node.meta.pop("tensor_meta", None)
 
 
-def _has_expanded_dim(x: torch.Tensor | None) -> bool:
+def _has_expanded_dim(node: fx.Node) -> bool:
+    x = tensor_value(node.args[0])
     return x is not None and any(
         isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in _sizes_and_strides(x)
+        for size, stride in zip(x.shape, x.stride(), strict=True)
     )
+
+
+_SPREAD = Fault(
+    "spread_store",
+    (180164, 180771, 182012, 183898),
+    "stores into a tensor whose numbers share memory, as the gradient of a sum",
+    (
+        *(_aten.slice_scatter.default, _aten.select_scatter.default),
+        _aten.diagonal_scatter.default,
+    ),
+    _has_expanded_dim,
+    fixed_in=(2, 13),
+)
 
 
 def copy_permuted_pool_inputs(graph: fx.Graph) -> list[Decision]:
@@ -144,8 +134,8 @@ def copy_permuted_pool_inputs(graph: fx.Graph) -> list[Decision]:
         for node in graph.nodes
         if node.op == "call_function" and str(node.target) in _POOLS and _is_swapped(node)
     ]
-    for node in pools:
-        _copy_first(node)
+    for node in pools:  # by its own kernel, which lays it out at once
+        _copy_first(node).meta["should_fallback"] = True
     return [_SWAPPED.decision("what is pooled is copied first", Station.AFTER)] if pools else []
 
 
@@ -154,13 +144,14 @@ def _is_swapped(node: fx.Node) -> bool:
     return isinstance(x, fx.Node) and _places_are_read(node) and may_be_permuted(x, _dims(node))
 
 
-def _copy_first(node: fx.Node) -> None:
+def _copy_first(node: fx.Node) -> fx.Node:
+    """Have a call read a copy of its first operand, which is returned."""
     x, in_order = node.args[0], torch.contiguous_format
     with node.graph.inserting_before(node):
         copy = node.graph.call_function(_aten.clone.default, (x,), {"memory_format": in_order})
-    copy.meta["val"] = _aten.clone.default(value_of(x), memory_format=in_order)
-    copy.meta["should_fallback"] = True  # by its own kernel, which lays it out at once
+    copy.meta["val"] = _aten.clone.default(tensor_value(x), memory_format=in_order)
     node.args = (copy, *node.args[1:])
+    return copy
 
 
 def _dims(node: fx.Node) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, fx
+from torch import fx
 
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Decision, Outcome, Reason, Station
 from fusepass.torch_private.versions import torch_version
 
@@ -19,13 +20,19 @@ class Fault:
     Attributes:
         name: of the rule in the report.
         reports: numbers of issues of pytorch/pytorch.
-        wrong: what Inductor gets wrong, as the report says it.
-        mended: the first version of torch that has it right, None if none is known.
+        effect: what Inductor gets wrong, as the report says it.
+        operators: whose calls may have it.
+        applies: whether a call has its pattern.
+        formula: writes a call as eager computes it.
+        fixed_in: the first version of torch that has it right, None if none is known.
     """
 
     name: str
     reports: tuple[int, ...]
     effect: str
+    operators: tuple[Any, ...] = ()
+    applies: Callable[[fx.Node], bool] = bool
+    formula: Callable[[Any], fx.Node] | None = None
     fixed_in: tuple[int, int] | None = None
 
     @property
@@ -45,10 +52,29 @@ class Fault:
         return Decision(station, self.name, Outcome.APPLIED, Reason.INDUCTOR_FAULT, reason)
 
 
-def value_of(node: object) -> Tensor | None:
-    """The tensor that a node of an ATen graph stands for."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, Tensor) else None
+def steered(
+    faults: Iterable[Fault], graph: fx.Graph, how: str, act: Callable[[Fault, fx.Node], object]
+) -> list[Decision]:
+    """Act on each call of an ATen graph that has the pattern of a fault; what was decided."""
+    found = []
+    for fault in faults:
+        calls = [
+            node
+            for operator in fault.operators
+            for node in graph.find_nodes(op="call_function", target=operator)
+            if fault.is_here and fault.applies(node)
+        ]
+        for node in calls:
+            act(fault, node)
+        if calls:
+            found.append(fault.decision(how, Station.AFTER))
+    return found
+
+
+def is_on_cpu(node: object) -> bool:
+    """Whether a node stands for a tensor on the CPU."""
+    value = tensor_value(node)
+    return value is not None and value.device.type == "cpu"
 
 
 def argument(node: fx.Node, place: int, default: object = None) -> object:
@@ -58,17 +84,3 @@ def argument(node: fx.Node, place: int, default: object = None) -> object:
     schema = getattr(node.target, "_schema", None)
     name = schema.arguments[place].name if schema is not None else ""
     return node.kwargs.get(name, default)
-
-
-def faulty_calls(
-    fault: Fault, operators: Sequence[Any], met: Callable[[fx.Node], bool], graph: fx.Graph
-) -> list[fx.Node]:
-    """The calls of some operators in an ATen graph that have a fault's pattern; none if mended."""
-    if not fault.is_here:
-        return []
-    return [
-        node
-        for operator in operators
-        for node in graph.find_nodes(op="call_function", target=operator)
-        if met(node)
-    ]

@@ -29,25 +29,16 @@ _STRIDED = Fault(
     (104505, 133512, 174963, 195665, 197431),
     "reads other memory by as_strided than the program's",
 )
-_REFUSED = Fault(
-    "refused_dtype", (141865, 197554, 197807, 198155), "computes what eager refuses for the dtype"
-)
-_ARGUMENT = Fault("refused_argument", (194501,), "takes a number that eager refuses")
-_NORMAL = Fault("dtype_of_normal", (194547,), "draws in another dtype than eager")
 _NAMES = frozenset(("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"))
 
 
 def op_by_op_reason(gm: fx.GraphModule) -> list[Decision]:
     """Why a graph that Dynamo recorded is not given to Inductor; empty if it is."""
     graphs = [one.graph for one in gm.modules() if isinstance(one, fx.GraphModule)]
-    met = {
-        _STRIDED: any(map(_reads_other_memory, graphs)),
-        **{
-            fault: any(is_met(node) for graph in graphs for node in graph.nodes)
-            for fault, is_met in _CALLS.items()
-        },
-    }
-    return [fault.decision("run op by op", Station.HAND_OFF) for fault in met if met[fault]]
+    found = [_STRIDED] if any(map(_reads_other_memory, graphs)) else []
+    nodes = [node for graph in graphs for node in graph.nodes]
+    found += [fault for fault in _OF_CALLS if any(map(fault.applies, nodes))]
+    return [fault.decision("run op by op", Station.HAND_OFF) for fault in found]
 
 
 def _is_refused(node: fx.Node) -> bool:
@@ -70,11 +61,23 @@ def _is_mixed_normal(node: fx.Node) -> bool:
     return len(dtypes) > 1
 
 
-_CALLS = {
-    _REFUSED: _is_refused,
-    _ARGUMENT: _is_refused_number,
-    _NORMAL: _is_mixed_normal,
-}
+_OF_CALLS = (
+    Fault(
+        "refused_dtype",
+        (141865, 197554, 197807, 198155),
+        "computes what eager refuses for the dtype",
+        applies=_is_refused,
+    ),
+    Fault(
+        "refused_argument",
+        (194501,),
+        "takes a number that eager refuses",
+        applies=_is_refused_number,
+    ),
+    Fault(
+        "dtype_of_normal", (194547,), "draws in another dtype than eager", applies=_is_mixed_normal
+    ),
+)
 
 
 def _reads_other_memory(graph: fx.Graph) -> bool:

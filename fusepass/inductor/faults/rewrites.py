@@ -7,17 +7,16 @@ it is generated as part of one kernel as before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.inductor.faults.call_facts import is_output, is_sign_seen
-from fusepass.inductor.faults.fault import Fault, faulty_calls, value_of
-from fusepass.report.decision import Decision, Station
+from fusepass.inductor.faults.fault import Fault, is_on_cpu, steered
+from fusepass.report.decision import Decision
 
 _aten = torch.ops.aten
 _CONVERT = torch.ops.prims.convert_element_type.default
@@ -28,14 +27,6 @@ _TERMS = {torch.float32: 9, torch.float64: 15}  # of a sum that is exact to the 
 _SQUARED = 1e15  # of which one more or less is nothing, and the square is far from the end
 _WITH_FACTORS = frozenset("addbmm addmm addmv addr baddbmm".split())
 _EXPONENT = 80.0  # whose exponential is far from where single precision ends
-
-
-@dataclass(frozen=True)
-class _RewriteFault:
-    fault: Fault
-    operators: tuple[Any, ...]
-    applies: Callable[[fx.Node], bool]
-    formula: Callable[[_FormulaWriter], fx.Node]
 
 
 class _FormulaWriter:
@@ -55,7 +46,7 @@ class _FormulaWriter:
         return made
 
     def widened(self, one: Any) -> Any:
-        value = value_of(one)
+        value = tensor_value(one)
         return (
             one
             if value is None or value.dtype is self.wide
@@ -77,23 +68,22 @@ class _FormulaWriter:
         device = self.result.device
         return self.call(_aten.full.default, [], value, dtype=self.wide, device=device)
 
+    def truth(self, value: bool) -> fx.Node:
+        """A truth value as a tensor."""
+        device = self.result.device
+        return self.call(_aten.full.default, [], value, dtype=torch.bool, device=device)
+
 
 def rewrite_faulty_calls(graph: fx.Graph) -> list[Decision]:
     """Write such calls of a joint or forward ATen graph out, in place; what was decided."""
-    found = []
-    for row in _ROWS:
-        calls = faulty_calls(row.fault, row.operators, row.applies, graph)
-        for node in calls:
-            _replace(node, row.formula)
-        if calls:
-            found.append(row.fault.decision("written as eager computes it", Station.AFTER))
-    return found
+    return steered(_FAULTS, graph, "written as eager computes it", _replace)
 
 
-def _replace(node: fx.Node, formula: Callable[[_FormulaWriter], fx.Node]) -> None:
+def _replace(fault: Fault, node: fx.Node) -> None:
     writer = _FormulaWriter(node)
+    assert fault.formula is not None
     with node.graph.inserting_before(node):
-        made = formula(writer)
+        made = fault.formula(writer)
         if writer.wide is not writer.result.dtype:
             made = writer.call(_CONVERT, made, writer.result.dtype)
     made.meta["val"] = writer.result
@@ -102,8 +92,8 @@ def _replace(node: fx.Node, formula: Callable[[_FormulaWriter], fx.Node]) -> Non
 
 
 def _is_real(node: fx.Node) -> bool:
-    made = value_of(node)
-    given = [value_of(one) for one in node.args[:2] if isinstance(one, fx.Node)]
+    made = tensor_value(node)
+    given = [tensor_value(one) for one in node.args[:2] if isinstance(one, fx.Node)]
     known = bool(given) and None not in given  # a number may vary, too
     return made is not None and made.dtype.is_floating_point and known
 
@@ -129,19 +119,14 @@ def _modulo(writer: _FormulaWriter, left: Any, right: Any) -> fx.Node:
 
 def _differs(writer: _FormulaWriter, modulo: fx.Node, right: Any) -> fx.Node:
     """Where what is left over is not zero and has another sign than the divisor."""
-    if isinstance(right, fx.Node):
-        negative = writer.call(_aten.lt.Scalar, right, 0)
-    else:
-        negative = writer.call(
-            _aten.full.default, [], right < 0, dtype=torch.bool, device=writer.result.device
-        )
+    is_node = isinstance(right, fx.Node)
+    negative = writer.call(_aten.lt.Scalar, right, 0) if is_node else writer.truth(right < 0)
     other = writer.call(_aten.ne.Tensor, writer.call(_aten.lt.Scalar, modulo, 0), negative)
     return writer.call(_aten.logical_and.default, writer.call(_aten.ne.Scalar, modulo, 0), other)
 
 
 def _with_sign_of(writer: _FormulaWriter, modulo: fx.Node, right: Any) -> fx.Node:
-    add = _aten.add.Tensor
-    moved = writer.call(add, modulo, right)
+    moved = writer.call(_aten.add.Tensor, modulo, right)
     return writer.call(_aten.where.self, _differs(writer, modulo, right), moved, modulo)
 
 
@@ -164,9 +149,8 @@ def _floor_division(writer: _FormulaWriter) -> fx.Node:
     return call(_aten.where.self, call(_aten.eq.Scalar, right, 0), plain, floor)
 
 
-def _is_on_cpu(node: fx.Node) -> bool:
-    made = value_of(node)
-    return made is not None and made.device.type == "cpu" and made.dtype.is_floating_point
+def _is_real_on_cpu(node: fx.Node) -> bool:
+    return is_on_cpu(node) and node.meta["val"].dtype.is_floating_point
 
 
 def _expm1(writer: _FormulaWriter) -> fx.Node:
@@ -182,7 +166,7 @@ def _expm1(writer: _FormulaWriter) -> fx.Node:
 
 
 def _is_single(node: fx.Node) -> bool:
-    made = value_of(node)
+    made = tensor_value(node)
     return made is not None and made.dtype in (torch.float32, *_HALF)
 
 
@@ -217,9 +201,7 @@ def _inverse_root(writer: _FormulaWriter) -> fx.Node:
 
 
 def _is_narrow_integer(node: fx.Node) -> bool:
-    made = value_of(node)
-    on_cpu = made is not None and made.device.type == "cpu"
-    return on_cpu and made is not None and made.dtype in (torch.uint8, torch.int8, torch.int16)
+    return is_on_cpu(node) and node.meta["val"].dtype in (torch.uint8, torch.int8, torch.int16)
 
 
 def _abs(writer: _FormulaWriter) -> fx.Node:
@@ -251,10 +233,8 @@ def _is_a_term(node: fx.Node) -> bool:
 
 
 def _nothing(writer: _FormulaWriter) -> fx.Node:
-    device = writer.result.device
-    always = writer.call(_aten.full.default, [], True, dtype=torch.bool, device=device)
     given = writer.widened(writer.node.args[0])
-    return writer.call(_aten.where.self, always, writer.number(0.0), given)
+    return writer.call(_aten.where.self, writer.truth(True), writer.number(0.0), given)
 
 
 def _times_zero(writer: _FormulaWriter) -> fx.Node:
@@ -263,18 +243,15 @@ def _times_zero(writer: _FormulaWriter) -> fx.Node:
 
 def _is_zero_added(node: fx.Node) -> bool:
     """Whether zeros are added that Inductor takes away, and the sign of the sum is seen."""
-    made = value_of(node)
-    return _is_real(node) and _zero_addend(node, made) is not None and _is_zero_sign_seen(node)
-
-
-def _is_zero_sign_seen(node: fx.Node) -> bool:
-    return is_output(node) or is_sign_seen(node)
+    made = tensor_value(node)
+    seen = _is_real(node) and _zero_addend(node, made) is not None
+    return seen and (is_output(node) or is_sign_seen(node))
 
 
 def _zero_addend(node: fx.Node, made: torch.Tensor | None) -> fx.Node | None:
     """What zeros are added to that leave everything but signs of zeros as it is."""
     for one, other in (node.args[:2], node.args[1::-1]):
-        value = value_of(one)
+        value = tensor_value(one)
         zeros = isinstance(other, fx.Node) and other.target is _aten.full.default
         if not zeros or value is None or made is None:
             continue
@@ -290,65 +267,117 @@ def _plus_zero(writer: _FormulaWriter) -> fx.Node:
     return writer.call(_aten.add.Tensor, writer.widened(other), 0.0)
 
 
-_ROWS = (
-    _RewriteFault(
-        Fault("ignored_term", (196596,), "multiplies what the factor 0 leaves out"),
+# --- sums and differences that scale what they add: Inductor's patterns drop the factor -----------
+# A pattern that names an operation without ``alpha`` matches one that has it: up to torch 2.13, if
+# not 2.14, the pattern matcher looks at no keyword that a pattern does not have (2.15 does). So
+# ``addmm`` is made of ``a + alpha (x w)``, attention of scores with a scaled mask, a softmax of
+# ``t - alpha max(t)``, all without alpha: wrong numbers without a word. Parted into a product with
+# alpha and a plain sum they are what the program says, and are generated as one kernel as before.
+
+
+def split_scaled_adds(graph: fx.Graph) -> None:
+    """Part every such sum of a joint or forward graph of ATen calls, in place."""
+    steered((_SCALED_SUM,), graph, "parted", _replace)
+
+
+def _scales_addend(node: fx.Node) -> bool:
+    alpha, made = node.kwargs.get("alpha", 1), tensor_value(node)
+    plain = not isinstance(alpha, fx.Node) and alpha == 1
+    known = made is not None and tensor_value(node.args[1]) is not None
+    return not plain and known and made.dtype is not torch.bool  # type: ignore[union-attr]
+
+
+def _scaled_sum(writer: _FormulaWriter) -> fx.Node:
+    left, right = writer.node.args
+    scaled = writer.call(_aten.mul.Tensor, writer.widened(right), writer.node.kwargs["alpha"])
+    return writer.call(writer.node.target, writer.widened(left), scaled)
+
+
+_SCALED_SUM = Fault(
+    "scaled_sum",
+    (),
+    "drops the factor of a sum",
+    (_aten.add.Tensor, _aten.sub.Tensor),
+    _scales_addend,
+    _scaled_sum,
+)
+_FAULTS = (
+    Fault(
+        "ignored_term",
+        (196596,),
+        "multiplies what the factor 0 leaves out",
         (_aten.mul.Tensor, _aten.mul.Scalar),
         _is_ignored,
         _nothing,
     ),
-    _RewriteFault(
-        Fault("inverse_root", (), "gives another infinity than eager"),
+    Fault(
+        "inverse_root",
+        (),
+        "gives another infinity than eager",
         (_aten.pow.Tensor_Scalar,),
         _is_inverse_root,
         _inverse_root,
     ),
-    _RewriteFault(
-        Fault("zero_times", (186281,), "makes 0 of NaN times 0"),
+    Fault(
+        "zero_times",
+        (186281,),
+        "makes 0 of NaN times 0",
         (_aten.mul.Tensor, _aten.mul.Scalar),
         _is_zero_times,
         _times_zero,
     ),
-    _RewriteFault(
-        Fault("sign_of_zero", (189799,), "gives zero another sign"),
+    Fault(
+        "sign_of_zero",
+        (189799,),
+        "gives zero another sign",
         (_aten.add.Tensor,),
         _is_zero_added,
         _plus_zero,
     ),
-    _RewriteFault(
-        Fault("narrow_abs", (187018,), "computes abs in a wider type"),
+    Fault(
+        "narrow_abs",
+        (187018,),
+        "computes abs in a wider type",
         (_aten.abs.default,),
         _is_narrow_integer,
         _abs,
     ),
-    _RewriteFault(
-        Fault("large_acosh", (183767,), "overflows below the largest number of the dtype"),
+    Fault(
+        "large_acosh",
+        (183767,),
+        "overflows below the largest number of the dtype",
         (_aten.acosh.default,),
         _is_single,
         _acosh,
     ),
-    _RewriteFault(
-        Fault("floor_division", (197895,), "rounds a quotient before its floor is taken"),
+    Fault(
+        "floor_division",
+        (197895,),
+        "rounds a quotient before its floor is taken",
         (_aten.floor_divide.default, _aten.div.Tensor_mode, _aten.div.Scalar_mode),
         _is_floor,
         _floor_division,
     ),
-    _RewriteFault(
-        Fault("remainder", (198057,), "multiplies a rounded quotient back"),
+    Fault(
+        "remainder",
+        (198057,),
+        "multiplies a rounded quotient back",
         (_aten.remainder.Tensor, _aten.remainder.Scalar, _aten.remainder.Scalar_Tensor),
         _is_real,
         _remainder,
     ),
-    _RewriteFault(
-        Fault(
-            "expm1", (189801,), "computes exp(x) - 1 for expm1(x), so that small numbers are lost"
-        ),
+    Fault(
+        "expm1",
+        (189801,),
+        "computes exp(x) - 1 for expm1(x), so that small numbers are lost",
         (_aten.expm1.default,),
-        _is_on_cpu,
+        _is_real_on_cpu,
         _expm1,
     ),
-    _RewriteFault(
-        Fault("hyperbolic", (183763,), "overflows below the largest number of the dtype"),
+    Fault(
+        "hyperbolic",
+        (183763,),
+        "overflows below the largest number of the dtype",
         (_aten.sinh.default, _aten.cosh.default),
         _is_single,
         _hyperbolic,

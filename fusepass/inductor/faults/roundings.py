@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.inductor.faults.fault import Fault, value_of
+from fusepass.graph.ops.op_names import tensor_value
+from fusepass.inductor.faults.fault import Fault, is_on_cpu
 from fusepass.report.decision import Decision, Station
 
 _aten = torch.ops.aten
@@ -42,7 +43,7 @@ def keep_casts(graph: fx.Graph) -> list[Decision]:
     """Have such chains of a joint or forward ATen graph rounded as written; what was decided."""
     kept: set[fx.Node] = set()
     for node in graph.find_nodes(op="call_function", target=_CONVERT):
-        made, given = value_of(node), value_of(node.args[0])
+        made, given = tensor_value(node), tensor_value(node.args[0])
         if made is None or given is None or made.dtype not in _HALF:
             continue
         if given.dtype in _WIDE and _is_users_cast(node):
@@ -75,7 +76,7 @@ def _is_users_cast(node: fx.Node) -> bool:
 def _chain(cast: fx.Node) -> set[fx.Node]:
     """The calls from a cast to a half on that round what is widened behind them."""
     found: set[fx.Node] = set()
-    on_cpu = _is_on_cpu(cast)
+    on_cpu = is_on_cpu(cast)
 
     def widened(node: fx.Node, direct: bool, depth: int) -> bool:
         """Whether what a call gives is widened; notes the calls that round it."""
@@ -105,22 +106,17 @@ def _half_precision_operand(node: fx.Node) -> set[fx.Node]:
     operand = node.args[0]
     while isinstance(operand, fx.Node) and operand.target is _CONVERT:
         operand = operand.args[0]  # in which a half's formula computes
-    made = value_of(operand)
-    rounds = made is not None and made.dtype in _HALF and _is_on_cpu(operand)  # type: ignore[arg-type]
+    made = tensor_value(operand)
+    rounds = made is not None and made.dtype in _HALF and is_on_cpu(operand)
     return {operand} if rounds and _is_element_wise(operand) else set()  # type: ignore[arg-type]
 
 
 def _widens(node: fx.Node) -> bool:
-    made, tags = value_of(node), getattr(node.target, "tags", ())
+    made, tags = tensor_value(node), getattr(node.target, "tags", ())
     wide = made is not None and made.dtype in _WIDE
     return wide and (node.target is _CONVERT or torch.Tag.pointwise in tags)
 
 
 def _is_element_wise(node: fx.Node) -> bool:
-    made, tags = value_of(node), getattr(node.target, "tags", ())
+    made, tags = tensor_value(node), getattr(node.target, "tags", ())
     return made is not None and made.dtype in _HALF and torch.Tag.pointwise in tags
-
-
-def _is_on_cpu(node: fx.Node) -> bool:
-    made = value_of(node)
-    return made is not None and made.device.type == "cpu"

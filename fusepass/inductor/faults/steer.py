@@ -7,13 +7,14 @@ import dataclasses
 import torch
 from torch import fx
 
+from fusepass.graph.ops.op_names import tensor_value
 from fusepass.inductor.faults.aten_kernels import use_eager_kernels
 from fusepass.inductor.faults.copies import (
     copy_before_overlapping_store,
     copy_permuted_pool_inputs,
     keep_lost_copies,
 )
-from fusepass.inductor.faults.fault import Fault, value_of
+from fusepass.inductor.faults.fault import Fault
 from fusepass.inductor.faults.op_by_op import op_by_op_reason
 from fusepass.inductor.faults.rewrites import rewrite_faulty_calls
 from fusepass.inductor.faults.roundings import keep_casts
@@ -34,7 +35,7 @@ def hide_scans(graph: fx.Graph) -> list[Decision]:
     """Give the dimension by name where the dtype would be lost; what was decided."""
     found = False
     for node in graph.find_nodes(op="call_function", target=_aten.cumsum.default):
-        x, made = value_of(node.args[0]), value_of(node)
+        x, made = tensor_value(node.args[0]), tensor_value(node)
         if len(node.args) < 2 or x is None or made is None or not _FAULT.is_here:
             continue
         plain = made.dtype is (x.dtype if x.dtype.is_floating_point else torch.int64)

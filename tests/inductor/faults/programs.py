@@ -233,7 +233,7 @@ def diagonal_of_a_gradient() -> Made:  # 182012
     return f, (random(8, 8, grad=True), random(8, grad=True, seed=1))
 
 
-def scaled_sum() -> Made:  # of inductor/split_scaled_add.py
+def scaled_sum() -> Made:
     def f(a: Tensor, x: Tensor, w: Tensor) -> Tensor:
         return torch.add(a, x @ w, alpha=0.5)
 

@@ -121,7 +121,7 @@ def test_met(name: str) -> None:
     assert decision.reason_code == "inductor_fault"
     assert "pytorch #" in decision.reason
     marked = [n for n in gm.graph.nodes if "should_fallback" in n.meta]
-    operators = {o for row in aten_kernels._ROWS if row.fault.name == rule for o in row.operators}
+    operators = {o for fault in aten_kernels._FAULTS if fault.name == rule for o in fault.operators}
     assert marked
     assert {node.target for node in marked} <= operators
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 from torch._inductor import config
 
-from fusepass.inductor.split_scaled_add import split_scaled_adds
+from fusepass.inductor.faults.rewrites import split_scaled_adds
 from fusepass.numerics import rms_error
 
 Program = Callable[[Tensor, Tensor, Tensor], Tensor]
