@@ -21,19 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from fusepass.fusion.conv.chain import PERMUTE, RESHAPE, ChannelWriter, is_conv
+from fusepass.fusion.aten_to_epilogue import FLOATS
+from fusepass.fusion.conv.chain import PERMUTE, RESHAPE, ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     TO_NCHW,
     TO_NHWC,
     as_matrix,
     has_static_batch,
-    is_nhwc,
+    nhwc_conv,
     try_matrix_form,
 )
 from fusepass.fusion.gemm.grow import NoRegion, region_at
 from fusepass.fusion.gemm.region import GemmRegion
 from fusepass.fusion.kernel_ir.epilogue import parse
-from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.gemm.baseline import reduce_partial_results, run_epilogue
 from fusepass.patterns import gemm_region
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
@@ -41,22 +41,16 @@ from fusepass.tune import Candidate
 from fusepass.tune.cost_model import region_microseconds
 
 CONVOLUTION = "convolution"
-_HALF = (torch.float16, torch.bfloat16)
 
 
 def is_pointwise_conv(node: fx.Node) -> bool:
     """Whether a node is a 1×1 convolution of an NHWC image, of known sizes."""
-    if not is_conv(node):
+    found = nhwc_conv(node, FLOATS[1:])
+    if found is None or not has_static_batch(found[1]):
         return False
     args: Any = node.args
-    values = [tensor_value(one) for one in (*args[:2], node)]
-    if any(one is None or one.dtype not in _HALF for one in values):
-        return False
-    x, weight, made = (one for one in values if one is not None)
-    if not has_static_batch(x) or not has_static_batch(weight):
-        return False
     plain = list(args[3]) == [1, 1] and list(args[4]) == [0, 0] and args[8] == 1
-    return plain and list(weight.shape[2:]) == [1, 1] and is_nhwc(x) and is_nhwc(made)
+    return plain and list(found[1].shape[2:]) == [1, 1]
 
 
 # --- the matrix form ------------------------------------------------------------------------------

@@ -20,40 +20,33 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import ChannelWriter, is_conv
+from fusepass.fusion.conv.chain import ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     conv_arguments,
     has_static_batch,
     is_nhwc,
+    nhwc_conv,
     problem_of,
     region_of_matmul,
     try_matrix_form,
 )
 from fusepass.fusion.emit import sizes_of, write_call
 from fusepass.fusion.kernel_ir.epilogue import evaluate, parse
-from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.conv import implicit_gemm as kernel
 from fusepass.kernels.conv.implicit_gemm_source import ConvShape, ConvTile
 from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.tune import INDUCTOR, Candidate, ConvRegionProblem, choose
+from fusepass.tune.problems.base import with_tiles
 
 
 def is_dense_conv(node: fx.Node) -> bool:
     """Whether a node convolves all channels, with images and weight channels last, known sizes."""
-    if not is_conv(node):
-        return False
-    args: Any = node.args
-    values = [tensor_value(one) for one in (*args[:2], node)]
-    if any(one is None or one.dtype not in kernel.HALF for one in values):
-        return False
-    x, weight, made = (one for one in values if one is not None)
-    sizes = *weight.shape, *args[3], *args[4], *args[5]
-    known = has_static_batch(x) and has_static_batch(made) and has_static_batch(weight)
-    if not known or args[8] != 1 or not all(isinstance(size, int) for size in sizes):
-        return False
-    return is_nhwc(x) and is_nhwc(weight) and is_nhwc(made)
+    found = nhwc_conv(node, kernel.HALF)
+    return (
+        found is not None and node.args[8] == 1 and has_static_batch(found[1]) and is_nhwc(found[1])
+    )
 
 
 def candidates(problem: ConvRegionProblem, shape: ConvShape, every: bool) -> tuple[Candidate, ...]:
@@ -64,12 +57,8 @@ def candidates(problem: ConvRegionProblem, shape: ConvShape, every: bool) -> tup
         shape: of the convolution.
         every: ask for more tiles than those that were best elsewhere.
     """
-    found = kernel.choices(shape)
-    made = [
-        Candidate(one.name, partial(_ours, problem=problem, tile=one), compiles=True)
-        for one in (found if every else found[: kernel.TIMED])
-    ]
-    return inductor_candidate(problem), *made
+    tiles = kernel.choices(shape)[: None if every else kernel.TIMED]
+    return with_tiles(inductor_candidate(problem), tiles, partial(_ours, problem=problem))
 
 
 def _ours(

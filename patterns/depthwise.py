@@ -19,17 +19,15 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import ChannelWriter, is_conv
+from fusepass.fusion.conv.chain import ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     conv_arguments,
-    has_static_batch,
-    is_nhwc,
+    nhwc_conv,
     problem_of,
     region_of_matmul,
     try_matrix_form,
 )
 from fusepass.fusion.emit import sizes_of, write_call
-from fusepass.graph.ops.op_names import tensor_value
 from fusepass.kernels.conv import depthwise as kernel
 from fusepass.kernels.conv.depthwise_launch import prepare
 from fusepass.kernels.conv.depthwise_source import DepthwisePatch, DepthwiseShape, shape_of
@@ -42,26 +40,19 @@ from fusepass.tune import (
     DepthwiseProblem,
     choose,
 )
+from fusepass.tune.problems.base import with_tiles
 
 TIMED = 3  # patches that are timed outside max-autotune
 
 
 def is_depthwise(node: fx.Node) -> bool:
     """Whether a node is a depthwise convolution of known sizes whose images lie channels last."""
-    if not is_conv(node):
+    found = nhwc_conv(node, kernel.DTYPES)
+    if found is None:
         return False
-    args: Any = node.args
-    values = [tensor_value(one) for one in (*args[:2], node)]
-    if any(one is None or one.dtype not in kernel.DTYPES for one in values):
-        return False
-    x, weight, made = (one for one in values if one is not None)
-    sizes = *weight.shape, *args[3], *args[4], *args[5]
-    if not has_static_batch(x) or not has_static_batch(made):
-        return False
-    if not all(isinstance(size, int) for size in sizes):
-        return False
-    one_each = args[8] == x.shape[1] == weight.shape[0] > 1 and weight.shape[1] == 1
-    return bool(one_each and _in_order(weight) and is_nhwc(x) and is_nhwc(made))
+    x, weight, _ = found
+    one_each = node.args[8] == x.shape[1] == weight.shape[0] > 1 and weight.shape[1] == 1
+    return bool(one_each and _in_order(weight))
 
 
 def _in_order(weight: Tensor) -> bool:
@@ -87,20 +78,16 @@ def candidates(
         shape: of the convolution.
         every: ask for more patches than those that were best elsewhere.
     """
-    found = kernel.choices(shape)
-    made = [
-        Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
-        for one in (found if every else found[:TIMED])
-    ]
-    return inductor_candidate(problem), *made
+    patches = kernel.choices(shape)[: None if every else TIMED]
+    return with_tiles(inductor_candidate(problem), patches, partial(_ours, problem=problem))
 
 
 def _ours(
-    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, patch: DepthwisePatch
+    x: Tensor, weight: Tensor, *operands: Tensor, problem: ConvRegionProblem, tile: DepthwisePatch
 ) -> Any:
     stride, padding, dilation = problem.sizes
     text = problem.epilogue.text()
-    return kernel.launch(x, weight, operands, text, stride, padding, dilation, patch.name)
+    return kernel.launch(x, weight, operands, text, stride, padding, dilation, tile.name)
 
 
 # --- the rule -------------------------------------------------------------------------------------

@@ -244,7 +244,6 @@ def _gemm_query(
     problem = GemmRegionProblem(
         op=("gated_gemm" if len(weights) == 2 else "gemm") + more,
         activation=digest(region.epilogue),
-        bias=False,
         dtype=x.dtype,
         m=m,
         n=n,
@@ -346,7 +345,9 @@ def check(site: RuleSite, pairs: bool, library: Library | None = None) -> Accept
         return obstacle
     apart = choice.candidate == sum_apart.NAME
     site.notes.update(region=asked.region, tile=tile, sizes=asked.sizes, apart=apart)
-    return _accept(choice, site.notes["region"])
+    moved = "; the norm's scale of x's rows is applied to the product" * asked.region.scaled
+    verdict = kernel_gate.verdict(choice, site.anchor)
+    return Accept(verdict.code, verdict.text + moved, choice.microseconds)
 
 
 def _compile_failure(asked: _GemmQuery, name: str, node: fx.Node) -> Reject | None:
@@ -414,12 +415,6 @@ def _feeds_generated_code(region: GemmRegion) -> bool:
     return any_feeds_generated_code(stored, region.nodes)
 
 
-def _accept(choice: Choice, region: GemmRegion) -> Accept:
-    code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
-    moved = "; the norm's scale of x's rows is applied to the product" * region.scaled
-    return Accept(code, f"{choice.candidate}: {choice.why}{moved}", choice.microseconds)
-
-
 def _hints(sizes: tuple[Any, ...]) -> tuple[int, int]:
     rows, columns = (size_hint(size) or 0 for size in sizes)
     return rows, columns
@@ -452,15 +447,7 @@ def replace(site: RuleSite) -> None:
     write_call(site, _call)
 
 
-def _check_pair(site: RuleSite) -> Accept | Reject:
-    return check(site, True)
-
-
-def _check_one(site: RuleSite) -> Accept | Reject:
-    return check(site, False)
-
-
 RULES = (
-    GraphRule(GATED_GEMM, is_gemm, _check_pair, replace),
-    GraphRule(GEMM_EPILOGUE, is_gemm, _check_one, replace),
+    GraphRule(GATED_GEMM, is_gemm, partial(check, pairs=True), replace),
+    GraphRule(GEMM_EPILOGUE, is_gemm, partial(check, pairs=False), replace),
 )

@@ -25,7 +25,7 @@ from fusepass.fusion import kernel_gate
 from fusepass.fusion.pointwise.cat_inputs import MOST, groups_of, is_cat
 from fusepass.graph.ops.op_names import argument, tensor_value
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
@@ -75,14 +75,10 @@ def _check(site: RuleSite) -> Accept | Reject:
     m, n = _rows_and_columns(sizes, strides, _dim(node, result))  # type: ignore[arg-type]
     problem = CatProblem(
         op="cat",
-        activation="",
-        bias=False,
         dtype=result.dtype,
         m=m,
         n=n,
         k=together,
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
         device=result.device,
     )
     if not m * n:
@@ -132,10 +128,7 @@ def _replace(site: RuleSite) -> None:
             made += group
             continue
         with site.gm.graph.inserting_before(node):
-            part = site.gm.graph.call_function(operator, (group, dim))
-        part.meta["val"] = torch.cat([one.meta["val"] for one in group], dim)
-        inherit_meta(part, node)
-        made.append(part)
+            made.append(insert_call(site.gm.graph, node, operator, group, dim))
     node.args, node.kwargs = (made, dim), {}
 
 

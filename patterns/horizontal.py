@@ -18,14 +18,20 @@ it keeps between calls by ``kernels/codegen/workspace.py``).
 from __future__ import annotations
 
 import operator
-import warnings
+from functools import partial
 
 import torch
 from torch import Tensor, fx
 
-from fusepass.errors import CandidateFailed
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.pointwise.groups import Copies, Member, copy_target, groups_of, program_of
+from fusepass.fusion.pointwise.groups import (
+    Copies,
+    Member,
+    MemberGroups,
+    copy_target,
+    groups_of,
+    program_of,
+)
 from fusepass.graph.ops.op_names import op_name
 from fusepass.graph.safety.saved_for_backward import saved_bytes_limit
 from fusepass.kernels.pointwise import horizontal as kernel
@@ -61,16 +67,17 @@ def _check(site: RuleSite) -> Accept | Reject:
     if nowhere is not None:
         return nowhere
     if candidate != REFERENCE:
-        try:
-            for group in groups.all:
-                prepare([node.meta["val"] for node in _operands(group)], program_of(group).text())
-        except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program
-            problem = f"{type(error).__name__}: {error}"
-            warnings.warn(CandidateFailed("horizontal", problem), stacklevel=2)
-            return Reject(Reason.INTERNAL, f"its kernel cannot be made: {problem}", site.anchor)
+        obstacle = kernel_gate.compile_check("horizontal", partial(_prepare, groups), site.anchor)
+        if obstacle is not None:
+            return obstacle
     site.notes["groups"] = groups
     text = f"{count} pointwise kernels that do not depend on each other, in {len(groups.all)}"
     return Accept(Reason.COST, text)
+
+
+def _prepare(groups: MemberGroups) -> None:
+    for group in groups.all:
+        prepare([node.meta["val"] for node in _operands(group)], program_of(group).text())
 
 
 def _device(group: list[Member]) -> torch.device:

@@ -29,10 +29,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from fusepass.fusion import kernel_gate
 from fusepass.fusion.extern_calls import feeds_generated_code
 from fusepass.graph.ops.op_names import op_name
 from fusepass.kernels.gemm import cublaslt as kernel
@@ -63,7 +65,6 @@ _SPELLINGS: dict[str, tuple[str, Activation]] = {
     **{f"linear_{name}": (name, function) for name, function in kernel.ACTIVATIONS.items()},
     "linear_silu_by_hand": ("silu", _silu_by_hand),
 }
-_DEVICES = ("cuda",)  # elsewhere Inductor's own fusion is the better one
 _SAVED = ("gelu", "gelu_tanh", "silu", "squared_relu")
 
 
@@ -192,87 +193,46 @@ def _problem(match: Match, activation: str) -> Problem:
 
 
 def _verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
-    times = choice.microseconds
-    if choice.candidate == INDUCTOR:
-        code = Reason.SLOWER if times else Reason.NO_RULE
-        return Reject(code, f"left to Inductor: {choice.why}", node, times)
-    if choice.candidate != CUBLASLT and choice.candidate != REFERENCE:
-        text = f"left to {GEMM_EPILOGUE}: {choice.why}"
-        return Reject(Reason.SLOWER, text, node, times)
-    code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
-    return Accept(code, f"{choice.candidate}: {choice.why}", times)
+    if choice.candidate in (INDUCTOR, CUBLASLT, REFERENCE):
+        return kernel_gate.verdict(choice, node)
+    text = f"left to {GEMM_EPILOGUE}: {choice.why}"
+    return Reject(Reason.SLOWER, text, node, choice.microseconds)
 
 
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def _plain_rule(name: str, activation: str, function: Activation) -> Rule:
-    def pattern(x: Tensor, weight_t: Tensor, bias: Tensor) -> Tensor:
-        return function(torch.addmm(bias, x, weight_t))
+def _rule(name: str, activation: str, function: Activation, *, bias: bool, saved: bool) -> Rule:
+    """The rule of an activation; one that is ``saved`` returns the pre-activation, too."""
 
-    def replacement(x: Tensor, weight_t: Tensor, bias: Tensor) -> Tensor:
+    def finished(pre: Tensor) -> Any:
+        return (function(pre), pre) if saved else function(pre)
+
+    def with_bias(x: Tensor, weight_t: Tensor, bias: Tensor) -> Any:
+        return finished(torch.addmm(bias, x, weight_t))
+
+    def without_bias(x: Tensor, weight_t: Tensor) -> Any:
+        return finished(x @ weight_t)
+
+    def replacement(x: Tensor, weight_t: Tensor, bias: Tensor | None = None) -> Any:
+        if saved:
+            return kernel.linear_activation_saved(x, weight_t, bias, activation)[::-1]
         return kernel.fused(x, weight_t, bias, activation)
 
-    def check(match: Match) -> Accept | Reject:
-        return _check(match, activation)
-
-    return Rule(name, pattern, replacement, _example(True), check, "after", devices=_DEVICES)
-
-
-def _no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
-    def pattern(x: Tensor, weight_t: Tensor) -> Tensor:
-        return function(x @ weight_t)
-
-    def replacement(x: Tensor, weight_t: Tensor) -> Tensor:
-        return kernel.fused(x, weight_t, None, activation)
-
-    def check(match: Match) -> Accept | Reject:
-        return _check(match, activation)
-
     return Rule(
-        f"{name}_no_bias", pattern, replacement, _example(False), check, "after", devices=("cuda",)
+        name + "_saved" * saved + "_no_bias" * (not bias),
+        with_bias if bias else without_bias,
+        replacement,
+        _example(bias),
+        partial(_check, activation=activation),
+        "after",
+        devices=("cuda",),  # elsewhere Inductor's own fusion is the better one
     )
-
-
-def _saved_rule(name: str, activation: str, function: Activation) -> Rule:
-    def pattern(x: Tensor, weight_t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        pre = torch.addmm(bias, x, weight_t)
-        return function(pre), pre
-
-    def replacement(x: Tensor, weight_t: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        pre, out = kernel.linear_activation_saved(x, weight_t, bias, activation)
-        return out, pre
-
-    def check(match: Match) -> Accept | Reject:
-        return _check(match, activation)
-
-    return Rule(
-        f"{name}_saved", pattern, replacement, _example(True), check, "after", devices=("cuda",)
-    )
-
-
-def _saved_no_bias_rule(name: str, activation: str, function: Activation) -> Rule:
-    def pattern(x: Tensor, weight_t: Tensor) -> tuple[Tensor, Tensor]:
-        pre = x @ weight_t
-        return function(pre), pre
-
-    def replacement(x: Tensor, weight_t: Tensor) -> tuple[Tensor, Tensor]:
-        pre, out = kernel.linear_activation_saved(x, weight_t, None, activation)
-        return out, pre
-
-    def check(match: Match) -> Accept | Reject:
-        return _check(match, activation)
-
-    name = f"{name}_saved_no_bias"
-    return Rule(name, pattern, replacement, _example(False), check, "after", devices=_DEVICES)
 
 
 RULES: tuple[Rule, ...] = tuple(
-    make(name, activation, function)
+    _rule(name, activation, function, bias=bias, saved=saved)
     for name, (activation, function) in _SPELLINGS.items()
-    for make in (
-        _plain_rule,
-        _no_bias_rule,
-        *((_saved_rule, _saved_no_bias_rule) if activation in _SAVED else ()),
-    )
+    for saved in ((False, True) if activation in _SAVED else (False,))
+    for bias in (True, False)
 )

@@ -59,12 +59,13 @@ from fusepass.patterns import gemm_region
 from fusepass.patterns.gemm_region import GATED_GEMM, GEMM_EPILOGUE, region_of
 from fusepass.patterns.sibling_gemms import SIBLINGS, timed_tiles, write_launch
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.cuda import nvrtc
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, NormedProblem, choose
 from fusepass.tune.device.peaks import memory_of_device
+from fusepass.tune.problems.base import with_tiles
 
 # --- What can compute products of one normalised row, for the tuner -------------------------------
 
@@ -92,16 +93,14 @@ def candidates(
     tiles = kernel.choices(problem.norm, problem.epilogues)
     tiles = tiles if ring is None else (ring, *tiles)
     traced = partial(_reference, problem=problem)
-    found = [Candidate(INDUCTOR, partial(_unfused, problem=problem), graphable=traced)]
-    for tile in apart:
-        ours = partial(_run_norm_apart, problem=problem, tile=tile)
-        found.append(Candidate(APART + tile.name, ours, compiles=True))
-    for tile in tiles:
-        ours = partial(_ours, problem=problem, tile=tile)
-        found.append(
-            Candidate(tile.name, ours, compiles=True, overhead_us=_LAUNCH + _HALF * problem.beside)
-        )
-    return tuple(found)
+    inductor = Candidate(INDUCTOR, partial(_unfused, problem=problem), graphable=traced)
+    besides = _LAUNCH + _HALF * problem.beside
+    theirs, *ours = with_tiles(inductor, tiles, partial(_ours, problem=problem), besides)
+    run_apart = partial(_run_norm_apart, problem=problem)
+    alone = (
+        Candidate(APART + one.name, partial(run_apart, tile=one), compiles=True) for one in apart
+    )
+    return theirs, *alone, *ours
 
 
 def _ours(x: Tensor, *rest: Tensor, problem: NormedProblem, tile: Tile) -> list[Tensor]:
@@ -389,8 +388,6 @@ def _problem(found: _NormedSite) -> NormedProblem | None:
     dtypes = [one.meta["val"].dtype for one in found.norm.vectors]
     return NormedProblem(
         op="normed_gemms",
-        activation="",
-        bias=False,
         dtype=x.dtype,
         m=1,
         n=sum(known),
@@ -417,9 +414,7 @@ def _replace(site: RuleSite) -> None:
     if x.meta["val"].dim() != 2:
         with graph.inserting_before(site.anchor if found.siblings else region.before):
             sizes = [-1, x.meta["val"].shape[-1]]
-            x = graph.call_function(torch.ops.aten.reshape.default, (x, sizes))
-            x.meta["val"] = torch.ops.aten.reshape.default(norm.source.meta["val"], sizes)
-            inherit_meta(x, norm.source)
+            x = insert_call(graph, x, torch.ops.aten.reshape.default, x, sizes)
     if found.siblings is not None:
         text = kernel.text_of(norm.norm, found.epilogues)
         write_launch(site, found.siblings, kernel.OPERATOR, x, text, before=list(norm.vectors))

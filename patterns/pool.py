@@ -27,10 +27,11 @@ from fusepass.kernels.pointwise import pool as kernel
 from fusepass.kernels.pointwise.pool_launch import prepare
 from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
+from fusepass.tune.problems.base import with_tiles
 
 _MOST_PLANES = 1 << 31
 
@@ -42,16 +43,13 @@ def candidates(problem: PoolProblem, every: bool) -> tuple[Candidate, ...]:
         problem: to be computed.
         every: ask for more patches than those that were best elsewhere.
     """
-    found = kernel.choices(problem.shape)
-    made = [
-        Candidate(one.name, partial(_ours, problem=problem, patch=one), compiles=True)
-        for one in (found if every else found[: kernel.TIMED])
-    ]
-    return Candidate(INDUCTOR, partial(_inductor, problem=problem), generated=True), *made
+    patches = kernel.choices(problem.shape)[: None if every else kernel.TIMED]
+    theirs = Candidate(INDUCTOR, partial(_inductor, problem=problem), generated=True)
+    return with_tiles(theirs, patches, partial(_ours, problem=problem))
 
 
-def _ours(x: Tensor, problem: PoolProblem, patch: PoolPatch) -> Tensor:
-    return kernel.launch(x, problem.before, problem.behind, problem.shape, patch.name)
+def _ours(x: Tensor, problem: PoolProblem, tile: PoolPatch) -> Tensor:
+    return kernel.launch(x, problem.before, problem.behind, problem.shape, tile.name)
 
 
 def _inductor(x: Tensor, problem: PoolProblem) -> Tensor:
@@ -88,14 +86,10 @@ def _choose(site: RuleSite, chain: PoolChain, x: Tensor) -> Accept | Reject:
         return Reject(Reason.VARIANT, "there is nothing to pool, or too many planes", pool)
     problem = PoolProblem(
         op="pool",
-        activation="",
-        bias=False,
         dtype=x.dtype,
         m=planes,
         n=shape.result[0] * shape.result[1],
         k=shape.kernel[0] * shape.kernel[1],
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
         device=x.device,
         shape=shape,
         before=chain.before.text(),
@@ -129,12 +123,8 @@ def _replace(site: RuleSite) -> None:
     arguments: tuple[Any, ...] = chain.before.text(), chain.behind.text(), *rest
     graph: fx.Graph = site.gm.graph
     with graph.inserting_before(chain.last):
-        call = graph.call_function(kernel.OPERATOR, (chain.source, *arguments))
-        call.meta["val"] = kernel.OPERATOR(chain.source.meta["val"], *arguments)
-        inherit_meta(call, chain.last)
-        item = graph.call_function(operator.getitem, (call, 0))
-        item.meta["val"] = call.meta["val"][0]
-        inherit_meta(item, chain.last)
+        call = insert_call(graph, chain.last, kernel.OPERATOR, chain.source, *arguments)
+        item = insert_call(graph, chain.last, operator.getitem, call, 0)
     chain.last.replace_all_uses_with(item)
     graph.eliminate_dead_code()
 

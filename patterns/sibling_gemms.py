@@ -31,11 +31,12 @@ from fusepass.kernels.gemm import sibling_gemms as kernel
 from fusepass.kernels.gemm.baseline import unfused
 from fusepass.kernels.gemm.tiles import Tile, shared_memory
 from fusepass.report.decision import Reason
-from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, SiblingProblem, choose
 from fusepass.tune.device.peaks import memory_of_device
+from fusepass.tune.problems.base import with_tiles
 
 # --- What can compute several GEMMs of one operand, for the tuner: Inductor's kernels, and ours ---
 
@@ -53,14 +54,10 @@ def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
         every: ask for more tiles than those that were best elsewhere.
     """
     besides = _LAUNCH * (len(problem.widths) - 1)
-    made = [
-        Candidate(
-            one.name, partial(_ours, problem=problem, tile=one), compiles=True, overhead_us=besides
-        )
-        for one in timed_tiles(problem.m, problem.device, problem.dtype.itemsize, every)
-    ]
-    theirs = partial(_unfused, problem=problem)
-    return Candidate(INDUCTOR, theirs, graphable=partial(_reference, problem=problem)), *made
+    tiles = timed_tiles(problem.m, problem.device, problem.dtype.itemsize, every)
+    how, traced = partial(_unfused, problem=problem), partial(_reference, problem=problem)
+    theirs = Candidate(INDUCTOR, how, graphable=traced)
+    return with_tiles(theirs, tiles, partial(_ours, problem=problem), besides)
 
 
 def timed_tiles(m: int, device: torch.device, itemsize: int = 2, every: bool = False) -> list[Tile]:
@@ -148,8 +145,6 @@ def _problem(found: SiblingGemms) -> SiblingProblem | str:
     down, across = (size_hint(size) or 0 for size in weights[0].stride())
     return SiblingProblem(
         op="sibling_gemms",
-        activation="",
-        bias=False,
         dtype=x.dtype,
         m=m,
         n=sum(known),
@@ -192,17 +187,11 @@ def write_launch(
         first.prepend(node)
     weights = [one.weights[0].node for one in found.regions]
     operands = [*before, *(part.node for one in found.regions for part in one.operands)]
-    args: Any = x, weights, operands, text, site.notes["tile"]
     products = [region.nodes[0] for region in found.regions]
     with graph.inserting_before(first):
-        call = graph.call_function(operator_, args)
-        call.meta["val"] = operator_(*fx.map_arg(args, lambda one: one.meta["val"]))
-        inherit_meta(call, first)
+        call = insert_call(graph, first, operator_, x, weights, operands, text, site.notes["tile"])
         for i, node in enumerate(products):
-            made = graph.call_function(operator.getitem, (call, i))
-            made.meta["val"] = call.meta["val"][i]
-            inherit_meta(made, node)
-            node.replace_all_uses_with(made)
+            node.replace_all_uses_with(insert_call(graph, node, operator.getitem, call, i))
     for node in products:
         graph.erase_node(node)
 

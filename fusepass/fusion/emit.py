@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fusepass.fusion.aten_to_epilogue import NoRegion
 from fusepass.fusion.gemm.region import GemmRegion, OperandSlice
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.dataflow.reached import reached
-from fusepass.rewrite.apply.snapshot import inherit_meta
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import RuleSite
 
 Fused = Callable[..., tuple[Any, ...]]
@@ -124,13 +125,7 @@ def write_call(site: RuleSite, fused: Fused) -> None:
     region: GemmRegion = site.notes["region"]
     shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]
     graph = site.gm.graph
-
-    def call(target: Any, *args: Any) -> fx.Node:
-        node = graph.call_function(target, args)
-        values = fx.map_arg(args, lambda one: one.meta["val"])
-        node.meta["val"] = target(*values)
-        inherit_meta(node, region.nodes[0])
-        return node
+    call = partial(insert_call, graph, region.nodes[0])
 
     def part_of(part: OperandSlice) -> fx.Node:
         if part.width is None:

@@ -40,7 +40,7 @@ def verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
     if choice.candidate == INDUCTOR:
         code = Reason.SLOWER if choice.microseconds else Reason.NO_RULE
         return Reject(code, f"left to Inductor: {choice.why}", node, choice.microseconds)
-    code = Reason.FORCED if choice.source == "forced" else Reason.MEASURED
+    code = {"forced": Reason.FORCED, "model": Reason.COST}.get(choice.source, Reason.MEASURED)
     return Accept(code, f"{choice.candidate}: {choice.why}", choice.microseconds)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 
 from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, calls_of, is_cast, widened
 from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.torch_private.fx.graphs import known_equal, operator_name
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -262,10 +263,7 @@ class ChannelWriter:
 
     def fresh_call(self, target: Any, *args: Any, **given: Any) -> fx.Node:
         """A call of its own: two equal results of a program are two tensors."""
-        node = self.graph.call_function(target, args, given)
-        fakes = fx.map_arg((args, given), lambda one: one.meta["val"])
-        node.meta["val"] = target(*fakes[0], **fakes[1])
-        return node
+        return insert_call(self.graph, None, target, *args, **given)
 
     def to_float32(self, node: fx.Node) -> fx.Node:
         """A tensor in single precision, or in double if it is; truth values as they are."""

@@ -23,6 +23,7 @@ from fusepass.fusion.conv.chain import (
     PERMUTE,
     RESHAPE,
     ChannelWriter,
+    is_conv,
     scaled_conv_at,
 )
 from fusepass.fusion.extern_calls import feeds_generated_code
@@ -83,6 +84,21 @@ def has_static_batch(value: Tensor) -> bool:
     batch, *image = sizes
     filled = not isinstance(batch, int) or batch > 0
     return filled and all(isinstance(size, int) and size > 0 for size in image)
+
+
+def nhwc_conv(node: fx.Node, dtypes: Container[Any]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Images, weight and result of a convolution of known sizes whose images lie channels last."""
+    if not is_conv(node):
+        return None
+    args: Any = node.args
+    values = [tensor_value(one) for one in (*args[:2], node)]
+    known = [one for one in values if one is not None and one.dtype in dtypes]
+    if len(known) < len(values):
+        return None
+    x, weight, made = known
+    sizes = *weight.shape, *args[3], *args[4], *args[5]
+    images = all(has_static_batch(one) and is_nhwc(one) for one in (x, made))
+    return (x, weight, made) if images and all(isinstance(one, int) for one in sizes) else None
 
 
 def as_matrix(write: ChannelWriter, node: fx.Node) -> fx.Node:
@@ -283,13 +299,10 @@ def problem_of(
     return kind(
         op=op,
         activation=digest(region.epilogue),
-        bias=False,
         dtype=x.dtype,
         m=0,
         n=weight.shape[0],
         k=math.prod(weight.shape[1:]),
-        x_strides=(0, 0),
-        weight_strides=(0, 0),
         device=x.device,
         images=(batch, *map(int, x.shape[1:])),  # type: ignore[arg-type]
         kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]

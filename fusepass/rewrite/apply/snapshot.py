@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torch import fx
 
@@ -35,6 +36,18 @@ def snapshot(modules: Iterable[fx.GraphModule]) -> Callable[[], None]:
 
 
 _KEYS = ("stack_trace", "nn_module_stack", "original_aten")
+
+
+def insert_call(
+    graph: fx.Graph, like: fx.Node | None, target: Any, *args: Any, **kwargs: Any
+) -> fx.Node:
+    """A call with the fake result that it has, which comes from where ``like`` does."""
+    node = graph.call_function(target, args, kwargs)
+    fakes = fx.map_arg((args, kwargs), lambda one: one.meta["val"])
+    node.meta["val"] = target(*fakes[0], **fakes[1])
+    if like is not None:
+        inherit_meta(node, like)
+    return node
 
 
 def inherit_meta(made: fx.Node, source: fx.Node) -> None:

@@ -8,8 +8,9 @@ since a model has few of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ INDUCTOR = "inductor"
 REFERENCE = "reference"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """A GEMM (m, k) @ (k, n) and what is fused to it.
 
@@ -39,14 +40,14 @@ class Problem:
     """
 
     op: str
-    activation: str
-    bias: bool
+    activation: str = ""
+    bias: bool = False
     dtype: torch.dtype
     m: int
     n: int
     k: int
-    x_strides: tuple[int, int]
-    weight_strides: tuple[int, int]
+    x_strides: tuple[int, int] = (0, 0)
+    weight_strides: tuple[int, int] = (0, 0)
     device: torch.device
     pointwise_after: bool = False
     saved_output: bool = False
@@ -63,11 +64,7 @@ class Problem:
         return f"{x},{_layout((self.k, self.n), self.weight_strides)}"
 
     def key(self, mode: str) -> str:
-        """The class of problems this one belongs to, as text.
-
-        Args:
-            mode: of torch.compile. max-autotune has other baselines, hence other choices.
-        """
+        """The class of problems this one belongs to, as text, in a mode of torch.compile."""
         parts = [
             self.op + ("_saved" if self.saved_output else ""),
             self.activation,
@@ -78,9 +75,7 @@ class Problem:
         ]
         if self.dtype is torch.float32:  # TF32 or not is another GEMM
             parts.append(torch.get_float32_matmul_precision())
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor | None, ...]:
         """What candidates are called with: here x, the weight (k, n) and the bias, if there is one.
@@ -151,6 +146,16 @@ class Candidate:
     generated: bool = False
 
 
+def with_tiles(
+    inductor: Candidate, tiles: Sequence[Any], ours: Callable[..., Any], overhead_us: float = 0.0
+) -> tuple[Candidate, ...]:
+    """What Inductor does, and a kernel of ours with each of some tiles, which have names."""
+    return inductor, *(
+        Candidate(one.name, partial(ours, tile=one), compiles=True, overhead_us=overhead_us)
+        for one in tiles
+    )
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which candidate computes a problem.
@@ -166,6 +171,11 @@ class Choice:
     microseconds: dict[str, float]
     source: str
     why: str
+
+
+def joined_key(parts: Iterable[str], mode: str) -> str:
+    """The text of a class of problems; max-autotune has other baselines, hence other choices."""
+    return "/".join([*parts, *(["max-autotune"] if mode.startswith("max-autotune") else [])])
 
 
 def in_tf32(dtype: torch.dtype) -> bool:

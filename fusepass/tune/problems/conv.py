@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.kernels.pointwise.pool_source import PoolShape
-from fusepass.tune.problems.base import Problem, next_power_of_two
+from fusepass.tune.problems.base import Problem, joined_key, next_power_of_two
 from fusepass.tune.problems.gemm import random_operands
 
 
@@ -54,9 +54,7 @@ class ConvProblem(Problem):
             parts.append("tf32" if torch.backends.cudnn.allow_tf32 else "ieee")
         if torch.backends.cudnn.benchmark:
             parts.append("benchmark")
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weight, bias and maybe a residual, channels last, on the device."""
@@ -165,9 +163,7 @@ class PoolProblem(Problem):
             + " ".join("x".join(map(str, pair)) for pair in pairs),
             f"kernels {_GENERATION}",
         ]
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """A random image on the device."""
@@ -192,9 +188,7 @@ class CatProblem(Problem):
         """The class of problems: rows, numbers in one and how many tensors, all rounded up."""
         k, m, n = map(next_power_of_two, (self.k, self.m, self.n))
         parts = ["cat", str(self.dtype).removeprefix("torch."), f"{k} of {m}x{n}"]
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random tensors on the device, of equal sizes."""

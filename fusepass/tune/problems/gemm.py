@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fusepass.fusion.kernel_ir.epilogue import Epilogue
 from fusepass.fusion.kernel_ir.norm import Norm
-from fusepass.tune.problems.base import Problem, in_tf32, next_power_of_two
+from fusepass.tune.problems.base import Problem, in_tf32, joined_key, next_power_of_two
 
 # Generations of our kernels, of which older ones are not taken: what was chosen among those, or
 # timed otherwise, is timed again.
@@ -74,9 +74,7 @@ class GemmRegionProblem(Problem):
             parts.append("rows vary")
         if self.overlaps:
             parts.append("overlaps")
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def _generation(self) -> int:
         if self.dtype is torch.float32:
@@ -194,9 +192,7 @@ class SiblingProblem(Problem):
             f"{next_power_of_two(self.m)}x{self.k}x{'+'.join(map(str, self.widths))}",
             f"kernels {self._kernels()}",
         ]
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def _kernels(self) -> int:
         """Their generation, which is another in TF32 and of one row."""
@@ -273,9 +269,7 @@ class NormedProblem(Problem):
             f"{self.m}x{self.k}x{'+'.join(map(str, self.widths))}",
             f"kernels {self.generation}" + "/beside another" * self.beside,
         ]
-        if mode.startswith("max-autotune"):
-            parts.append("max-autotune")
-        return "/".join(parts)
+        return joined_key(parts, mode)
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (k, n), vectors and operands, on the device, as they are read."""
