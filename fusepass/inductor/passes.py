@@ -142,7 +142,8 @@ def _nothing_done(graph: fx.Graph, options: Options, rules: Sequence[Rule]) -> s
     )
     here = options.candidate == "reference" or any(map(_on_cuda, calls))
     if not here and not any(rule.place == "after" and not rule.devices for rule in rules):
-        return f"the rules after autograd are for CUDA, the graph is not: left as written{left}"
+        text = "the rules after autograd need CUDA tensors, this graph has none"
+        return f"{text}: left as written{left}"
     return f"no rule after autograd matches: left as written{left}"
 
 

@@ -375,7 +375,7 @@ class MatchAttempt:
             self._record_miss(state, Reason.ALIAS, found.blocked, found.owner)
         else:
             have = "a value from elsewhere" if found.op == INPUT else found.op
-            text = f"the rule wants {wanted.op} here, there is {have}"
+            text = f"the rule wants {wanted.op} here, the program has {have}"
             self._record_miss(state, Reason.OTHER_OP, text, found.owner)
 
     def _argument_orders(
