@@ -3,7 +3,7 @@
     python tests/dynamo_suites/run.py ~/pytorch/test/dynamo/test_misc.py --out ~/results --step 3
 
 Each way runs in processes of its own. A test has a result in ``OUT/NAME.WAY.jsonl``; what has one is
-not run again, so that a run which was ended goes on where it was. docs/testing.md says more.
+not run again, so a run that was ended goes on where it was. docs/design/own_tests.md says more.
 """
 
 from __future__ import annotations
