@@ -32,9 +32,10 @@ def caller_of(translator: Any) -> tuple[Any, int] | None:
 
 def callee_of(instructions: Sequence[Any], index: int) -> Any:
     """The instruction that pushed what the call at ``index`` calls, by stack effects backwards."""
-    if instructions[index].opname != "CALL":
+    call = instructions[index]
+    if call.opname not in ("CALL", "CALL_KW"):
         return None
-    above = instructions[index].arg
+    above = call.arg + (call.opname == "CALL_KW")  # Python 3.13: the names lie above the arguments
     for inst in reversed(instructions[:index]):
         if inst.opname in _NOTHING:
             continue
