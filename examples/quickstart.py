@@ -25,11 +25,10 @@ from typing import Any
 import torch
 
 import fusepass
-from fusepass.bench.error_rule import error_bound, passes
-from fusepass.bench.facts import regions_entered
-from fusepass.bench.numerics import half_ulp, rms, rms_error
+from fusepass.bench.compiled_code import regions_entered
 from fusepass.bench.samples import rotation
 from fusepass.bench.timing import time_calls
+from fusepass.numerics import error_bound, half_ulp, passes, rms, rms_error
 
 MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}
 TABLE = "{:<26}{:>8}{:>7}{:>7}  {:<24}{:>9}{:>8}{:>10}{:>10}"

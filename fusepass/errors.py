@@ -28,6 +28,12 @@ def device_refused(device: object, problem: str) -> tuple[str, str]:
     return shown[:200], first
 
 
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A question that names the known name nearest to an unknown one, if there is one near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 class RenamedName(FusepassWarning, DeprecationWarning):
     """A public name that has another spelling now; the old one works for one release."""
 
@@ -66,8 +72,7 @@ class UnknownOption(FusepassError, ValueError):
         self, key: str, known: Iterable[str], where: str = "options", hint: str = ""
     ) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-        hint = hint or (f"Did you mean {near[0]!r}?" if near else "")
+        hint = hint or did_you_mean(key, names, 0.5).strip()
         shown = ", ".join(names) if len(names) <= 40 else ", ".join(names[:40]) + ", …"
         enough = hint and key.startswith("inductor.")  # which has hundreds
         listed = "" if enough else f"Known options: {shown}."
@@ -90,8 +95,7 @@ class OptionValue(FusepassError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: Iterable[str]) -> None:
         names = [str(name) for name in allowed]
-        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(value), names, 0.5)
         super().__init__(
             f"fusepass: option {key!r} has no value {value!r}.{hint} Allowed: {', '.join(names)}."
         )
@@ -112,8 +116,7 @@ class UnknownRule(FusepassError, ValueError):
 
     def __init__(self, name: str, known: Iterable[str], where: str) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, names, 0.5)
         super().__init__(
             f"fusepass: unknown rule {name!r} in {where}.{hint} In force: {', '.join(names)}."
         )
@@ -282,8 +285,7 @@ class UnknownActivation(FusepassError, ValueError):
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, names)
         super().__init__(
             f"fusepass: no activation {name!r} in fusepass::linear_activation.{hint} There are: "
             f"{', '.join(names)}."
@@ -405,8 +407,7 @@ class UnknownSyncKind(FusepassError, ValueError):
 
     def __init__(self, entry: object, kinds: Iterable[str]) -> None:
         names = list(kinds)
-        near = difflib.get_close_matches(str(entry), names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(entry), names)
         super().__init__(
             f"fusepass: allow={entry!r} of assert_no_syncs is neither a kind nor a pattern "
             f"'file:line'.{hint} Kinds: {', '.join(names)}."

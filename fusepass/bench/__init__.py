@@ -3,10 +3,9 @@
 ``python -m fusepass bench`` is the way in; docs/bench.md describes the command, the method and the
 JSON it writes. Who knows what:
 
-- ``programs`` and ``suites/``: what is run; ``variants``: how it is compiled.
+- ``program``: what is run; ``variants``: how it is compiled.
 - ``worker``: one process per variant; ``processes``: talking to them.
-- ``timing``, ``facts``, ``caches`` and ``numerics``: measuring inside a worker; ``error_rule``:
-  judging what it found.
+- ``timing`` and ``compiled_code``: measuring inside a worker; ``error_rule``: its outputs.
 - ``samples``: medians, percentiles and the speed rule.
 - ``measure`` and ``compile_times``: the order in which things are measured.
 - ``records``: the shape of the JSON; ``table``: the text a person reads.

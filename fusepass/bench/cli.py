@@ -18,20 +18,13 @@ from fusepass.bench.compile_times import measure_all
 from fusepass.bench.hardware import hardware, versions
 from fusepass.bench.measure import Settings
 from fusepass.bench.processes import Worker, start_workers, stop_workers
-from fusepass.bench.program import Program
-from fusepass.bench.programs import Source, split_target
+from fusepass.bench.program import Program, Source, select, split_target, suite_programs
 from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
-from fusepass.bench.suites import select, suite_programs
-from fusepass.bench.variants import (
-    MODES,
-    check_backend,
-    check_modes,
-    takes_part,
-    variants_for,
-)
+from fusepass.bench.variants import check_backend, check_modes, takes_part, variants_for
 from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
-from fusepass.report.output_path import check_output
+from fusepass.options import MODES
+from fusepass.report.paths import check_output
 
 _Programs = list[tuple[Program, Source]]
 COMPILE_TIMES = ("both", "cold", "none")

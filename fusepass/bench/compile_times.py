@@ -17,8 +17,7 @@ from pathlib import Path
 from fusepass.bench import samples
 from fusepass.bench.measure import Settings, compile_in_new_process, prepare_workers
 from fusepass.bench.processes import Worker, ask, start_workers, stop_workers
-from fusepass.bench.program import Program
-from fusepass.bench.programs import Source
+from fusepass.bench.program import Program, Source
 from fusepass.bench.records import CompileRow, CompileTimes, GrowthRow
 from fusepass.bench.variants import Variant
 
@@ -151,13 +150,10 @@ def measure_all(
     report: Callable[[str], None],
     keep: Callable[[CompileTimes], None],
 ) -> None:
-    """The compile-time table of several programs; what no longer fits the deadline is left out.
+    """Measure compile times of several programs; what no longer fits the deadline is left out.
 
-    Args:
-        programs: what to compile, and where the workers find it.
-        settings: modes, repeats and deadline.
-        report: called with a line of text as each program is begun or left out.
-        keep: called with everything measured so far after each program.
+    ``report`` is given a line of text as each program is begun or left out, ``keep`` all that was
+    measured so far after each program.
     """
     rows: list[CompileRow] = []
     for mode in settings.modes:

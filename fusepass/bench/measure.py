@@ -7,15 +7,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fusepass.bench import curves, numerics, samples
-from fusepass.bench.error_rule import judge
-from fusepass.bench.processes import Worker, WorkerFailed, ask, ask_each
-from fusepass.bench.program import Program
-from fusepass.bench.programs import Source
-from fusepass.bench.records import CompileSeconds, ProgramRecord, Speedup, VariantRecord
-from fusepass.bench.speed_rule import compare_speed
+from fusepass.bench import samples
+from fusepass.bench.error_rule import TensorError, judge
+from fusepass.bench.processes import Worker, ask
+from fusepass.bench.program import Program, Source
+from fusepass.bench.records import (
+    CompileSeconds,
+    ProgramRecord,
+    Speedup,
+    VariantRecord,
+    unmeasured,
+)
 from fusepass.bench.variants import EAGER, Variant, baseline
 from fusepass.errors import BenchError
 
@@ -62,31 +65,22 @@ class Settings:
 
 def blank(variant: Variant) -> VariantRecord:
     """A record in which nothing was measured yet."""
-    return VariantRecord(
+    return unmeasured(
+        VariantRecord,
         variant=variant.label,
         backend=variant.backend,
         mode=variant.mode,
-        failed=None,
-        wall_us=None,
-        device_us=None,
-        replay_us=None,
-        peak_memory_bytes=None,
-        compile=CompileSeconds(cold_s=None, warm_s=None, warm_process_s=None),
-        error=None,
-        curve=None,
-        graphs=None,
-        speedup=Speedup(eager=None, inductor=None, best=None, replay=None),
-        over_floor=None,
-        over_hand=None,
-        slower=None,
+        compile=unmeasured(CompileSeconds),
+        speedup=unmeasured(Speedup),
     )
 
 
-def skipped(program: Program, why: str) -> ProgramRecord:
+def skipped(program: Program, why: str | None) -> ProgramRecord:
     """The record of a program that was not run."""
-    return ProgramRecord(
-        program=program.name, parameters=dict(program.parameters), device=None, skipped=why,
-        reference=None, exact_losses=None, variants=[], seconds=0.0,
+    parameters = dict(program.parameters)
+    return unmeasured(
+        ProgramRecord,
+        program=program.name, parameters=parameters, skipped=why, variants=[], seconds=0.0,
     )  # fmt: skip
 
 
@@ -99,24 +93,16 @@ def measure(
 ) -> ProgramRecord:
     """Measure every variant of one program; a variant that fails is reported and left out.
 
-    Args:
-        program: what is measured.
-        source: where the workers find it.
-        workers: one per variant, eager among them.
-        settings: how to measure.
-        share: seconds this program may take, or None; compiling is not cut short by it, timing is.
+    ``share`` is the seconds it may take: compiling is not cut short by it, timing is.
 
     Raises:
         BenchError: the program cannot be built, or is not the same in every process.
     """
     began = time.monotonic()
-    record = skipped(program, "")
-    record["skipped"] = None
+    record = skipped(program, None)
     records = {worker.variant.label: blank(worker.variant) for worker in workers}
     with tempfile.TemporaryDirectory(prefix="fusepass-bench-") as scratch:
-        _prepare(program, source, workers, settings)
-        devices = ask(workers, "device", together=True)
-        record["device"] = next(iter(devices.values()), None)
+        record["device"] = _prepare(program, source, workers, settings)
         folders = _compile(workers, records, settings, Path(scratch))
         settled = ask(workers, "settle", timeout=settings.remaining())
         for label, (_, peak) in settled.items():
@@ -125,7 +111,7 @@ def measure(
             path = str(Path(scratch) / "reference.pt")
             record["reference"] = _judge(workers, records, settings, path)
         else:
-            record["exact_losses"] = _judge_curves(workers, records)
+            record["exact_losses"] = _judge_curves(program, workers, records)
         for label, graph_facts in ask(workers, "facts", together=True).items():
             records[label]["graphs"] = graph_facts
         left = None if share is None else share - (time.monotonic() - began)
@@ -154,9 +140,11 @@ def prepare_workers(workers: Sequence[Worker], device: str, prime: bool = True) 
 
 def _prepare(
     program: Program, source: Source, workers: Sequence[Worker], settings: Settings
-) -> None:
+) -> str | None:
+    """Build the program in every process; returns where it runs."""
     prepare_workers(workers, settings.device, prime=settings.compile_times != "none")
-    prints = ask(workers, "build", together=True, source=source)
+    built = ask(workers, "build", together=True, source=source)
+    prints = {label: found for label, (_, found) in built.items()}
     floors = {worker.variant.label for worker in workers if worker.variant.floor}
     # A floor may hold as many weights in fewer tensors: floors are alike among themselves only.
     alike = [
@@ -167,6 +155,7 @@ def _prepare(
             f"fusepass bench: {program.name} gives other weights or inputs in every process. The "
             "benchmark seeds torch and random before it builds; use no other source of randomness."
         )
+    return next((device for device, _ in built.values()), None)
 
 
 def _compile(
@@ -183,13 +172,8 @@ def _compile(
             folder.mkdir()
             folders[label] = str(folder)
     # Timed compiles run one at a time; otherwise all at once, since nobody looks at the clock.
-    seconds = ask_each(
-        compiled,
-        {label: {"folder": folders[label]} for label in labels},
-        "compile",
-        together=not cold,
-        timeout=settings.remaining(),
-    )
+    each = {label: {"folder": folder} for label, folder in folders.items()}
+    seconds = ask(compiled, "compile", each=each, together=not cold, timeout=settings.remaining())
     if cold:
         for label, value in seconds.items():
             records[label]["compile"]["cold_s"] = value
@@ -200,16 +184,12 @@ def _judge(
     workers: Sequence[Worker], records: dict[str, VariantRecord], settings: Settings, path: str
 ) -> str | None:
     """Apply the error rule to every variant; returns why there is no float64 reference, or None."""
-    eager = next(worker for worker in workers if worker.variant.label == EAGER)
-    if eager.failed is not None:
-        return "eager failed"
-    try:
-        reason: str | None = eager.call("reference", path=path)
-    except WorkerFailed as error:
-        eager.failed = f"reference: {error}"
-        return "eager failed"
+    eager = [worker for worker in workers if worker.variant.label == EAGER]
+    reason: str | None = ask(eager, "reference", path=path).get(EAGER, "eager failed")
+    if eager[0].failed is not None:
+        return reason
     judged = [worker for worker in workers if not worker.variant.floor]
-    found: dict[str, list[numerics.TensorError]] = ask(judged, "errors", path=path)
+    found: dict[str, list[TensorError]] = ask(judged, "errors", path=path)
     variants = [worker.variant for worker in judged]
     for variant in variants:
         if variant.label in found and EAGER in found:
@@ -224,7 +204,7 @@ def _judge(
 
 
 def _judge_curves(
-    workers: Sequence[Worker], records: dict[str, VariantRecord]
+    program: Program, workers: Sequence[Worker], records: dict[str, VariantRecord]
 ) -> list[list[float]] | None:
     """Hold the loss curves of every variant against float64's; returns the latter."""
     eager = [worker for worker in workers if worker.variant.label == EAGER]
@@ -232,7 +212,7 @@ def _judge_curves(
     found = ask(workers, "curves")
     if exact is not None and EAGER in found:
         for label, losses in found.items():
-            records[label]["curve"] = curves.judge(losses, found[EAGER], exact)
+            records[label]["curve"] = program.training.judge(losses, found[EAGER], exact)
     return exact
 
 
@@ -275,7 +255,7 @@ def _time(
             records[label]["wall_us"] = samples.summary(wall[label])
             records[label]["device_us"] = samples.summary(device[label])
             records[label]["replay_us"] = samples.summary(replay[label])
-    compare_speed([worker.variant for worker in workers], records)
+    samples.compare_speed([worker.variant for worker in workers], records)
 
 
 def _compile_again(
@@ -288,10 +268,9 @@ def _compile_again(
     """Warm compiles, while the caches on disk are still there."""
     if settings.compile_times != "both" or settings.overdue():
         return
-    arguments = {label: {"folder": folder} for label, folder in folders.items()}
-    for label, seconds in ask_each(
-        workers, arguments, "compile", timeout=settings.remaining()
-    ).items():
+    each = {label: {"folder": folder} for label, folder in folders.items()}
+    found = ask(workers, "compile", each=each, timeout=settings.remaining())
+    for label, seconds in found.items():
         records[label]["compile"]["warm_s"] = seconds
     if settings.second_process:
         for worker in workers:
@@ -307,11 +286,9 @@ def compile_in_new_process(
     """Seconds of the first call in a process that finds only caches on disk; None if it failed."""
     worker = Worker(variant, settings.grad_mode)
     try:
-        worker.call("prime", device=settings.device)
-        worker.call("build", source=source)
-        seconds: Any = worker.call("compile", timeout=settings.remaining(), folder=folder)
-        return float(seconds)
-    except WorkerFailed:
-        return None
+        ask([worker], "prime", device=settings.device)
+        ask([worker], "build", source=source)
+        found = ask([worker], "compile", timeout=settings.remaining(), folder=folder)
+        return next(iter(found.values()), None)
     finally:
         worker.stop()

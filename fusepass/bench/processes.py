@@ -79,11 +79,6 @@ class Worker:
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._obituary()) from error
 
-    def call(self, command: str, timeout: float | None = None, **arguments: Any) -> Any:
-        """Send a command and wait for its answer."""
-        self.send(command, **arguments)
-        return self.receive(timeout)
-
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process.is_alive()
@@ -94,8 +89,8 @@ class Worker:
             self.connection.send(None)
 
     def stop(self, patience: float = 10.0) -> None:
-        """End the process, by asking for ``patience`` seconds and then by signal."""
-        if self.process.is_alive() and patience:
+        """End the process, by waiting for ``patience`` seconds and then by signal."""
+        if patience:
             self.ask_to_stop()
             self.process.join(patience)
         for end in (self.process.terminate, self.process.kill):
@@ -126,54 +121,41 @@ def ask(
     workers: Sequence[Worker],
     command: str,
     *,
+    each: Mapping[str, Mapping[str, Any]] | None = None,
     together: bool = False,
     timeout: float | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Send one command with the same arguments to every worker: see :func:`ask_each`."""
-    each = {one.variant.label: arguments for one in workers}
-    return ask_each(workers, each, command, together=together, timeout=timeout)
-
-
-def ask_each(
-    workers: Sequence[Worker],
-    arguments: Mapping[str, Mapping[str, Any]],
-    command: str,
-    *,
-    together: bool = False,
-    timeout: float | None = None,
-) -> dict[str, Any]:
-    """Send a command to every worker named in ``arguments`` that has not failed.
-
-    A failure takes that worker out until the next program.
+    """Send one command to every worker that has not failed; a failure takes a worker out.
 
     Args:
-        workers: all workers.
-        arguments: keyword arguments by variant label.
-        command: a name in ``worker.COMMANDS``.
+        workers: whom to ask, until the next program.
+        command: a method of :class:`fusepass.bench.worker.Session`.
+        each: further keyword arguments by variant label; the others are not asked.
         together: let them work at the same time; otherwise each waits for the one before it.
         timeout: seconds to wait for each answer, or None.
+        **arguments: keyword arguments of the command.
 
     Returns:
         Answers by variant label.
     """
-    chosen = [one for one in workers if one.failed is None and one.variant.label in arguments]
     answers: dict[str, Any] = {}
 
-    def attempt(one: Worker, step: str) -> None:
-        label = one.variant.label
-        try:
-            if step == "send":
-                one.send(command, **arguments[label])
-            else:
-                answers[label] = one.receive(timeout)
-        except WorkerFailed as error:
-            one.failed = f"{command}: {error}"
+    def send(one: Worker) -> None:
+        more = {} if each is None else each[one.variant.label]
+        one.send(command, **arguments, **more)
 
-    passes = [["send"], ["receive"]] if together else [["send", "receive"]]
-    for steps in passes:
-        for one in chosen:
-            for step in steps:
-                if one.failed is None:
-                    attempt(one, step)
+    def receive(one: Worker) -> None:
+        answers[one.variant.label] = one.receive(timeout)
+
+    asked = [one for one in workers if each is None or one.variant.label in each]
+    steps = [(one, step) for one in asked for step in (send, receive)]
+    if together:
+        steps = [(one, step) for step in (send, receive) for one in asked]
+    for one, step in steps:
+        if one.failed is None:
+            try:
+                step(one)
+            except WorkerFailed as error:
+                one.failed = f"{command}: {error}"
     return answers

@@ -11,9 +11,10 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar, cast
 
 SCHEMA = 1
+Record = TypeVar("Record")
 
 
 class Times(TypedDict):
@@ -173,6 +174,11 @@ class Result(TypedDict):
     versions: dict[str, str | None]
     programs: list[ProgramRecord]
     compile_times: CompileTimes | None
+
+
+def unmeasured(kind: type[Record], **known: Any) -> Record:
+    """A record of which only some fields are known; the others are None."""
+    return cast("Record", {**dict.fromkeys(kind.__annotations__), **known})
 
 
 def save(result: Result, path: Path) -> None:

@@ -11,7 +11,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from fusepass.bench.records import Times
+from fusepass.bench.records import Speedup, Times, VariantRecord
+from fusepass.bench.variants import EAGER, Variant, baseline, floor_of, hand_of
 
 NOT_SLOWER = 0.98
 AS_BY_HAND = 1.03  # most that a captured branch may cost over one written as torch.where
@@ -88,3 +89,35 @@ def growth_exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     xs = [math.log(size) for size in sizes]
     ys = [math.log(value) for value in seconds]
     return statistics.linear_regression(xs, ys).slope
+
+
+def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]) -> None:
+    """Fill in each variant's speed-up over eager, Inductor in its mode, and the better of them.
+
+    And its time over the floor's, and over that of the branches written by hand.
+    """
+    for variant in variants:
+        record = records[variant.label]
+        floor = floor_of(variant, variants)
+        if floor is not None and not variant.floor:
+            under = records[floor.label]
+            record["over_floor"] = ratio(record["replay_us"], under["replay_us"])
+            if record["over_floor"] is None:
+                record["over_floor"] = ratio(record["wall_us"], under["wall_us"])
+        if variant.backend is None or variant.floor or record["wall_us"] is None:
+            continue
+        hand = hand_of(variant, variants)
+        if hand is not None:
+            record["over_hand"] = ratio(record["wall_us"], records[hand.label]["wall_us"])
+        peer = baseline(variant, variants)
+        ratios = Speedup(
+            eager=ratio(records[EAGER]["wall_us"], record["wall_us"]),
+            inductor=ratio(records[peer.label]["wall_us"], record["wall_us"]) if peer else None,
+            best=None,
+            replay=ratio(records[peer.label]["replay_us"], record["replay_us"]) if peer else None,
+        )
+        known = [ratio for ratio in (ratios["eager"], ratios["inductor"]) if ratio is not None]
+        ratios["best"] = min(known, default=None)
+        record["speedup"] = ratios
+        if ratios["best"] is not None:
+            record["slower"] = ratios["best"] < NOT_SLOWER

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusepass.errors import BenchError
+from fusepass.errors import BenchError, did_you_mean
+from fusepass.options import MODES
 
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 EAGER = "eager"
 
 
@@ -87,8 +86,7 @@ def check_modes(modes: Sequence[str]) -> None:
         raise BenchError(f"fusepass bench: no mode given; choose from {', '.join(MODES)}.")
     for mode in modes:
         if mode not in MODES:
-            near = difflib.get_close_matches(mode, MODES, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(mode, MODES)
             raise BenchError(f"fusepass bench: no mode {mode!r}.{hint} Modes: {', '.join(MODES)}.")
 
 

@@ -23,7 +23,8 @@ _ADVICE: dict[Reason, str] = {
     Reason.PREDICATE: "test a plain tensor of one element, or a number of Python's own",
     Reason.PYTHON_VALUE: "keep it a tensor: x.new_tensor(2.0) for 2.0, n for n.item()",
     Reason.RAISES: _CHECKS,
-    Reason.RANDOM_OP: "draw before the branch",
+    Reason.RANDOM_OP: "draw before the branch: noise = torch.rand_like(x); for dropout "
+    "keep = dropout(torch.ones_like(x)), and multiply by keep in the arm",
     Reason.RULE_OFF: "options switch this rule off",
     Reason.SHAPE_MISMATCH: "have both arms leave tensors of the same shape",
     Reason.SIDE_EFFECT: "compute the new value in the arm, and write it behind the branch",

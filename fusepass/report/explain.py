@@ -11,11 +11,15 @@ import torch
 from fusepass.errors import NoReport, NotAProgram
 from fusepass.report import log
 from fusepass.report.decision import in_short
-from fusepass.report.host_syncs.remaining import left, looking
-from fusepass.report.one_compile import chain_of, compiled_once, found_for, target_of
+from fusepass.report.host_syncs.join import left, looking
+from fusepass.report.one_compile import chain_of, compiled_once, found_for
 from fusepass.report.report import Report, report_of
 from fusepass.report.restore import everything_restored
-from fusepass.torch_private.dynamo.compile_state import code_of, compiled_in_place
+from fusepass.torch_private.dynamo.compile_state import (
+    code_of,
+    compiled_in_place,
+    original_callable,
+)
 
 
 def last_report(compiled: Any) -> Report:
@@ -28,7 +32,7 @@ def last_report(compiled: Any) -> Report:
         NoReport: it has not been called yet, or is not fusepass's.
     """
     compiled = compiled_in_place(compiled) or compiled
-    found = log.find(chain_of(compiled), code_of(target_of(compiled)))
+    found = log.find(chain_of(compiled), code_of(original_callable(compiled)))
     if found is None or not (found.graphs or found.kept or found.breaks):
         raise NoReport(getattr(compiled, "__name__", type(compiled).__name__))
     return report_of(found)
@@ -59,7 +63,7 @@ def explain(fn: Any, /, *args: Any, **kwargs: Any) -> Report:
         raise NotAProgram(fn)
     watch = looking()
     with (
-        everything_restored(target_of(fn), args, kwargs),
+        everything_restored(original_callable(fn), args, kwargs),
         compiled_once(fn) as compiled,
         log.count_entries() as entries,
     ):

@@ -114,12 +114,10 @@ def log_of(compiler: Any) -> CompileLog:
 
 
 def find(compilers: list[Any], code: Any = None) -> CompileLog | None:
-    """The log of the first of ``compilers`` that has one.
+    """The log of the first of ``compilers`` (a callback and what it wraps) that has one.
 
-    Args:
-        compilers: the callback torch.compile made and what it wraps.
-        code: code object of what was compiled. Torch runs one compiled version for all callbacks
-            that are equal, so the log of an equal callback counts if it is about this code.
+    Torch runs one compiled version for all callbacks that are equal, so the log of an equal
+    callback counts if it is about ``code``, the code object of what was compiled.
     """
     _settle()
     with _lock:
@@ -215,12 +213,7 @@ def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
 
 @contextlib.contextmanager
 def compiling(frame: Any, again: GraphRecord | None = None) -> Iterator[GraphRecord]:
-    """Collect what is decided while one graph is compiled.
-
-    Args:
-        frame: of capture.
-        again: the record of the same graph, where it was compiled before.
-    """
+    """Collect what is decided while one graph is compiled, perhaps for a second time."""
     code = frame.code
     record = GraphRecord(
         code.co_name, code.co_filename, code.co_firstlineno, options=frame.options, code=code

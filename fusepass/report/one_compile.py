@@ -26,14 +26,10 @@ from fusepass.torch_private.dynamo.compile_state import (
 
 @contextlib.contextmanager
 def compiled_once(fn: Any) -> Iterator[Any]:
-    """``fn`` compiled with fusepass as if for the first time; on leaving nothing of it is left.
-
-    Args:
-        fn: as for :func:`fusepass.explain`.
-    """
+    """``fn`` compiled with fusepass as if for the first time; on leaving nothing of it is left."""
     from fusepass.backend import fusepass
 
-    target, (mode, options, dynamic) = target_of(fn), _arguments(fn)
+    target, (mode, options, dynamic) = original_callable(fn), _arguments(fn)
     backend = _once(functools.partial(fusepass, mode=mode, options=options))
     with as_if_first(target, backend):
         compiled = torch.compile(target, backend=backend, dynamic=dynamic)
@@ -62,11 +58,6 @@ def as_if_first(target: Any, backend: Any) -> Iterator[None]:
 def found_for(compiled: Any) -> log.CompileLog:
     """What is on record for a callable compiled with fusepass."""
     return log.find(chain_of(compiled)) or log.CompileLog()
-
-
-def target_of(fn: Any) -> Any:
-    """The function or module the user wrote."""
-    return original_callable(fn)
 
 
 def chain_of(compiled: Any) -> list[Any]:

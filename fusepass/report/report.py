@@ -114,10 +114,7 @@ def _breaks(log: CompileLog, decisions: list[Decision]) -> list[dict[str, Any]]:
 def _with_helpers(decision: Decision, log: CompileLog, position: tuple[Any, ...] = ()) -> Decision:
     """A decision, with the library function that its line calls and that it is about.
 
-    Args:
-        decision: to be reported.
-        log: it is from.
-        position: begins with file and line of what was decided; empty if that is not known.
+    ``position`` begins with file and line of what was decided; it is empty if that is not known.
     """
     helpers = log.inside.get((decision.file, decision.line))
     if decision.station not in (Station.TRACE, Station.CAPTURE) or not helpers:

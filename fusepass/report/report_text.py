@@ -8,7 +8,7 @@ from typing import Any
 from fusepass.report.advice import advice_for
 from fusepass.report.decision import Decision, Outcome, Station
 from fusepass.report.host_syncs.result import Sync
-from fusepass.report.short_path import short_path
+from fusepass.report.paths import short_path
 
 Place = tuple[str, int]
 Break = dict[str, Any]

@@ -35,11 +35,7 @@ _MOST_CODE = 5_000  # functions and classes looked into: a program, not all that
 
 @contextlib.contextmanager
 def everything_restored(*roots: Any) -> Iterator[None]:
-    """Put back, on leaving, whatever can be reached from ``roots``, and the random generators.
-
-    Args:
-        *roots: functions, modules, tensors, containers, other objects.
-    """
+    """Put back, on leaving, whatever can be reached from ``roots``, and the random generators."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
     others = random.getstate(), numpy.random.get_state() if numpy is not None else None

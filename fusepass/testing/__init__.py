@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fusepass.testing.assertions import assert_error, assert_rewrites, assert_untouched
     from fusepass.testing.check import check_rule
     from fusepass.testing.no_syncs import assert_no_syncs
-    from fusepass.testing.result import RuleCheck
+    from fusepass.testing.profiles import RuleCheck
 
 __all__ = [
     "RuleCheck",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "RuleCheck": "fusepass.testing.result",
+    "RuleCheck": "fusepass.testing.profiles",
     "assert_error": "fusepass.testing.assertions",
     "assert_no_syncs": "fusepass.testing.no_syncs",
     "assert_rewrites": "fusepass.testing.assertions",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,15 +19,17 @@ from fusepass.report.explain import last_report
 from fusepass.report.restore import everything_restored
 from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.registry import rule_names
-from fusepass.testing import oracle
-from fusepass.testing.observe import Observation, at_precision, observe
+from fusepass.testing.call import Seen, at_precision, observed
+from fusepass.testing.compare import Difference
 from fusepass.testing.program_text import Text
+from fusepass.testing.rounding import check_rounding
+from fusepass.testing.same_call import exact_values, rounded_values
 from fusepass.torch_private.dynamo.compile_state import (
     dynamic_shapes_unlearned,
     original_callable,
     room_for_recompiles,
 )
-from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
+from fusepass.torch_private.fx.graphs import tree_flatten, tree_map, tree_unflatten
 
 _CALL = "def program(*args, **kwargs):\n    return pattern(*args, **kwargs)\n"
 
@@ -64,13 +68,13 @@ def assert_rewrites(
     """
     _check_counts(rules)
     _check_names([name for name, count in rules.items() if count])
-    applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
+    calls = _observed(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
-        f"rule {name!r} applied {applied[name]} times, expected {count}"
+        f"rule {name!r} applied {calls.applied[name]} times, expected {count}"
         for name, count in rules.items()
-        if applied[name] != count
+        if calls.applied[name] != count
     ]
-    _settle(fn, wrong, difference, report)
+    _assert_kept(fn, calls, wrong)
 
 
 def assert_untouched(
@@ -102,13 +106,13 @@ def assert_untouched(
     """
     if rules is not None:
         _check_collection(rules)
-    applied, report, difference = _run(fn, args, kwargs, codegen, dynamic, options)
+    calls = _observed(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
         f"rule {name!r} applied {count} times, expected none"
-        for name, count in applied.items()
+        for name, count in calls.applied.items()
         if rules is None or name in rules
     ]
-    _settle(fn, wrong, difference, report)
+    _assert_kept(fn, calls, wrong)
 
 
 def assert_error(
@@ -138,14 +142,13 @@ def assert_error(
         UnknownOption, OptionType, OptionValue: bad options.
     """
     _check_exception(error)
-    eager, compiled, _, report = _observed(fn, args, kwargs, codegen, dynamic, options)
-    if not isinstance(eager.error, error):
-        found = "nothing" if eager.error is None else repr(eager.error)
+    calls = _observed(fn, args, kwargs, codegen, dynamic, options)
+    raised = calls.eager.raised
+    if not isinstance(raised, error):
+        found = "nothing" if raised is None else repr(raised)
         problem = f"eager mode raises {found}, expected {error.__name__}"
-        raise RewriteMismatch(_name(fn), problem, report)
-    difference = oracle.compare(eager, compiled)
-    if isinstance(difference, oracle.Difference):
-        raise RewriteMismatch(_name(fn), str(difference), report)
+        raise RewriteMismatch(_name(fn), problem, calls.report)
+    _assert_kept(fn, calls, [])
 
 
 # The checks below take what callers give, whatever the annotations say.
@@ -178,32 +181,38 @@ def _check_names(acting: Collection[str]) -> None:
             raise UnknownRule(name, known, "rules of assert_rewrites")
 
 
-def _settle(fn: Any, wrong: list[str], difference: oracle.Difference | None, report: str) -> None:
-    """Raise with all that is wrong, if anything is."""
-    problems = [*wrong, *([] if difference is None else [str(difference)])]
-    if problems:
-        raise RewriteMismatch(_name(fn), "; ".join(problems), report)
+def _assert_kept(fn: Any, calls: _Calls, wrong: list[str]) -> None:
+    """Raise with all that is wrong: the counts, and the first difference from eager."""
+    try:
+        pairs = rounded_values(calls.eager, calls.compiled)
+        exact = exact_values(calls.eager, _exactly(fn, calls)) if pairs else {}
+        for pair in pairs:
+            difference = check_rounding([(pair, exact.get(id(pair.eager)), 0.0)])
+            if difference is not None:
+                raise difference
+    except Difference as difference:
+        wrong = [*wrong, str(difference)]
+    if wrong:
+        raise RewriteMismatch(_name(fn), "; ".join(wrong), calls.report)
 
 
-def _run(
-    fn: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    codegen: str,
-    dynamic: bool | None,
-    options: Mapping[str, Any] | None,
-) -> tuple[Counter[str], str, oracle.Difference | None]:
-    """Times each rule was applied, the report as text, and what differs from eager."""
-    eager, compiled, applied, report = _observed(fn, args, kwargs, codegen, dynamic, options)
-    found = oracle.compare(eager, compiled)
-    if isinstance(found, oracle.Difference):
-        return applied, report, found
-    exact = _exactly(fn, args, kwargs) if found else Observation()
-    for pair in found:
-        difference = oracle.judge_values([(pair, oracle.exact_value(pair.path, exact), 0.0)])
-        if difference is not None:
-            return applied, report, difference
-    return applied, report, None
+@dataclass(frozen=True)
+class _Calls:
+    """One program, called in eager mode and compiled.
+
+    Attributes:
+        args, kwargs: of the calls.
+        eager, compiled: what the calls left.
+        applied: how often each rule was applied.
+        report: as text.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    eager: Seen
+    compiled: Seen
+    applied: Counter[str]
+    report: str
 
 
 @log.trial()
@@ -214,55 +223,41 @@ def _observed(
     codegen: str,
     dynamic: bool | None,
     options: Mapping[str, Any] | None,
-) -> tuple[Observation, Observation, Counter[str], str]:
+) -> _Calls:
     if not callable(fn):
         raise NotAProgram(fn)
-    # Here: otherwise it is what the program raised.
-    resolve_checked(options={"codegen": codegen, **(options or {})})
+    given = {"codegen": codegen, **(options or {})}
+    resolve_checked(options=given)  # here: otherwise it is what the program raised
     target = original_callable(fn)
-    text = Text(_CALL, target)  # code of its own: what was compiled before is not met again
-    try:
-        compiled = torch.compile(
-            text.program,
-            backend="fusepass",
-            dynamic=dynamic,
-            options={"codegen": codegen, **(options or {})},
-        )
+    # Code of its own: what was compiled before is not met again.
+    with contextlib.closing(Text(_CALL, target)) as text:
+        compiled = torch.compile(text.program, backend="fusepass", dynamic=dynamic, options=given)
         eager = _snapshot(target, target, args, kwargs)
         with room_for_recompiles(), dynamic_shapes_unlearned():
             other = _snapshot(compiled, target, args, kwargs)
         try:
             report = last_report(compiled)
         except NoReport as nothing:
-            return eager, other, Counter(), str(nothing)
-        applied = Counter(
-            d.rule
-            for d in report.decisions
-            if d.outcome is Outcome.APPLIED and d.station is not Station.CAPTURE
-        )
-        return eager, other, applied, str(report)
-    finally:
-        text.close()
+            return _Calls(args, kwargs, eager, other, Counter(), str(nothing))
+    applied = Counter(
+        d.rule
+        for d in report.decisions
+        if d.outcome is Outcome.APPLIED and d.station is not Station.CAPTURE
+    )
+    return _Calls(args, kwargs, eager, other, applied, str(report))
 
 
-def _snapshot(call: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observation:
+def _snapshot(run: Any, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
     """Observe one call, and put back what it changed."""
-    given = _tensors(target, args, kwargs)
+
+    def program(*given: Any) -> Any:
+        return run(*args, **kwargs)
+
     with everything_restored(target, args, kwargs):
-        seen = observe(lambda *_: call(*args, **kwargs), given)
-        return dataclasses.replace(
-            seen,
-            outputs=tuple(_copy(value) for value in seen.outputs),
-            inputs=tuple(_copy(value) for value in seen.inputs),
-        )
-
-
-def _tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Tensor arguments, then parameters and buffers."""
-    leaves = [v for v in tree_flatten((args, kwargs))[0] if isinstance(v, Tensor)]
-    if isinstance(target, torch.nn.Module):
-        leaves += [*target.parameters(), *target.buffers()]
-    return leaves
+        seen = observed(program, (*args, kwargs) if kwargs else args, target)
+        shared = seen.sharing()
+        left = tree_map(_copy, (seen.result, seen.args, seen.held))
+        return dataclasses.replace(seen, result=left[0], args=left[1], held=left[2], shared=shared)
 
 
 def _copy(value: Any) -> Any:
@@ -270,37 +265,37 @@ def _copy(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     with torch.inference_mode(value.is_inference()), torch.no_grad():
-        made = torch.empty_strided(
-            value.shape, value.stride(), dtype=value.dtype, device=value.device
-        )
         if 0 in value.stride() or value._is_view():
             made = value.detach().clone()
         else:
-            made.copy_(value)
+            made = torch.empty_strided(
+                value.shape, value.stride(), dtype=value.dtype, device=value.device
+            ).copy_(value)
     return made.requires_grad_(value.requires_grad) if value.is_floating_point() else made
 
 
-def _exactly(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Observation:
+def _exactly(fn: Any, calls: _Calls) -> Seen:
     """The program in float64, on copies of its tensors."""
     target = original_callable(fn)
-    leaves, structure = tree_flatten((args, kwargs))
+    leaves, structure = tree_flatten((calls.args, calls.kwargs))
     places = [i for i, value in enumerate(leaves) if isinstance(value, Tensor)]
-    state = []
+    state: dict[str, Tensor] = {}
     if isinstance(target, torch.nn.Module):
-        state = [name for name, _ in (*target.named_parameters(), *target.named_buffers())]
+        state = {**dict(target.named_parameters()), **dict(target.named_buffers())}
 
     def program(*tensors: Tensor) -> Any:
         changed = list(leaves)
         for place, tensor in zip(places, tensors, strict=False):
             changed[place] = tensor
-        a, k = tree_unflatten(changed, structure)
+        args, kwargs = tree_unflatten(changed, structure)
         if not state:
-            return target(*a, **k)
+            return target(*args, **kwargs)
         named = dict(zip(state, tensors[len(places) :], strict=True))
-        return torch.func.functional_call(target, named, a, k)
+        return torch.func.functional_call(target, named, args, kwargs)
 
-    with everything_restored(target, args, kwargs):
-        return at_precision(torch.float64, program, _tensors(target, args, kwargs))
+    with everything_restored(target, calls.args, calls.kwargs):
+        given = [*(leaves[place] for place in places), *state.values()]
+        return at_precision(torch.float64, program, given)
 
 
 def _name(fn: Any) -> str:

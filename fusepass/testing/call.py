@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusepass.testing.compare import tensors
-from fusepass.testing.precision import default_dtype
+from fusepass.testing.compare import sharing, tensors
+from fusepass.testing.precision import default_dtype, in_precision
 from fusepass.testing.transcript import Said, recorded
 from fusepass.torch_private.fx.tensor_kinds import wrapped
 
@@ -24,7 +24,7 @@ Error = tuple[type[BaseException], str] | None
 # What a program may be called in. After ``grad`` comes a backward.
 CONTEXTS: dict[str, Scope] = {
     "plain": contextlib.nullcontext,
-    "grad": contextlib.nullcontext,
+    "grad": torch.enable_grad,
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
@@ -48,6 +48,7 @@ class Seen:
         state: what else the owner holds.
         grads: of the leaves that require one, None where autograd gave none.
         backward_error: what the backward raised.
+        shared: who is who among the objects; looked up when it is asked for unless it is set.
     """
 
     args: tuple[Any, ...]
@@ -61,6 +62,11 @@ class Seen:
     state: Any = None
     grads: list[Tensor | None] = field(default_factory=list)
     backward_error: Error = None
+    shared: dict[str, list[int]] | None = None
+
+    def sharing(self) -> dict[str, list[int]]:
+        """Who is who among all that it left: see :func:`fusepass.testing.compare.sharing`."""
+        return self.shared or sharing(self.args, self.held, self.state, self.result)
 
     @property
     def error(self) -> Error:
@@ -120,6 +126,34 @@ def call(
         kept = [leaf for leaf in leaves if leaf.requires_grad]
         seen.grads = [leaf.grad if leaf.is_leaf or leaf.retains_grad else None for leaf in kept]
     return seen
+
+
+def observed(
+    target: Callable[..., Any], args: tuple[Any, ...], owner: Any = None, context: str = "grad"
+) -> Seen:
+    """Call a program that a rule may rewrite.
+
+    What it says and which random numbers it takes is not the rule's, nor what is left of arguments
+    when it raises.
+    """
+    seen = call(target, args, owner, context)
+    left: dict[str, Any] = {} if seen.raised is None else {"args": (), "held": []}
+    return replace(seen, said=[], rng={}, **left)
+
+
+def at_precision(dtype: torch.dtype, program: Callable[..., Any], inputs: Sequence[Tensor]) -> Seen:
+    """Call a program on copies of its inputs, all in one floating dtype.
+
+    Casts and dtype arguments inside the program give way to that dtype, so that in float64 the
+    result is the exact one as far as rounding goes.
+    """
+    copies: dict[int, Tensor] = {}
+    for tensor in inputs:
+        if id(tensor) not in copies:
+            plain = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
+            copies[id(tensor)] = plain.clone().requires_grad_(tensor.requires_grad)
+    with in_precision(dtype):
+        return observed(program, tuple(copies[id(tensor)] for tensor in inputs))
 
 
 def _let_go(error: BaseException | None) -> None:

@@ -16,19 +16,31 @@ import torch
 from fusepass.testing.space import Axis, Space
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "reversed")
-BEFORE = ("", "pointwise", "view", "clone", "written", "part written")
-AFTER = (
-    "",
-    "in place",
-    "part written",
-    "pointwise",
-    "view",
-    "twice",
-    "detached",
-    "operand written",
-)
-AROUND = ("", "autocast", "no_grad")
-CALLED = ("", "inference", "no_grad")
+# {x} is the operand; those that write do so to a copy where autograd would refuse.
+BEFORE: dict[str, list[str]] = {
+    "": [],
+    "pointwise": ["{x} = {x} * 2"],
+    "view": ["{x} = {x}.view_as({x})"],
+    "clone": ["{x} = {x}.clone()"],
+    "written": ["{x}.add_(1)"],
+    "part written": ["{x}[..., :1] = 0"],
+}
+# {y} is a result, {x} the first operand.
+AFTER: dict[str, list[str]] = {
+    "": [],
+    "in place": ["{y}.mul_(2)"],
+    "part written": ["{y}[..., :1] = 0"],
+    "pointwise": ["{y} = {y} * 2 + 1"],
+    "view": ["{y} = {y}.reshape(-1)[::2]"],
+    "twice": ["extra = {y} * {y}"],
+    "detached": ["extra = {y}.detach()"],
+    "operand written": ["{x}.mul_(2)"],
+}
+AROUND = {
+    "": "",
+    "autocast": 'with torch.autocast("{device}", dtype=torch.bfloat16):',
+    "no_grad": "with torch.no_grad():",
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ class Case:
         output: which of the results it happens to (modulo their number).
         beside: whether the operands are returned beside the results.
         again: whether the pattern is called a second time, and both results returned.
-        called: what the program is called in: of :data:`CALLED`.
+        called: ``no_grad`` or ``inference``; ``""`` with a backward.
         resized: compiled with dynamic shapes and called with other sizes as well.
         near_miss: 0 for the pattern as it is; else which of its near misses stands in its place.
         seed: of the values.

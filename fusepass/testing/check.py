@@ -19,8 +19,7 @@ from fusepass.rewrite.option_scope import resolve_checked
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import strategies
 from fusepass.testing.case import Case, changes, plain_case, simpler, smaller
-from fusepass.testing.profiles import Profile, profile_of
-from fusepass.testing.result import RuleCheck
+from fusepass.testing.profiles import Profile, RuleCheck, profile_of
 from fusepass.testing.snippet import snippet
 from fusepass.testing.space import Space, space_of
 from fusepass.testing.trial import Trials, Verdict, in_force
@@ -239,9 +238,10 @@ class _RuleCheckRun:
         case = _least(case, lambda one: simpler(one, self.plain), trials, until)
         what = _described(case, self.plain, trials)
         case = _least(case, smaller, trials, until)
-        difference = trials(case).difference
+        verdict = trials(case)
+        difference = verdict.difference
         assert difference is not None
-        self._fail(f"{difference}. {what}", snippet(trials, case, difference))
+        self._fail(f"{difference}. {what}", snippet(trials, case, verdict, difference))
 
     def _reasons(self) -> str:
         reasons = self.result.rejected.most_common(5)

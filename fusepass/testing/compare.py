@@ -21,12 +21,15 @@ class Difference(AssertionError):
     Attributes:
         kind: what differs: ``values``, ``dtype``, ``stride``, ``structure``, ...
         path: where, as ``result[0]``.
+        bound: for values, the RMS error allowed.
+        certain: whether rounding with bad luck cannot explain it.
     """
 
-    def __init__(self, kind: str, path: str, text: str) -> None:
-        super().__init__(f"{path}: {text}")
-        self.kind = kind
-        self.path = path
+    def __init__(
+        self, kind: str, path: str, text: str, bound: float = 0.0, certain: bool = True
+    ) -> None:
+        super().__init__(f"{path}: {text}" if path else text)
+        self.kind, self.path, self.bound, self.certain = kind, path, bound, certain
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -81,7 +84,7 @@ def same_bits(left: Tensor, right: Tensor, *, zero_signs: bool = True) -> bool:
     """Equal values and, unless told otherwise, equal signs of zero; any NaN equals any NaN."""
     if left.device.type == "meta":
         return True
-    left, right = left.detach(), right.detach()
+    left, right = (one.detach().as_subclass(Tensor) for one in (left, right))
     if left.is_complex():
         left, right = left.resolve_conj(), right.resolve_conj()  # may be conjugated lazily
         left, right = torch.view_as_real(left), torch.view_as_real(right)
@@ -114,11 +117,24 @@ def facts(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def assert_same_facts(eager: Tensor, compiled: Tensor, path: str) -> None:
+def facts_of_rules(tensor: Tensor) -> dict[str, Any]:
+    """The facts that a rewrite must keep: strides count where a step along them is taken."""
+    found = facts(tensor)
+    found.pop("has grad_fn", None)
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        found["stride"] = tensor.numel() and tuple(s if size > 1 else 0 for size, s in steps)
+    return found
+
+
+Facts = Callable[[Tensor], dict[str, Any]]
+
+
+def assert_same_facts(eager: Tensor, compiled: Tensor, path: str, facts: Facts = facts) -> None:
     """Raise Difference unless two tensors are alike in everything but their values."""
     found = facts(compiled)
     for name, fact in facts(eager).items():
-        if fact != found[name]:
+        if fact != found.get(name):
             text = f"{name} is {fact} in eager, {found[name]} compiled"
             raise Difference(name, path, text)
 
@@ -132,7 +148,9 @@ def assert_same_bits(eager: Tensor, compiled: Tensor, path: str) -> None:
 Values = Callable[[Tensor, Tensor, str], None]
 
 
-def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_same_bits) -> None:
+def assert_same(
+    eager: Any, compiled: Any, path: str, values: Values = assert_same_bits, facts: Facts = facts
+) -> None:
     """Raise Difference, naming the path, at the first difference.
 
     Args:
@@ -140,27 +158,32 @@ def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_sa
         compiled: the same of another run.
         path: its name.
         values: compares the numbers of two tensors.
+        facts: what else of a tensor is compared.
     """
+
+    def inner(eager: Any, compiled: Any, path: str) -> None:
+        assert_same(eager, compiled, path, values, facts)
+
     if type(eager) is not type(compiled):
         kinds = f"eager gives a {type(eager).__name__}, compiled a {type(compiled).__name__}"
         raise Difference("structure", path, kinds)
     if isinstance(eager, Tensor):
-        assert_same_facts(eager, compiled, path)
+        assert_same_facts(eager, compiled, path, facts)
         pairs = list(zip(_inside(eager), _inside(compiled), strict=True))
         for index, (one, other) in enumerate(pairs):
-            assert_same(one, other, f"{path}.inside[{index}]", values)
+            inner(one, other, f"{path}.inside[{index}]")
         if not pairs:
-            values(eager.as_subclass(Tensor), compiled.as_subclass(Tensor), path)
+            values(eager, compiled, path)
     elif isinstance(eager, Mapping):
         if list(eager) != list(compiled):
             raise Difference("structure", path, f"keys {list(eager)} vs {list(compiled)}")
         for key in eager:
-            assert_same(eager[key], compiled[key], f"{path}[{key!r}]", values)
+            inner(eager[key], compiled[key], f"{path}[{key!r}]")
     elif isinstance(eager, (tuple, list)):
         if len(eager) != len(compiled):
             raise Difference("structure", path, f"length {len(eager)} vs {len(compiled)}")
         for index, (one, other) in enumerate(zip(eager, compiled, strict=True)):
-            assert_same(one, other, f"{path}[{index}]", values)
+            inner(one, other, f"{path}[{index}]")
     elif isinstance(eager, float):
         # repr tells -0.0 from 0.0 and finds nan equal to nan.
         if repr(eager) != repr(compiled):
@@ -171,7 +194,7 @@ def assert_same(eager: Any, compiled: Any, path: str, values: Values = assert_sa
     if list(held) != list(found):
         raise Difference("structure", path, f"attributes {list(held)} vs {list(found)}")
     for name in held:
-        assert_same(held[name], found[name], f"{path}.{name}", values)
+        inner(held[name], found[name], f"{path}.{name}")
 
 
 def sharing(*values: Any) -> dict[str, list[int]]:

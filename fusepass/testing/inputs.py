@@ -22,12 +22,8 @@ SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 8.0, -8.0, 100.0, -100.0)
 def inputs_of(case: Case, space: Space, values: Values = "normal", seed: int = 0) -> list[Any]:
     """The arguments of a case's program, tensors only (scalars are written into it).
 
-    Args:
-        case: what to make.
-        space: the space it was drawn from.
-        values: ``normal`` as the example's (positive where that is); ``edges`` finite values at
-            which functions have corners; ``special`` NaN and infinities among them.
-        seed: other values of the same kind for another seed.
+    Values are ``normal`` as the example's (positive where that is), ``edges`` finite values at
+    which functions have corners, or ``special`` with NaN and infinities among them.
     """
     generator = torch.Generator().manual_seed(case.seed * 1000 + seed)
     made: dict[int, Tensor] = {}

@@ -18,9 +18,7 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 def in_precision(dtype: torch.dtype, *, same_draws: bool = False) -> Iterator[None]:
     """Floating dtypes that a program names become one dtype.
 
-    Args:
-        dtype: what they become.
-        same_draws: random numbers stay those that the program draws in float32.
+    With ``same_draws``, random numbers stay those that the program draws in float32.
     """
     with default_dtype(dtype), (_SameDraws if same_draws else Precision)(dtype):
         yield

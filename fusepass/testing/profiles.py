@@ -1,8 +1,10 @@
-"""How much a check of a rule tries, and for how long."""
+"""How much a check of a rule tries and for how long, and what it has tried."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
 
 from fusepass.errors import UnknownProfile
 
@@ -43,3 +45,45 @@ def profile_of(name: str) -> Profile:
     if name not in PROFILES:
         raise UnknownProfile(name, PROFILES)
     return PROFILES[name]
+
+
+@dataclass
+class RuleCheck:
+    """What a check that found nothing has tried.
+
+    Attributes:
+        rule: the rule's name.
+        profile: how much was to be tried.
+        seed: of the random programs; give it to :func:`check_rule` to try the same again.
+        programs: programs with the pattern in them that ran.
+        fired: those in which the rule was applied.
+        near_misses: further programs with one of the pattern's operations changed.
+        rejected: reason code and sentence of the places where the rule was not applied in
+            programs where it was not applied at all, with their counts.
+        silent: changes of the example for which the rule was not applied.
+        complete: whether all that the profile asks for was tried before its time was up.
+        seconds: how long it took.
+    """
+
+    rule: str
+    profile: str
+    seed: int
+    programs: int = 0
+    fired: int = 0
+    near_misses: int = 0
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    silent: list[tuple[str, Any]] = field(default_factory=list)
+    complete: bool = True
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        codes = Counter[str]()
+        for (code, _), count in self.rejected.items():
+            codes[code] += count
+        why = ", ".join(f"{count} × {code}" for code, count in codes.most_common())
+        return (
+            f"{self.rule}: fired in {self.fired} of {self.programs} programs"
+            f" (not applied: {why or 'nowhere'}), {self.near_misses} near misses right,"
+            f" profile {self.profile}, seed {self.seed}, {self.seconds:.1f} s"
+            + ("" if self.complete else ", stopped at the time limit")
+        )

@@ -13,34 +13,9 @@ from typing import Any
 
 import torch
 
-from fusepass.testing.case import Case
+from fusepass.testing.case import AFTER, AROUND, BEFORE, Case
 from fusepass.testing.space import Space
 
-# {x} is the operand; those that write do so to a copy where autograd would refuse.
-_BEFORE = {
-    "": [],
-    "pointwise": ["{x} = {x} * 2"],
-    "view": ["{x} = {x}.view_as({x})"],
-    "clone": ["{x} = {x}.clone()"],
-    "written": ["{x}.add_(1)"],
-    "part written": ["{x}[..., :1] = 0"],
-}
-# {y} is a result, {x} the first operand.
-_AFTER = {
-    "": [],
-    "in place": ["{y}.mul_(2)"],
-    "part written": ["{y}[..., :1] = 0"],
-    "pointwise": ["{y} = {y} * 2 + 1"],
-    "view": ["{y} = {y}.reshape(-1)[::2]"],
-    "twice": ["extra = {y} * {y}"],
-    "detached": ["extra = {y}.detach()"],
-    "operand written": ["{x}.mul_(2)"],
-}
-_AROUND = {
-    "": "",
-    "autocast": 'with torch.autocast("{device}", dtype=torch.bfloat16):',
-    "no_grad": "with torch.no_grad():",
-}
 _WRITES = ("written", "part written")
 _FILES = itertools.count()
 
@@ -48,11 +23,8 @@ _FILES = itertools.count()
 def source_of(case: Case, space: Space, near_miss: Sequence[str] | None, outputs: int) -> str:
     """The text of a case's program: a function ``program`` of the tensors.
 
-    Args:
-        case: the case.
-        space: the space it was drawn from.
-        near_miss: lines that assign to ``y0``, ``y1``, ...; None to call ``pattern``.
-        outputs: how many values the pattern returns; 0 for one that is not in a tuple.
+    Lines of a near miss assign to ``y0``, ``y1``, ... in place of the call of ``pattern``.
+    ``outputs`` is how many values the pattern returns; 0 for one that is not in a tuple.
     """
     names = [space.names[p] for p in space.tensors]
     results = [f"y{i}" for i in range(max(outputs, 1))]
@@ -61,11 +33,11 @@ def source_of(case: Case, space: Space, near_miss: Sequence[str] | None, outputs
         kind = case.before[index]
         if kind in _WRITES and case.grads[index]:
             lines.append(f"{name} = {name}.clone()")
-        lines += [line.format(x=name) for line in _BEFORE[kind]]
+        lines += [line.format(x=name) for line in BEFORE[kind]]
     if case.after == "operand written" and names and any(case.grads):
         lines.append(f"{names[0]} = {names[0]}.clone()")
     body = list(near_miss) if near_miss is not None else [_call(case, space, results, outputs)]
-    around = _AROUND[case.around]
+    around = AROUND[case.around]
     if around:
         device = space.example[space.tensors[0]].device.type if space.tensors else "cpu"
         body = [around.format(device=device), *(f"    {line}" for line in body)]
@@ -76,7 +48,7 @@ def source_of(case: Case, space: Space, near_miss: Sequence[str] | None, outputs
         lines.append(_call(case, space, again, outputs))
         returned += again
     changed = results[case.output % len(results)]
-    after = [line.format(x=names[0] if names else "", y=changed) for line in _AFTER[case.after]]
+    after = [line.format(x=names[0] if names else "", y=changed) for line in AFTER[case.after]]
     lines += after
     if any(line.startswith("extra") for line in after):
         returned.append("extra")

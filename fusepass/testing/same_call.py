@@ -9,16 +9,28 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fusepass.numerics import is_float
 from fusepass.testing.call import Error, Seen
 from fusepass.testing.compare import (
     Difference,
+    Facts,
     Values,
     assert_same,
     assert_same_bits,
+    facts,
+    facts_of_rules,
     same_bits,
-    sharing,
+    tensors,
 )
-from fusepass.testing.rounding import assert_same_sum, same_sum, same_text, values_within
+from fusepass.testing.rounding import (
+    Pair,
+    assert_same_sum,
+    counterparts,
+    same_sum,
+    same_text,
+    shown_values,
+    values_within,
+)
 from fusepass.testing.transcript import Said
 
 Rounded = Literal["nothing", "gradients", "everything"]
@@ -33,6 +45,8 @@ def assert_same_call(
     rounded: Rounded = "nothing",
     only_gradients: bool = False,
     roundings: int = 1,
+    by_rule: Values | None = None,
+    facts: Facts = facts,
 ) -> bool:
     """Compare all that two calls left behind; warn again of what fusepass warned of.
 
@@ -44,6 +58,8 @@ def assert_same_call(
         rounded: what may differ by the order of a sum.
         only_gradients: the error rule is for gradients, all else is compared as without ``exact``.
         roundings: half ulps that the error rule lets pass whatever eager's error is.
+        by_rule: compares the numbers of tensors in place of the error rule.
+        facts: what else of a tensor is compared.
 
     Returns:
         Whether gradients are equal bit by bit, but for the sign of zero.
@@ -53,10 +69,8 @@ def assert_same_call(
     """
     for fault in compiled.faults:
         warnings.warn(fault, stacklevel=2)
-    by_rule = None
     if exact is not None:
-        wanted, true = ((_left(seen), _given(seen)) for seen in (eager, exact))
-        by_rule = values_within(wanted, true, roundings)
+        by_rule = values_within(exact_values(eager, exact), roundings)
     everything = rounded == "everything"
     exactly = exact is None or only_gradients
     text: Callable[[str, str], bool] = same_text if everything or not exactly else str.__eq__
@@ -71,16 +85,16 @@ def assert_same_call(
     if by_rule is not None and not only_gradients:
         values = by_rule
     for part, one, other in zip(_LEFT, _left(eager), _left(compiled), strict=True):
-        assert_same(one, other, f"{name}{part}", values)
+        assert_same(one, other, f"{name}{part}", values, facts)
     if any(eager.rng[one] != compiled.rng[one] for one in eager.rng):
         raise Difference("random state", f"{name}call", "a random generator is in another state")
     if eager.grad_mode != compiled.grad_mode:
         after = f"grad mode is {compiled.grad_mode} afterwards"
         raise Difference("grad mode", f"{name}call", after)
-    shared = [sharing(seen.args, seen.held, seen.state, seen.result) for seen in (eager, compiled)]
-    for kind, ids in shared[0].items():
-        if ids != shared[1][kind]:
-            found = f"other {kind} are shared: {ids} in eager, {shared[1][kind]} compiled"
+    shared = compiled.sharing()
+    for kind, ids in eager.sharing().items():
+        if ids != shared[kind]:
+            found = f"other {kind} are shared: {ids} in eager, {shared[kind]} compiled"
             raise Difference("aliasing", f"{name}call", found)
     return _assert_same_gradients(eager, compiled, name, by_rule, rounded)
 
@@ -93,8 +107,38 @@ def _left(seen: Seen) -> tuple[Any, ...]:
     return (seen.result, seen.args, seen.state, seen.held)
 
 
-def _given(seen: Seen) -> list[Tensor]:
-    return [grad for grad in seen.grads if grad is not None]
+def exact_values(eager: Seen, exact: Seen) -> dict[int, Tensor]:
+    """What each tensor that a call left is in another call of the same program, by its id."""
+    if exact.raised is not None:
+        return {}
+    grads = ([grad for grad in seen.grads if grad is not None] for seen in (eager, exact))
+    left = (tensors(_left(seen)) for seen in (eager, exact))
+    return counterparts(*left) | counterparts(*grads)
+
+
+def rounded_values(eager: Seen, compiled: Seen) -> list[Pair]:
+    """The values of a rewritten program that rounding may explain.
+
+    Most programs have none, and need no exact result.
+
+    Raises:
+        Difference: the first one that rounding does not explain.
+    """
+    found: list[Pair] = []
+
+    def collect(one: Tensor, other: Tensor, path: str) -> None:
+        for fact in ("dtype", "shape"):  # gradients may lie in memory as they like
+            if getattr(one, fact) != getattr(other, fact):
+                told = f"{getattr(one, fact)} in eager, {getattr(other, fact)} compiled"
+                raise Difference(fact, path, f"{fact} is {told}")
+        if same_bits(one, other, zero_signs=False):
+            return
+        if not is_float(one):
+            raise Difference("values", path, shown_values(one, other))
+        found.append(Pair(path, one, other))
+
+    assert_same_call(eager, compiled, by_rule=collect, facts=facts_of_rules)
+    return found
 
 
 def _same_said(one: list[Said], other: list[Said], text: Callable[[str, str], bool]) -> bool:
@@ -123,7 +167,7 @@ def _assert_same_gradients(
         raise Difference("backward", f"{name}call", text)
     exact = True
     for index, (one, other) in enumerate(zip(eager.grads, compiled.grads, strict=True)):
-        path = f"{name}gradient {index}"
+        path = f"{name}gradients[{index}]"
         if one is None or other is None:
             if one is not other:
                 raise Difference("None gradient", path, f"{one} in eager, {other} compiled")

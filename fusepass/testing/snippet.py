@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fusepass.testing.case import Case
-from fusepass.testing.oracle import NOT_FINITE, VALUES, Difference
+from fusepass.testing.compare import Difference
 from fusepass.testing.program_text import literal
+from fusepass.testing.rounding import NOT_FINITE
 from fusepass.testing.rule_text import rule_text
-from fusepass.testing.trial import Trials, resized
+from fusepass.testing.trial import Trials, Verdict, resized
 
 MOST_NUMBERS = 300
 # Enough to get the very same number back.
@@ -32,8 +33,8 @@ pattern = rule.pattern
 
 def run(program, inputs):
     with torch.{context}():
-        outputs = program(*inputs)
-{backward}    return {{"outputs": outputs, "inputs": inputs{gradients}}}
+        result = program(*inputs)
+{backward}    return {{"result": result, "args": inputs{gradients}}}
 
 
 {inputs}
@@ -51,26 +52,26 @@ print("compiled", compiled)
 
 _BACKWARD = """\
     leaves = [x for x in inputs if x.requires_grad]
-    ends = [y for y in outputs if y.requires_grad]
+    ends = [y for y in result if y.requires_grad]
     torch.manual_seed(7)
     given = [torch.randn(y.shape, dtype=torch.float64).to(y.device, y.dtype) for y in ends]
     gradients = torch.autograd.grad(ends, leaves, given, allow_unused=True)
 """
 
 
-def snippet(trials: Trials, case: Case, difference: Difference) -> str:
+def snippet(trials: Trials, case: Case, verdict: Verdict, difference: Difference) -> str:
     """Python text that shows a difference, and fails on it."""
     names = [trials.space.names[p] for p in trials.space.tensors]
     makers, calls = [], []
-    for step, one in enumerate([case, resized(case, trials.space)][: 1 + difference.resized]):
-        tensors = trials.inputs(one, difference.values, difference.seed)
+    for step, one in enumerate([case, resized(case, trials.space)][: 1 + verdict.resized]):
+        tensors = trials.inputs(one, verdict.values, verdict.seed)
         makers.append(_maker(f"inputs{step}" if step else "inputs", names, tensors))
         maker = f"inputs{step}()" if step else "inputs()"
         calls += [f"eager = run(program, {maker})"]
         calls += [f"compiled = run(compiled_program, {maker})"]
     inputs = "\n\n".join(makers)
     imports = []
-    if difference.path == "rule":  # what became of the rule was said in a warning
+    if difference.kind == "fault":  # what became of the rule was said in a warning
         imports.append("import warnings\n")
         calls.insert(0, 'warnings.simplefilter("error", fusepass.FusepassWarning)')
     if re.search(r"\b(inf|nan)\b", inputs):
@@ -119,37 +120,38 @@ def _tensor(tensor: Tensor) -> str:
 
 
 def _assertion(difference: Difference) -> str:
+    """Lines that fail on what a program leaves; none for one that fails by itself."""
     group, _, index = difference.path.rstrip("]").partition("[")
-    if difference.path == "rule" or group == "program":
+    kind = difference.kind
+    if kind == "aliasing":
+        return _SHARING
+    if group not in ("result", "args", "gradients"):
         return ""
     if not index:
-        if difference.fact == "shared memory":
-            return _SHARING.format(of="x.untyped_storage().data_ptr()")
-        if difference.fact == "identity":
-            return _SHARING.format(of="id(x)")
         return f'assert len(compiled["{group}"]) == len(eager["{group}"])'
     pair = [f'{name}["{group}"][{index}]' for name in ("compiled", "eager")]
-    if difference.fact == VALUES:
-        bound = difference.bound or 0.0
-        given = f"rtol=0, atol={literal(bound)}, equal_nan=True, check_stride=False"
+    if kind == "values":
+        given = f"rtol=0, atol={literal(difference.bound)}, equal_nan=True, check_stride=False"
         return f"torch.testing.assert_close({pair[0]}, {pair[1]}, {given})"
-    if difference.fact == NOT_FINITE:
+    if kind == NOT_FINITE:
         return "\n".join(
             f'assert torch.equal({pair[0]}.{kind}(), {pair[1]}.{kind}()), "{what} stands elsewhere"'
             for kind, what in _NOT_FINITE.items()
         )
-    if difference.fact in ("stride", "is_inference"):
-        return f"assert {pair[0]}.{difference.fact}() == {pair[1]}.{difference.fact}()"
-    if difference.fact in ("dtype", "shape", "device", "requires_grad"):
-        return f"assert {pair[0]}.{difference.fact} == {pair[1]}.{difference.fact}"
+    if kind in ("stride", "inference"):
+        name = {"inference": "is_inference"}.get(kind, kind)
+        return f"assert {pair[0]}.{name}() == {pair[1]}.{name}()"
+    if kind in ("dtype", "shape", "device", "requires_grad"):
+        return f"assert {pair[0]}.{kind} == {pair[1]}.{kind}"
     return f"assert type({pair[0]}) is type({pair[1]})"
 
 
 _NOT_FINITE = {"isnan": "NaN", "isposinf": "infinity", "isneginf": "-infinity"}
 _SHARING = """\
 def sharing(run):
-    every = [{of} for x in (*run["outputs"], *run["inputs"])]
-    return [every.index(one) for one in every]
+    every = [*run["result"], *run["args"]]
+    kinds = [id(x) for x in every], [x.untyped_storage().data_ptr() for x in every]
+    return [[ids.index(one) for one in ids] for ids in kinds]
 
 
 assert sharing(compiled) == sharing(eager)"""

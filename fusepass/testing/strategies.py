@@ -43,20 +43,19 @@ def layout_changes(space: Space, plain: Case) -> list[Change]:
     return found
 
 
-def program_changes(space: Space, outputs: int) -> list[Change]:
+def program_changes(space: Space) -> list[Change]:
     """Other operations before and after."""
-    count = len(space.tensors)
-    found: list[Change] = [("after", after) for after in AFTER[1:]]
+    found: list[Change] = [("after", after) for after in AFTER if after]
     return found + [
         ("before", tuple(before if space.floating(p) else "" for p in space.tensors))
-        for before in BEFORE[1:]
-        if count
+        for before in BEFORE
+        if before and space.tensors
     ]
 
 
 def context_changes(space: Space, plain: Case) -> list[Change]:
     """Other surroundings of the call, gradients for all operands or for none among them."""
-    found: list[Change] = [("around", around) for around in AROUND[1:]]
+    found: list[Change] = [("around", around) for around in AROUND if around]
     found += [("beside", True), ("again", True), ("called", "inference")]
     training = any(plain.grads)
     found.append(("grads", tuple(not training and space.floating(p) for p in space.tensors)))
@@ -77,19 +76,14 @@ def size_changes(space: Space, plain: Case) -> list[Change]:
 
 
 def first_cases(space: Space, plain: Case, outputs: int, misses: int, few: bool) -> Iterator[Case]:
-    """Cases to try before the random ones.
+    """Cases to try before the random ones, of a pattern with so many results and near misses.
 
-    Args:
-        space: the inputs to draw from.
-        plain: the plain case.
-        outputs: how many results the pattern has.
-        misses: how many near misses it has.
-        few: several changes at once where they do not hide one another, for a quick check.
+    With ``few``, several changes are made at once where they do not hide one another.
     """
     columns = [
         operand_changes(space),
         layout_changes(space, plain),
-        program_changes(space, outputs),
+        program_changes(space),
     ]
     rows = itertools.zip_longest(*columns) if few else ((c,) for c in itertools.chain(*columns))
     together = [dict(change for change in row if change is not None) for row in rows]
@@ -115,19 +109,14 @@ def cases(
 ) -> SearchStrategy[Case]:
     """Random mixtures of changes, for Hypothesis; the simplest is the plain case.
 
-    Args:
-        space: the inputs to draw from.
-        plain: the plain case.
-        outputs: how many results the pattern has.
-        misses: how many near misses it has.
-        silent: changes for which the rule did not fire, to be left out.
+    Changes for which the rule did not fire (``silent``) are left out.
     """
     from hypothesis import strategies as st
 
     changes = [
         *operand_changes(space),
         *layout_changes(space, plain),
-        *program_changes(space, outputs),
+        *program_changes(space),
         *context_changes(space, plain),
     ]
     choices: dict[str, list[Any]] = {}

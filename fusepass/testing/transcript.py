@@ -70,14 +70,10 @@ class Transcript:
 
 @contextlib.contextmanager
 def recorded(warned: str = "always") -> Iterator[Transcript]:
-    """Record instead of showing.
+    """Record instead of showing; ``warned`` is an action of :func:`warnings.simplefilter`.
 
     Warnings and log records of compilers are left out, and so are the warnings that torch itself
-    raises in C++.
-
-    Args:
-        warned: which warnings are shown, as for :func:`warnings.simplefilter`; each scope starts as
-            if nothing had been warned of before.
+    raises in C++. Each scope starts as if nothing had been warned of before.
     """
     transcript = Transcript()
     handler = _Records(transcript)

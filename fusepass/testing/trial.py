@@ -20,13 +20,14 @@ from fusepass.report.explain import last_report
 from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.registry import active_rules, rules
 from fusepass.rewrite.rule import Rule
-from fusepass.testing import oracle
+from fusepass.testing.call import Seen, at_precision, observed
 from fusepass.testing.case import Case
+from fusepass.testing.compare import Difference
 from fusepass.testing.inputs import Values, inputs_of
 from fusepass.testing.near_misses import near_misses
-from fusepass.testing.observe import Observation, at_precision, observe
-from fusepass.testing.oracle import Difference
 from fusepass.testing.program_text import Text, source_of
+from fusepass.testing.rounding import Pair, check_rounding
+from fusepass.testing.same_call import exact_values, rounded_values
 from fusepass.testing.space import FLOATS, Space
 from fusepass.torch_private.fx.tracing import guards_not_timed
 
@@ -43,23 +44,24 @@ class Verdict:
         fired: how often the rule was applied.
         rejected: reason code and sentence of the places where it was not, with their counts.
         difference: what the compiled program did otherwise because of the rule; None if nothing.
+        values, seed: which inputs of the case show it.
+        resized: whether it takes the case's second sizes, after the first.
         invalid: the program does not run in eager, or not without the rule either: it says nothing.
     """
 
     fired: int = 0
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
     difference: Difference | None = None
+    values: Values = "normal"
+    seed: int = 0
+    resized: bool = False
     invalid: bool = False
 
 
 class Trials:
     """Tries cases of one rule, which must be in force; each case once.
 
-    Args:
-        rule: the rule.
-        space: the inputs its example stands for.
-        options: for torch.compile, beside ``codegen``.
-        codegen: how the rewritten program runs; by default op by op.
+    Programs run op by op unless ``codegen`` says how else.
     """
 
     def __init__(
@@ -111,113 +113,97 @@ class Trials:
     def _try(self, case: Case) -> Verdict:
         if case.near_miss and not self.near_misses(case):
             return Verdict(invalid=True)
-        source = self.source(case)
-        with _program(source, self.rule) as plain:
-            eager = observe(plain, self.inputs(case), called=case.called)
-            if eager.error is not None:
+        with self._program(case) as plain:
+            if observed(plain, tuple(self.inputs(case)), None, case.called or "grad").raised:
                 return Verdict(invalid=True)
-            with _program(source, self.rule) as text:
-                verdict = self._compare(case, plain, text)
-            if verdict.difference is not None and self._without_rule(case, plain):
+            verdict = self._compared(case, plain)
+            off = {"rules": {**self.options.get("rules", {}), self.rule.name: False}}
+            if verdict.difference and self._compared(case, plain, off).difference:
                 return dataclasses.replace(verdict, difference=None, invalid=True)
         return verdict
 
-    def _without_rule(self, case: Case, plain: Any) -> bool:
-        """Whether the compiled program differs from eager although the rule is off."""
-        off = {"rules": {**self.options.get("rules", {}), self.rule.name: False}}
-        with _program(self.source(case), self.rule) as text:
-            return self._compare(case, plain, text, off).difference is not None
+    @contextlib.contextmanager
+    def _program(self, case: Case) -> Iterator[Any]:
+        with contextlib.closing(Text(self.source(case), self.rule.pattern)) as text:
+            yield text.program
 
-    def _compare(
-        self, case: Case, plain: Any, text: Any, options: Mapping[str, Any] | None = None
+    def _compared(
+        self, case: Case, plain: Any, options: Mapping[str, Any] | None = None
     ) -> Verdict:
-        compiled = torch.compile(
-            text,
-            backend="fusepass",
-            dynamic=case.resized,
-            options={**self.options, **(options or {})},
-        )
-        with warnings.catch_warnings(record=True) as said:
+        """Compare the case's program, compiled with further options, with the plain one."""
+        with self._program(case) as text, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", RewriteFault)
-            difference = self._difference(case, plain, compiled)
-        fault = next((w.message for w in said if self._is_ours(w)), None)
-        if isinstance(fault, RewriteFault):
-            difference = Difference("rule", "fault", "", fault.said)
-        fired, rejected = decisions(compiled, self.rule.name)
-        return Verdict(fired, rejected, difference)
+            given = {**self.options, **(options or {})}
+            compiled = torch.compile(text, backend="fusepass", dynamic=case.resized, options=given)
+            verdict = self._first(case, plain, compiled)
+            for one in said:
+                ours = repr(self.rule.name) in str(one.message)
+                if ours and isinstance(one.message, RewriteFault):
+                    fault = Difference("fault", "", one.message.said)
+                    verdict = Verdict(difference=fault)
+                    break
+            fired, rejected = decisions(compiled, self.rule.name)
+        return dataclasses.replace(verdict, fired=fired, rejected=rejected)
 
-    def _is_ours(self, warning: warnings.WarningMessage) -> bool:
-        return repr(self.rule.name) in str(warning.message)
-
-    def _difference(self, case: Case, plain: Any, compiled: Any) -> Difference | None:
-        cases = [case, resized(case, self.space)] if case.resized else [case]
-        for one in cases:
+    def _first(self, case: Case, plain: Any, compiled: Any) -> Verdict:
+        """The first difference, with the inputs that show it."""
+        for one in [case, resized(case, self.space)] if case.resized else [case]:
             for kind in get_args(Values):
-                if kind != "normal" and _is_empty(self.inputs(one)):
-                    continue
-                found = self._first(one, kind, plain, compiled)
-                if found is not None:
-                    return dataclasses.replace(found, values=kind, resized=one is not case)
-        return None
+                if kind == "normal" or not _is_empty(self.inputs(one)):
+                    verdict = self._check(one, kind, plain, compiled)
+                    if verdict.difference is not None:
+                        return dataclasses.replace(verdict, resized=one is not case)
+        return Verdict()
 
-    def _first(self, case: Case, kind: Values, plain: Any, compiled: Any) -> Difference | None:
-        pairs = self._run(case, kind, 0, plain, compiled)
-        if isinstance(pairs, Difference):
-            return pairs
-        judged = (self._judge(case, kind, pair, plain, compiled) for pair in pairs)
-        return next((found for found in judged if found is not None), None)
+    def _check(self, case: Case, kind: Values, plain: Any, compiled: Any) -> Verdict:
+        seed = 0
+        try:
+            eager, pairs = self._run(case, kind, seed, plain, compiled)
+            for pair in pairs:
+                samples = [self._sample(case, kind, seed, plain, eager, pair)]
+                found = check_rounding(samples)
+                if found is not None and not found.certain:
+                    for seed in _MORE_SEEDS:  # bad luck with few numbers is not a fault
+                        again, others = self._run(case, kind, seed, plain, compiled)
+                        same = [other for other in others if other.path == pair.path]
+                        samples += [
+                            self._sample(case, kind, seed, plain, again, one) for one in same
+                        ]
+                    seed = 0
+                    found = found if check_rounding(samples) is not None else None
+                if found is not None:
+                    raise found
+        except Difference as difference:
+            return Verdict(difference=difference, values=kind, seed=seed)
+        return Verdict()
 
     def _run(
         self, case: Case, kind: Values, seed: int, plain: Any, compiled: Any
-    ) -> Difference | list[oracle.Pair]:
-        seen = []
-        for program in (plain, compiled):
-            torch.manual_seed(case.seed)
-            inputs = self.inputs(case, kind, seed)
-            # A formula for the backward may part from another at infinity and agree elsewhere.
-            backward = kind != "special"
-            seen.append(observe(program, inputs, called=case.called, backward=backward))
-        return oracle.compare(*seen)
-
-    def _judge(
-        self, case: Case, kind: Values, pair: oracle.Pair, plain: Any, compiled: Any
-    ) -> Difference | None:
-        samples = [self._sample(case, kind, 0, pair, plain)]
-        found = oracle.judge_values(samples)
-        if found is None or found.certain:
-            return found
-        for seed in _MORE_SEEDS:  # bad luck with few numbers is not a fault
-            pairs = self._run(case, kind, seed, plain, compiled)
-            if isinstance(pairs, Difference):
-                return dataclasses.replace(pairs, seed=seed)
-            samples += [
-                self._sample(case, kind, seed, p, plain) for p in pairs if p.path == pair.path
-            ]
-        return found if oracle.judge_values(samples) is not None else None
+    ) -> tuple[Seen, list[Pair]]:
+        # A formula for the backward may part from another at infinity and agree elsewhere.
+        context = case.called or ("plain" if kind == "special" else "grad")
+        eager, other = (
+            observed(program, tuple(self.inputs(case, kind, seed)), None, context)
+            for program in (plain, compiled)
+        )
+        return eager, rounded_values(eager, other)
 
     def _sample(
-        self, case: Case, kind: Values, seed: int, pair: oracle.Pair, plain: Any
-    ) -> tuple[oracle.Pair, Tensor | None, float]:
-        exact = _exactly(torch.float64, case, plain, self.inputs(case, kind, seed))
-        value = oracle.exact_value(pair.path, exact)
-        floor = 0.0
+        self, case: Case, kind: Values, seed: int, plain: Any, eager: Seen, pair: Pair
+    ) -> tuple[Pair, Tensor | None, float]:
+        def exactly(dtype: torch.dtype) -> Tensor | None:
+            exact = at_precision(dtype, plain, self.inputs(case, kind, seed))
+            return exact_values(eager, exact).get(id(pair.eager))
+
+        value, floor = exactly(torch.float64), 0.0
         if pair.eager.dtype == torch.float64:
             # Eager is its own reference here; its error is known from the one in float32.
-            single = _exactly(torch.float32, case, plain, self.inputs(case, kind, seed))
-            rough = oracle.exact_value(pair.path, single)
+            rough = exactly(torch.float32)
             if value is not None and rough is not None:
                 seen = torch.isfinite(rough) & torch.isfinite(value)
-                difference = (rough.double() - value)[seen].detach()
-                floor = _SINGLE_TO_DOUBLE * rms(difference)
-        if value is not None and value.shape != pair.eager.shape:
-            value = None
+                floor = _SINGLE_TO_DOUBLE * rms((rough.double() - value)[seen].detach())
         return pair, value, floor
-
-
-def _exactly(dtype: torch.dtype, case: Case, plain: Any, inputs: list[Tensor]) -> Observation:
-    torch.manual_seed(case.seed)
-    return at_precision(dtype, plain, inputs)
 
 
 def _is_empty(inputs: list[Tensor]) -> bool:
@@ -242,15 +228,6 @@ def decisions(compiled: Any, name: str) -> tuple[int, Counter[tuple[str, str]]]:
     fired = sum(d.outcome is Outcome.APPLIED for d in ours)
     left = (d for d in ours if d.outcome is not Outcome.APPLIED)
     return fired, Counter((d.reason_code.value, d.reason) for d in left)
-
-
-@contextlib.contextmanager
-def _program(source: str, rule: Rule) -> Iterator[Any]:
-    text = Text(source, rule.pattern)
-    try:
-        yield text.program
-    finally:
-        text.close()
 
 
 @contextlib.contextmanager

@@ -9,10 +9,9 @@ import torch
 import fusepass
 from fusepass.bench import compile_times, processes
 from fusepass.bench.compile_times import KEEP, OURS, TWIN, UNTOUCHED
-from fusepass.bench.facts import regions_entered
+from fusepass.bench.compiled_code import regions_entered
 from fusepass.bench.measure import Settings
-from fusepass.bench.program import Program
-from fusepass.bench.programs import Source
+from fusepass.bench.program import Program, Source
 from fusepass.bench.variants import apply
 
 SETTINGS = Settings(

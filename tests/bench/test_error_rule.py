@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fusepass.bench import numerics
-from fusepass.bench.error_rule import error_bound, judge, passes
+from fusepass.bench.error_rule import compare, judge, reference_outputs
+from fusepass.numerics import error_bound, half_ulp, passes
+from fusepass.testing.compare import tensors
 
 HALF_ULP_FP16_AT_1 = 2.0**-11
 
@@ -22,9 +23,9 @@ def verdict(
     """The error rule on a program with one output."""
     reason = "no reference" if exact is None else None
     return judge(
-        [numerics.compare(output, eager, exact)],
-        [numerics.compare(eager, eager, exact)],
-        None if inductor is None else [numerics.compare(inductor, eager, exact)],
+        [compare(output, eager, exact)],
+        [compare(eager, eager, exact)],
+        None if inductor is None else [compare(inductor, eager, exact)],
         reason,
     )
 
@@ -77,7 +78,7 @@ def test_half_an_ulp_passes_though_eager_is_exact():
     ],
 )
 def test_half_ulp(dtype: torch.dtype, magnitude: float, expected: float):
-    assert numerics.half_ulp(dtype, magnitude) == expected
+    assert half_ulp(dtype, magnitude) == expected
     if magnitude:
         here = torch.tensor(magnitude, dtype=dtype)
         above = torch.nextafter(here, torch.tensor(math.inf, dtype=dtype))
@@ -130,8 +131,8 @@ def test_without_a_reference_nothing_is_claimed_but_the_distance_from_eager():
 
 def test_the_worst_tensor_is_reported_and_one_bad_tensor_fails_all():
     good, bad = off_by(1e-3), off_by(3e-3)
-    eager = [numerics.compare(good, good, ONES)] * 3
-    variant = [numerics.compare(one, good, ONES) for one in (good, bad, good)]
+    eager = [compare(good, good, ONES)] * 3
+    variant = [compare(one, good, ONES) for one in (good, bad, good)]
     record = judge(variant, eager, None, None)
     assert record["passed"] is False
     assert record["worst"] == 1
@@ -145,7 +146,7 @@ def test_the_reference_runs_in_float64_and_leaves_the_program_alone():
     model = nn.Linear(8, 8).half()
     x = torch.randn(4, 8, dtype=torch.float16)
     with torch.no_grad():
-        (exact,) = numerics.reference_outputs(model, (), {"input": x})
+        (exact,) = reference_outputs(model, (), {"input": x})
     assert exact.dtype == torch.float64
     expected = x.double() @ model.weight.double().T + model.bias.double()
     torch.testing.assert_close(exact, expected, rtol=1e-14, atol=1e-14)
@@ -156,7 +157,7 @@ def test_the_reference_runs_in_float64_and_leaves_the_program_alone():
 def test_tensors_in_finds_them_in_every_container_in_order():
     a, b, c, d = (torch.tensor(float(i)) for i in range(4))
     value = {"x": [a, (b, None, "text")], "y": {"z": c}, "w": d}
-    assert [float(t) for t in numerics.tensors_in(value)] == [0.0, 1.0, 2.0, 3.0]
-    doubled = numerics.map_tensors(value, lambda t: t * 2)
-    assert [float(t) for t in numerics.tensors_in(doubled)] == [0.0, 2.0, 4.0, 6.0]
-    assert doubled["x"][1][2] == "text"
+    assert [float(t) for t in tensors(value)] == [0.0, 1.0, 2.0, 3.0]
+    doubled = reference_outputs(lambda x: x, (value,), {})
+    assert [float(t) for t in doubled] == [0.0, 1.0, 2.0, 3.0]
+    assert {t.dtype for t in doubled} == {torch.float64}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusepass.__main__ import main
-from fusepass.bench.suites import suite_programs
+from fusepass.bench.program import suite_programs
 from fusepass.bench.variants import baseline, floor_of, variants_for
 
 

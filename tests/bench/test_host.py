@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusepass.bench.programs import check_built
-from fusepass.bench.suites import suite_programs
+from fusepass.bench.program import check_built, suite_programs
 from tests.perf.suites import host
 
 PROGRAMS = {program.name: program for program in suite_programs("host", "cpu")}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fusepass.__main__ import main
-from fusepass.bench.suites import suite_programs
+from fusepass.bench.program import suite_programs
 from tests.perf.suites import conv
 
 

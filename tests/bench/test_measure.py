@@ -11,7 +11,7 @@ import torch
 from fusepass.bench import measure, timing, worker
 from fusepass.bench.measure import Settings, calls_per_turn
 from fusepass.bench.processes import Worker, value_of
-from fusepass.bench.programs import Source, resolve
+from fusepass.bench.program import Source, resolve
 from fusepass.bench.variants import EAGER, Variant, baseline, variants_for
 from fusepass.errors import BenchError
 

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 import torch
 
-from fusepass.bench.suites import suite_programs
+from fusepass.bench.program import suite_programs
 from tests.perf.suites import models
 
 

@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from fusepass.bench.programs import check_built, load_function, split_target
-from fusepass.bench.suites import select, suite_programs
+from fusepass.bench.program import (
+    check_built,
+    load_function,
+    select,
+    split_target,
+    suite_programs,
+)
 from fusepass.errors import BenchError
 from tests.perf.suites.sync import ClampEncoder
 

@@ -10,15 +10,13 @@ import pytest
 import torch
 
 import fusepass
-from fusepass.bench import curves, measure, table, training, worker
-from fusepass.bench.program import Program
-from fusepass.bench.programs import Source
-from fusepass.bench.suites import suite_programs
-from fusepass.bench.training import Training
+from fusepass.bench import measure, table, worker
+from fusepass.bench.program import Program, Source, suite_programs
 from fusepass.bench.variants import Variant
 from tests.perf.suites.training import guarded_encoder
+from tests.perf.training_steps import Training, distance
 
-SHORT = Training(steps=4, curves=2, lr=1e-2)
+SHORT = Training(steps=4, curve_count=2, lr=1e-2)
 EXACT = [[1.0, 0.5], [1.0, 0.25]]
 
 
@@ -50,15 +48,15 @@ def test_the_suite_trains_in_both_precisions(device: str) -> None:
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_the_loss_falls(autocast: torch.dtype | None) -> None:
     torch.manual_seed(0)
-    how = Training(steps=30, curves=1, lr=1e-2, autocast=autocast)
+    how = Training(steps=30, curve_count=1, lr=1e-2, autocast=autocast)
     model, batches = guarded_encoder("cpu", 1, (2, 8), how)
     start = {key: value.clone() for key, value in model.state_dict().items()}
-    (losses,) = training.curves(how, model, model, batches, start)
+    (losses,) = how.curves(model, model, batches, start)
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[-1] < 0.9 * losses[0]
     # From the same weights on the same batches: the same curve again.
-    assert training.curves(how, model, model, batches, start) == [losses]
-    (exact,) = training.exact_curves(how, model, batches, start)
+    assert how.curves(model, model, batches, start) == [losses]
+    (exact,) = how.exact_curves(model, batches, start)
     assert 0 < max(abs(a - b) for a, b in zip(losses, exact, strict=True)) < 0.05
     assert exact[0] == pytest.approx(losses[0], rel=2e-6 if autocast is None else 2e-2)
 
@@ -73,7 +71,7 @@ def test_a_worker_trains_in_one_graph_each_way(program: Program) -> None:
     with fusepass.options(codegen="eager-decomposed"):  # nothing here is about generated code
         assert answer(session, "compile", folder=None) > 0
     record = measure.blank(session.variant)
-    record["curve"] = curves.judge(answer(session, "curves"), plain, exact)
+    record["curve"] = Training.judge(answer(session, "curves"), plain, exact)
     assert record["curve"]["distance"]["max_abs"] < 1e-4
     record["graphs"] = answer(session, "facts")
     ways = record["graphs"]["regions_per_call"], record["graphs"]["backwards_per_call"]
@@ -88,30 +86,29 @@ def test_a_worker_trains_in_one_graph_each_way(program: Program) -> None:
 
 
 def test_distances_are_over_all_curves() -> None:
-    near = curves.distance([[1.0, 0.5], [1.25, 0.5]], EXACT)
+    near = distance([[1.0, 0.5], [1.25, 0.5]], EXACT)
     assert near == {"max_abs": 0.25, "l2": pytest.approx(math.sqrt(2) / 4)}
-    assert curves.distance([[1.0, math.nan], [1.0, 0.0]], EXACT)["l2"] == math.inf
+    assert distance([[1.0, math.nan], [1.0, 0.0]], EXACT)["l2"] == math.inf
 
 
 @pytest.mark.parametrize(("error", "passed"), [(0.0, True), (0.19, True), (0.21, False)])
 def test_twice_eagers_distance_passes(error: float, passed: bool) -> None:
     eager = [[1.0, 0.5], [1.1, 0.25]]
-    judged = curves.judge([[1.0, 0.5], [1.0 - error, 0.25]], eager, EXACT)
+    judged = Training.judge([[1.0, 0.5], [1.0 - error, 0.25]], eager, EXACT)
     assert judged["passed"] is passed
     assert judged["over_eager"]["max_abs"] == pytest.approx(error / 0.1)
 
 
 def test_an_eager_curve_without_error_leaves_float32s_own() -> None:
-    judged = curves.judge([[1.0, 0.5 + 3e-8], [1.0, 0.25]], EXACT, EXACT)
+    judged = Training.judge([[1.0, 0.5 + 3e-8], [1.0, 0.25]], EXACT, EXACT)
     assert judged["passed"] is True
-    assert curves.judge([[1.0, 0.5 + 1e-5], [1.0, 0.25]], EXACT, EXACT)["passed"] is False
+    assert Training.judge([[1.0, 0.5 + 1e-5], [1.0, 0.25]], EXACT, EXACT)["passed"] is False
 
 
 def test_a_far_curve_and_a_broken_graph_are_problems(program: Program) -> None:
-    record = measure.skipped(program, "")
-    record["skipped"] = None
+    record = measure.skipped(program, None)
     one = measure.blank(Variant("fusepass/default", "fusepass", "default"))
-    one["curve"] = curves.judge([[2.0, 0.5], [1.0, 0.25]], [[1.1, 0.5], [1.0, 0.25]], EXACT)
+    one["curve"] = Training.judge([[2.0, 0.5], [1.0, 0.25]], [[1.1, 0.5], [1.0, 0.25]], EXACT)
     one["graphs"] = {
         "graphs": 3, "operations": [1, 2, 3], "regions_per_call": 3, "backwards_per_call": 2,
         "frames_given_up": 0,

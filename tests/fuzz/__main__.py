@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fusepass.report.output_path import problem_with
+from fusepass.report.paths import problem_with
 from tests.fuzz.campaign import Summary, campaign, quiet, run_chunk
 from tests.fuzz.generate import seeded
 from tests.fuzz.shrink import shortest

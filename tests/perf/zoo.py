@@ -32,8 +32,7 @@ from torch import Tensor, nn
 
 import fusepass
 from fusepass.bench.hardware import heading
-from fusepass.bench.program import Program
-from fusepass.bench.suites import select
+from fusepass.bench.program import Program, select
 from fusepass.numerics import rms_error
 from fusepass.tune.cuda_graph_call import record
 from tests.perf.suites import models

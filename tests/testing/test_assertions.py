@@ -46,7 +46,7 @@ def test_the_message_holds_the_near_miss():
 
 def test_a_wrong_result_fails_though_the_count_is_right():
     with fusepass.rules(wrong_rules.RULES["tanh for erf"]):
-        with pytest.raises(RewriteMismatch, match=r"outputs\[0\]: its value"):
+        with pytest.raises(RewriteMismatch, match=r"result: its value"):
             assert_rewrites(lambda x: F.gelu(x), X, rules={"tanh for erf": 1})
 
 

@@ -57,14 +57,7 @@ def syncs(fn: Any, /, *args: Any, **kwargs: Any) -> Syncs:
 
 
 def listed(fn: Any, args: Any, kwargs: Any, *, with_fusepass: bool) -> Syncs:
-    """As :func:`syncs`.
-
-    Args:
-        fn: as for :func:`syncs`.
-        args: positional arguments of the call.
-        kwargs: keyword arguments of the call.
-        with_fusepass: whether to compile ``fn`` with fusepass; else all that is there remains.
-    """
+    """As :func:`syncs`; without fusepass all that is there remains."""
     if not callable(fn):
         raise NotAProgram(fn)
     target = original_callable(fn)

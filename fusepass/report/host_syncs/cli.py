@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     import torch
 
-    from fusepass.bench.programs import check_built, load_function
+    from fusepass.bench.program import check_built, load_function
     from fusepass.report.host_syncs.api import raised_by_program, syncs
-    from fusepass.report.output_path import check_output
+    from fusepass.report.paths import check_output
 
     check_output(arguments.json, "fusepass syncs", "--json")
     built = None

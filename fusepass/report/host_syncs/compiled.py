@@ -14,7 +14,7 @@ import torch
 from fusepass.report import log
 from fusepass.report.decision import Decision
 from fusepass.report.host_syncs import cuda
-from fusepass.report.host_syncs.graph import GraphWait, read_back, waits_in_graph
+from fusepass.report.host_syncs.graph import read_back, waits_in_graph
 from fusepass.report.host_syncs.kinds import READ, Kind
 from fusepass.report.host_syncs.observe import Wait, Watch
 from fusepass.report.host_syncs.profiler_marks import MarkedWatch
@@ -39,30 +39,23 @@ class CompiledCall:
     """What was seen of one call.
 
     Attributes:
-        waits: in Python code around and between the graphs; on CUDA in the graphs, too.
-        in_graphs: elsewhere: what waits in the graphs, each time their graph was entered.
+        waits: in Python code around and between the graphs, and in the graphs that were entered.
         decisions: fusepass's; none for another backend.
     """
 
     waits: list[Wait]
-    in_graphs: list[GraphWait]
     decisions: tuple[Decision, ...] = ()
 
 
 def watch_compiled(fn: Any, target: Any, args: Any, kwargs: Any, watch: Watch) -> CompiledCall:
     """Compile ``fn`` anew with fusepass, call it twice and watch the second call.
 
-    Args:
-        fn: as for :func:`fusepass.explain`.
-        target: what the user wrote: state reachable from it is put back after each call.
-        args: positional arguments of the call.
-        kwargs: keyword arguments of the call.
-        watch: made for ``ENTERED``.
+    State that can be reached from ``target``, what the user wrote, is put back after each call.
     """
     with compiled_once(fn) as compiled:
         seen = _watched(compiled, target, args, kwargs, watch)
         decisions = report_of(found_for(compiled)).decisions
-    return CompiledCall(*seen, decisions)
+    return CompiledCall(seen, decisions)
 
 
 def watch_other_backend(fn: Any, target: Any, args: Any, kwargs: Any, watch: Watch) -> CompiledCall:
@@ -85,13 +78,11 @@ def watch_other_backend(fn: Any, target: Any, args: Any, kwargs: Any, watch: Wat
 
     with as_if_first(target, backend):
         compiled = torch.compile(target, backend=backend, dynamic=dynamic)
-        return CompiledCall(*_watched(compiled, target, args, kwargs, watch))
+        return CompiledCall(_watched(compiled, target, args, kwargs, watch))
 
 
-def _watched(
-    compiled: Any, target: Any, args: Any, kwargs: Any, watch: Watch
-) -> tuple[list[Wait], list[GraphWait]]:
-    """Waits seen, and what in the graphs waits where that is not seen."""
+def _watched(compiled: Any, target: Any, args: Any, kwargs: Any, watch: Watch) -> list[Wait]:
+    """Waits seen, with what in the graphs waits where that is not seen."""
 
     def fresh() -> Any:
         return everything_restored(target, args, kwargs)
@@ -108,27 +99,23 @@ def _watched(
                 with fresh():
                     plain()
             measured = cuda.measure(watch, watched, fresh)
-            return [_in_program(as_read_back(wait)) for wait in measured], []
+            return [_in_program(as_read_back(wait)) for wait in measured]
         with fresh():
             plain()
         entries.clear()
         with fresh():
             watched()
-    return outside(watch.waits), inside(entries)
+    return every_wait(watch.waits, entries)
 
 
-def inside(entries: Iterable[log.GraphRecord]) -> list[GraphWait]:
-    """What waits in graphs that were entered, and behind them."""
-    return [wait for entry in entries for wait in [*entry.waits, *read_back(entry)]]
-
-
-def outside(waits: Iterable[Wait]) -> list[Wait]:
-    """Waits of the program's own code, without what :func:`inside` has."""
-    return [
+def every_wait(seen: Iterable[Wait], entries: Iterable[log.GraphRecord]) -> list[Wait]:
+    """Waits seen of the program's own code, then what waits in and behind graphs entered."""
+    own = [
         wait
-        for wait in waits
+        for wait in seen
         if wait.place.graph is None and as_read_back(wait).kind is not Kind.READ_BACK
     ]
+    return own + [wait for entry in entries for wait in [*entry.waits, *read_back(entry)]]
 
 
 def as_read_back(wait: Wait) -> Wait:
@@ -144,7 +131,8 @@ def _in_program(wait: Wait) -> Wait:
         return wait
     for inside in record.waits:
         if inside.kind is wait.kind or (inside.kind in READ and wait.kind in READ):
-            place = replace(wait.place, file=inside.file, line=inside.line, graph=None)
+            found = inside.place
+            place = replace(wait.place, file=found.file, line=found.line, graph=None)
             record.waits.remove(inside)
             record.waits.append(inside)  # the next one of this kind is another
             return replace(wait, kind=inside.kind, place=place)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fusepass.report.host_syncs import trace
-from fusepass.report.host_syncs.align import undisturbed
 from fusepass.report.host_syncs.kinds import Kind
 from fusepass.report.host_syncs.observe import Wait
 from fusepass.report.host_syncs.place import ProgramPlace
@@ -32,11 +32,8 @@ def measure(
 ) -> list[Wait]:
     """Waits of one call that is watched, with the times of one that is not.
 
-    Args:
-        watch: watches ``watched``.
-        watched: makes the call under ``watch``.
-        fresh: entered around each call: puts back what it changed.
-        plain: makes the same call by itself; without it there are no times.
+    ``fresh`` is entered around each call: it puts back what the call changed. Without ``plain``,
+    which makes the same call by itself, there are no times.
     """
     with fresh(), watch.listening():
         events = _profiled(watched)
@@ -56,6 +53,29 @@ def measure(
         host, device = spent if spent is not None else (None, None)
         made.append(Wait(kind, operation, place, 1, False, host, device))
     return made
+
+
+def undisturbed(
+    watched: Sequence[trace.HostWait], plain: Sequence[trace.HostWait]
+) -> list[tuple[float, float | None] | None]:
+    """For each watched wait how long the host and the device waited in the plain call.
+
+    Watching slows the host. Both calls have the same waits in the same order, as long as the
+    program does the same twice; None where the plain call has no such wait at that place.
+    """
+    times: list[tuple[float, float | None] | None] = [None] * len(watched)
+    matcher = difflib.SequenceMatcher(
+        None, [_token(w) for w in watched], [_token(w) for w in plain], autojunk=False
+    )
+    for block in matcher.get_matching_blocks():
+        for offset in range(block.size):
+            found = plain[block.b + offset]
+            times[block.a + offset] = found.wait_us, found.idle_us
+    return times
+
+
+def _token(wait: trace.HostWait) -> tuple[str, str, str]:
+    return wait.call, wait.operation, wait.direction
 
 
 def _noted(watch: MarkedWatch, wait: trace.HostWait) -> Noted | None:

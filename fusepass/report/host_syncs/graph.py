@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx
@@ -12,6 +11,8 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.report.decision import Decision
 from fusepass.report.host_syncs import operations, residence
 from fusepass.report.host_syncs.kinds import Kind
+from fusepass.report.host_syncs.observe import Wait
+from fusepass.report.host_syncs.place import ProgramPlace
 from fusepass.report.log import GraphRecord
 from fusepass.torch_private.fx.graphs import cond_operator, operator_name, source_of, tree_map
 
@@ -35,39 +36,18 @@ _ATEN = {
 }
 
 
-@dataclass(frozen=True)
-class GraphWait:
-    """One call in a graph that makes the host wait, each time the graph runs.
-
-    Attributes:
-        kind: why.
-        operation: the call's name.
-        file, line: the user's line it came from, ``("", 0)`` when unknown.
-        times: how often the host waits in it.
-    """
-
-    kind: Kind
-    operation: str
-    file: str
-    line: int
-    times: int = 1
-
-
-def read_back(record: GraphRecord) -> list[GraphWait]:
+def read_back(record: GraphRecord) -> list[Wait]:
     """The one wait behind a graph for what is raised and written there; none if nothing is."""
     if not record.reads_back:
         return []
-    return [GraphWait(Kind.READ_BACK, "fusepass", record.file, record.line)]
+    return [Wait(Kind.READ_BACK, "fusepass", ProgramPlace(record.file, record.line))]
 
 
-def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[GraphWait]:
+def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[Wait]:
     """Calls in ``gm`` and its nested graphs that make the host wait.
 
     Without a device in the graph its tensors are taken to be on one; copies cannot be seen then.
-
-    Args:
-        gm: the graph.
-        decisions: what was decided about it so far: says at which lines its conditions are.
+    Decisions say at which lines the graph's conditions are.
     """
     nodes = [
         node
@@ -80,29 +60,27 @@ def waits_in_graph(gm: fx.GraphModule, decisions: list[Decision]) -> list[GraphW
     return found + _conditions(nodes, decisions)
 
 
-def _of_node(node: fx.Node, real: bool) -> list[GraphWait]:
-    name = op_name(node)
-    if name is None:
-        name = _registered(node)
+def _of_node(node: fx.Node, real: bool) -> list[Wait]:
+    # An operator that is not torch's own (torchvision::nms) has its name from the registry.
+    name = op_name(node) or (operator_name(node.target) or ("", None))[1]
     if name is None or node.op not in ("call_function", "call_method"):
         return []
     args = list(tree_map(_value, node.args))
     kwargs = dict(tree_map(_value, node.kwargs))
-    if name == "where":
-        name = "nonzero" if len(args) + len(kwargs) == 1 else name
-    if name == "one_hot":
-        classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
-        name = "_unique2" if classes == -1 else name
+    if name == "where" and len(args) + len(kwargs) == 1:
+        name = "nonzero"
+    if name == "one_hot" and -1 in (*args[1:2], kwargs.get("num_classes", -1))[:1]:
+        name = "_unique2"
     name = _ATEN.get(name, name)
     if name in ("index", "index_put_") and not _index(args):
         return []
     if not any(isinstance(value, Tensor) for value in args):
         return []
-    place = source_of(node)
+    place = ProgramPlace(*source_of(node))
     waits = operations.waits_of(
-        name, args, kwargs, tensor_value(node), residence.really if real else _anywhere
+        name, args, kwargs, tensor_value(node), residence.really if real else lambda _: True
     )
-    return [GraphWait(kind, op_name(node) or name, *place, times) for kind, times in waits]
+    return [Wait(kind, op_name(node) or name, place, times) for kind, times in waits]
 
 
 def _index(args: list[Any]) -> bool:
@@ -115,27 +93,17 @@ def _index(args: list[Any]) -> bool:
     return bool(args[1]) and (len(args) < 3 or isinstance(args[2], Tensor))
 
 
-def _conditions(nodes: list[fx.Node], decisions: list[Decision]) -> list[GraphWait]:
+def _conditions(nodes: list[fx.Node], decisions: list[Decision]) -> list[Wait]:
     """Each torch.cond reads its predicate."""
     found = [n for n in nodes if n.target in (cond_operator(), one_arm)]
     known = [d for d in decisions if d.treatment == "cond"]
     places = [(d.file, d.line) for d in known]
     if len(places) != len(found):
         places = [source_of(node) for node in found]
-    return [GraphWait(Kind.BRANCH, "cond", *place) for place in places]
-
-
-def _registered(node: fx.Node) -> str | None:
-    """Name of an operator that is not torch's own (``torchvision::nms``)."""
-    named = operator_name(node.target)
-    return None if named is None else named[1]
+    return [Wait(Kind.BRANCH, "cond", ProgramPlace(*place)) for place in places]
 
 
 def _value(leaf: Any) -> Any:
     if not isinstance(leaf, fx.Node):
         return leaf
     return leaf.meta.get("example_value", leaf.meta.get("val"))
-
-
-def _anywhere(_: Tensor) -> bool:
-    return True

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fusepass.report.decision import Decision, Outcome
 from fusepass.report.host_syncs.advice import advice
-from fusepass.report.host_syncs.compiled import CompiledCall
+from fusepass.report.host_syncs.compiled import ENTERED, CompiledCall, every_wait
 from fusepass.report.host_syncs.kinds import READ, Kind
-from fusepass.report.host_syncs.observe import Wait
+from fusepass.report.host_syncs.observe import Wait, Watch
 from fusepass.report.host_syncs.place import ProgramPlace
+from fusepass.report.host_syncs.residence import AsIf, no_device
 from fusepass.report.host_syncs.result import Sync
+from fusepass.report.log import GraphRecord
 
 Key = tuple[str, int, Kind]
 # Which of fusepass's rules treat a kind; other decisions at the line come after these.
@@ -40,36 +42,51 @@ class JoinedRow:
 
 
 def rows_of(before: Iterable[Wait], compiled: CompiledCall | None) -> tuple[Sync, ...]:
-    """Rows of the list.
-
-    Args:
-        before: waits of the program as it ran in eager mode.
-        compiled: the same call compiled; None where it was not, and all remains.
-    """
+    """Rows of the list; without a compiled call all that was seen before remains."""
     rows = grouped(before)
     if compiled is None:
-        everything = Counter({key: row.count for key, row in rows.items()})
+        everything = {key: row.count for key, row in rows.items()}
         return tuple(row_of(key, row, everything, ()) for key, row in rows.items())
     left = _left(compiled)
     decisions = compiled.decisions
     _place_reads(left, rows, decisions)
     made = [row_of(key, row, left, decisions) for key, row in rows.items()]
-    for key, row in grouped(_read_backs(compiled)).items():
+    behind = [wait for wait in compiled.waits if wait.kind is Kind.READ_BACK]
+    for key, row in grouped(behind).items():
         made.append(row_of(key, JoinedRow(0, row.operations, row.caller), {key: row.count}, ()))
     return tuple(made)
 
 
-def _read_backs(compiled: CompiledCall) -> list[Wait]:
-    """Waits for what is raised and written behind graphs."""
-    assumed = [
-        Wait(wait.kind, wait.operation, ProgramPlace(wait.file, wait.line))
-        for wait in compiled.in_graphs
-        if wait.kind is Kind.READ_BACK
-    ]
-    return [*(w for w in compiled.waits if w.kind is Kind.READ_BACK), *assumed]
+def looking() -> Watch:
+    """A watch for a compiled call: of operations alone, without the profiler."""
+    return Watch(ENTERED, AsIf(unknown=True) if no_device() else None)
 
 
-def is_read_late(decision: Decision) -> bool:
+def left(
+    seen: Iterable[Wait], entries: Iterable[GraphRecord], decisions: Sequence[Decision]
+) -> tuple[Sync, ...]:
+    """Rows for the waits left in a compiled call, without a look at eager mode."""
+    late = [d for d in decisions if d.outcome is Outcome.APPLIED and _is_read_late(d)]
+    rows = grouped(_placed(wait, late) for wait in every_wait(seen, entries))
+    counts = {key: row.count for key, row in rows.items()}
+    return tuple(row_of(key, row, counts, decisions) for key, row in rows.items())
+
+
+def _placed(wait: Wait, late: list[Decision]) -> Wait:
+    """A number read behind a graph, at the line it is read for.
+
+    Code that Dynamo puts there has the first line of its function, fusepass's none of the program.
+    """
+    place = wait.place
+    first = place.code is not None and place.line == place.code.co_firstlineno
+    for decision in late if place.emitted or first else ():
+        if decision.file == place.file and decision.line >= place.line:
+            late.remove(decision)
+            return replace(wait, place=replace(place, line=decision.line))
+    return wait
+
+
+def _is_read_late(decision: Decision) -> bool:
     """Whether a number is read behind the graph, where the host waits for it all the same."""
     return decision.rule in ("item", "masked") and decision.treatment == "late"
 
@@ -99,9 +116,6 @@ def _left(compiled: CompiledCall) -> Counter[Key]:
     for wait in compiled.waits:
         if wait.kind is not Kind.READ_BACK:
             left[wait.place.file, wait.place.line, wait.kind] += wait.times
-    for inside in compiled.in_graphs:
-        if inside.kind is not Kind.READ_BACK:
-            left[inside.file, inside.line, inside.kind] += inside.times
     return left
 
 
@@ -127,14 +141,7 @@ def _place_reads(
 def row_of(
     key: Key, row: JoinedRow, left: Mapping[Key, int], decisions: Iterable[Decision]
 ) -> Sync:
-    """A row of the list.
-
-    Args:
-        key: its place and kind.
-        row: what was seen there before.
-        left: how often the host still waits, by place and kind.
-        decisions: fusepass's.
-    """
+    """A row of the list; ``left`` has the waits that remain, by place and kind."""
     file, line, kind = key
     here = [d for d in decisions if (d.file, d.line) == (file, line)]
     applied, rejected = _decision(here, kind, acted=True), _decision(here, kind, acted=False)
@@ -171,7 +178,7 @@ def _remaining(key: Key, row: JoinedRow, left: Mapping[Key, int], applied: Decis
     file, line, kind = key
     if kind is Kind.READ_BACK:
         return left.get(key, 0)
-    if applied is not None and is_read_late(applied):
+    if applied is not None and _is_read_late(applied):
         return row.count
     kinds = READ if kind in READ else (kind,)
     seen = sum(left.get((file, line, one), 0) for one in kinds)

@@ -72,12 +72,8 @@ class Watch:
     def call(self, fn: Callable[..., Any], args: Any, kwargs: Any, *, eager: bool) -> Any:
         """Call a program and watch it.
 
-        Args:
-            fn: what to call.
-            args: positional arguments.
-            kwargs: keyword arguments.
-            eager: whether nothing in it may be compiled; without a device torch's functions are
-                watched then.
+        Where it is ``eager``, nothing in it may be compiled; without a device torch's functions are
+        watched then.
         """
         with ExitStack() as modes:
             if eager:

@@ -57,15 +57,7 @@ def waits_of(
     out: Any,
     on_device: OnDevice,
 ) -> Found:
-    """The host's waits in one call of an ATen operation; empty for nearly all.
-
-    Args:
-        name: of the operation, without namespace and overload.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        out: the result.
-        on_device: whether a tensor is in the device's memory.
-    """
+    """The host's waits in one call of an ATen operation; empty for nearly all."""
     args = [*args, *(kwargs[key] for key in _POSITIONAL if key in kwargs)]
     tensors = [value for value in args if isinstance(value, Tensor)]
     if name in _READ:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fusepass.report.host_syncs.kinds import Kind
-from fusepass.report.short_path import short_path
+from fusepass.report.paths import short_path
 
 
 @dataclass(frozen=True)

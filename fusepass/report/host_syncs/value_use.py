@@ -24,11 +24,9 @@ _TEXT_CALLS = frozenset(
 
 
 def use_of(place: ProgramPlace, via: str = "") -> Kind:
-    """Whether a number read at ``place`` decides a branch, becomes text, or is used as a number.
+    """Whether a number read at a place decides a branch, becomes text, or is used as a number.
 
-    Args:
-        place: where it is read.
-        via: the method that reads it, if known (``__bool__``, ``item``, ``__format__``).
+    ``via`` is the method that reads it, if known (``__bool__``, ``item``, ``__format__``).
     """
     if place.text or via in ("__format__", "__repr__", "__str__"):
         return Kind.PRINT

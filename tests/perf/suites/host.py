@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusepass.bench.program import Program
-from fusepass.bench.training import Training
+from tests.perf.training_steps import Training
 
 
 class Attention(nn.Module):
@@ -148,7 +148,7 @@ def printed_loss(
     sizes = SIZES[device]
     with torch.device(device):
         model = PrintedLoss(sizes, by_hand).train()
-        x = torch.randn(training.curves * training.steps, sizes.batch, sizes.width)
+        x = torch.randn(training.curve_count * training.steps, sizes.batch, sizes.width)
         return model, (x, torch.tanh(x.roll(1, dims=-1)))
 
 
@@ -165,7 +165,7 @@ def programs(device: str) -> tuple[Program, ...]:
         )
         for name, flags in KINDS.items()
     ]
-    training = Training(curves=1)
+    training = Training(curve_count=1)
     step = partial(printed_loss, device, training)
     found.append(
         Program(

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fusepass.bench.program import Program
-from fusepass.bench.training import Training
 from tests.perf.suites.sync import ClampLayer
+from tests.perf.training_steps import Training
 
 
 class Attention(nn.Module):
@@ -92,7 +92,7 @@ def guarded_encoder(
     sizes = SIZES[device]
     with torch.device(device):
         model = GuardedEncoder(layers, sizes.width, sizes.heads, branch).train()
-        x = torch.randn(training.curves * training.steps, *shape, sizes.width)
+        x = torch.randn(training.curve_count * training.steps, *shape, sizes.width)
         teacher = torch.randn(sizes.width, sizes.width) / sizes.width**0.5
         target = torch.tanh((x + x.roll(1, dims=-2)) @ teacher)
         return model, (x, target)
@@ -104,7 +104,7 @@ def programs(device: str) -> tuple[Program, ...]:
     found = []
     for size, shape in sizes.shapes.items():
         for dtype, autocast in DTYPES.items():
-            training = Training(curves=4 if size == "small" else 2, autocast=autocast)
+            training = Training(curve_count=4 if size == "small" else 2, autocast=autocast)
             found.append(_program(f"step-{size}-{dtype}", device, sizes.layers, shape, training))
     return tuple(found)
 
@@ -112,7 +112,7 @@ def programs(device: str) -> tuple[Program, ...]:
 def compile_programs(device: str) -> tuple[Program, ...]:
     """For the compile-time table: forward and backward of more and more layers."""
     shape = SIZES[device].shapes["small"]
-    training = Training(steps=1, curves=1)
+    training = Training(steps=1, curve_count=1)
     return tuple(
         _program(f"step-{layers}-layers", device, layers, shape, training, twin=True)
         for layers in SIZES[device].compile_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusepass.report.host_syncs.align import undisturbed
+from fusepass.report.host_syncs.cuda import undisturbed
 from fusepass.report.host_syncs.trace import CALL, MARK, HostWait, has_device, host_waits
 
 

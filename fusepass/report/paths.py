@@ -1,4 +1,4 @@
-"""Files that commands are asked to write: looked at before the work is done, not after."""
+"""Paths: source files as tables show them, and files that commands are asked to write."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from pathlib import Path
 from fusepass.errors import BenchError
 
 
-def check_output(path: Path | None, command: str, option: str) -> None:
-    """Raise unless a file can be written there.
+def short_path(path: str) -> str:
+    """A path that finds the file and fits into a table.
 
-    Args:
-        path: what the option was given; None if it was not.
-        command: as messages name it.
-        option: its name, with dashes.
-
-    Raises:
-        BenchError: what stands in the way.
+    Relative to the working directory if the file lies in it; then the last three parts at most.
     """
+    if not path:
+        return ""
+    file = Path(path)
+    if file.is_absolute() and file.is_relative_to(Path.cwd()):
+        file = file.relative_to(Path.cwd())
+    return str(Path(*file.parts[-3:]))
+
+
+def check_output(path: Path | None, command: str, option: str) -> None:
+    """Raise BenchError unless a file can be written there; ``command`` is its name in messages."""
     problem = problem_with(path, option)
     if problem is not None:
         raise BenchError(f"{command}: {problem}.")

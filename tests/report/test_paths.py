@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fusepass.report.short_path import short_path
+from fusepass.report.paths import short_path
 
 
 def test_a_file_of_the_working_directory_is_relative(
