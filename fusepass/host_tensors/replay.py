@@ -13,10 +13,16 @@ from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.ops.schemas import is_number
 from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.host_tensors.exact_ops import CASTS, COMPARISONS, FACTORIES, ROUNDED, Inexact
-from fusepass.host_tensors.host_constant import NotConstant, is_draw, is_literal, literal_value
+from fusepass.host_tensors.host_constant import (
+    NotConstant,
+    is_draw,
+    is_literal,
+    literal_value,
+    same_layout,
+)
 from fusepass.host_tensors.value_sets import Bound, ValueSets
 from fusepass.torch_private.fx.graph_constants import bounds_up_to, known_bounds
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tracing import quiet_fakes
 
 # Up to here whole numbers, their small multiples and their sums are exact in float32.
@@ -174,26 +180,13 @@ def _fake_result(call: DeviceCall, made: DeviceReplay, fake_mode: Any) -> Any:
     args, kwargs = fx.map_arg(call.args, fake), fx.map_arg(call.kwargs, fake)
     try:
         with fake_mode, torch.no_grad(), quiet_fakes():
-            if callable(call.target):
-                found = call.target(*args, **kwargs)
-            else:
-                found = getattr(args[0], call.target)(*args[1:], **kwargs)
+            found = call_target(call.target, args, kwargs)
     except Exception as error:
         raise Inexact(f"{name} does not run there ({type(error).__name__})") from error
     expected = tensor_value(call.stands_for)
     if expected is not None and not same_layout(found, expected):
         raise Inexact(f"{name} gives another shape or layout there")
     return found
-
-
-def same_layout(found: Any, expected: torch.Tensor) -> bool:
-    """Whether a fake tensor has the dtype, shape and strides of another, for every input."""
-    if not isinstance(found, torch.Tensor) or found.dtype is not expected.dtype:
-        return False
-    if found.dim() != expected.dim():
-        return False
-    ours, theirs = (*found.shape, *found.stride()), (*expected.shape, *expected.stride())
-    return all(map(known_equal, ours, theirs))
 
 
 def _empty_like(value: torch.Tensor, device: torch.device, fake_mode: Any) -> torch.Tensor:

@@ -65,7 +65,7 @@ def test_a_worker_trains_in_one_graph_each_way(program: Program) -> None:
     eager = worker.Session(Variant("eager"), "no-grad")
     answer(eager, "build", source=Source(name=program.name))
     exact, plain = answer(eager, "exact_curves"), answer(eager, "curves")
-    assert [len(curve) for curve in plain] == [SHORT.steps] * SHORT.curves
+    assert [len(curve) for curve in plain] == [SHORT.steps] * SHORT.curve_count
     session = worker.Session(Variant("fusepass/default", "fusepass", "default"), "no-grad")
     answer(session, "build", source=Source(name=program.name))
     with fusepass.options(codegen="eager-decomposed"):  # nothing here is about generated code

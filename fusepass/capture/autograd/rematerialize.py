@@ -28,7 +28,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import gradient_gates
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report.decision import Reason
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target, known_equal
 from fusepass.torch_private.fx.tracing import quiet_fakes, size_hint
 
 
@@ -169,11 +169,7 @@ def _copy(
     copied.meta = {**node.meta, ARM: arm}
     args, kwargs = fx.map_arg((copied.args, copied.kwargs), lambda n: n.meta["example_value"])
     with fake_mode, torch.enable_grad(), quiet_fakes():
-        copied.meta["example_value"] = (
-            node.target(*args, **kwargs)
-            if callable(node.target)
-            else getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        )
+        copied.meta["example_value"] = call_target(node.target, args, kwargs)
     return copied
 
 

@@ -16,7 +16,6 @@ from torch import fx
 
 from fusepass.capture.nodes.select_node import BRANCH, Branch
 from fusepass.capture.refusal import Refusal
-from fusepass.capture.scalars.eager_trial import called
 from fusepass.graph.dataflow.effects import is_random, is_state_change, written_nodes
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.totality import EXCLUDED, TOTAL
@@ -24,7 +23,7 @@ from fusepass.options import Options
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.wording import operation
 from fusepass.torch_private.fx.effect_tokens import effect_of
-from fusepass.torch_private.fx.graphs import operator_name
+from fusepass.torch_private.fx.graphs import call_target, operator_name
 
 _SOLVERS = frozenset(
     """cholesky cholesky_inverse cholesky_solve det eig eigh inv inverse logdet lstsq lu lu_factor
@@ -129,7 +128,7 @@ def _check_effects(why: Refusal, arms: dict[bool, list[fx.Node]]) -> None:
         if not (_is_solver(node) or operator_name(node.target)):
             continue
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
-        effect = effect_of(functools.partial(called, node, args, kwargs))
+        effect = effect_of(functools.partial(call_target, node.target, args, kwargs))
         if effect is not None:
             text = f"{_display_call(node)} in an arm runs {effect}, which has an effect"
             raise Refusal(Reason.UNTRACEABLE, f"{why.text}; {text} that Inductor cannot hold there")

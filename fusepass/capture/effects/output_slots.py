@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from fusepass.capture.nodes.select_node import select
+from fusepass.torch_private.fx.graphs import call_target
 
 NEAR = ["cpu", "meta"]  # kinds of devices whose tensors need not be copied to be shown
 
@@ -135,7 +136,4 @@ def _value(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     args, kwargs = fx.map_arg((node.args, node.kwargs), known.__getitem__)
     if node.op == "output":
         return args[0]
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    assert callable(node.target)
-    return node.target(*args, **kwargs)
+    return call_target(node.target, args, kwargs)

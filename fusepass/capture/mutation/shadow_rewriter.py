@@ -15,7 +15,7 @@ from fusepass.graph.dataflow.memory import memories, memory_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target, known_equal
 
 SHADOW_OF = "fusepass_shadow_of"  # meta key: the older tensor a node stands in for in its arm
 
@@ -141,9 +141,7 @@ class ShadowRewriter:
             return env[n] if n in env else n.meta.get("example_value")
 
         args, kwargs = fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
-        if callable(node.target):
-            return node.target(*args, **kwargs)
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return call_target(node.target, args, kwargs)
 
     def _settle(self, node: fx.Node) -> None:
         """An in-place call returns its operand: where that is an older tensor, so is the result."""

@@ -28,6 +28,7 @@ from fusepass.torch_private.dynamo.deferred_values import (
 )
 from fusepass.torch_private.dynamo.errors.raising import exception_parts
 from fusepass.torch_private.dynamo.stack import is_any_tensor, realized
+from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tensor_kinds import why_not_plain
 
 _MOST_STEPS = 2000  # of one message; a text added to itself is followed twice
@@ -87,9 +88,7 @@ def evaluate(recipe: Recipe, operands: Sequence[Any]) -> Any:
         return [evaluate(part, operands) for part in recipe.parts]
     args = [evaluate(part, operands) for part in recipe.args]
     kwargs = {name: evaluate(part, operands) for name, part in recipe.kwargs}
-    if isinstance(recipe.function, str):
-        return getattr(args[0], recipe.function)(*args[1:], **kwargs)
-    return recipe.function(*args, **kwargs)
+    return call_target(recipe.function, args, kwargs)
 
 
 def only_text(recipe: Recipe) -> bool:

@@ -28,7 +28,7 @@ from fusepass.graph.safety.totality import POINTWISE, partial_reason
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.scalars.unbacked_scalars import unknown_number
 from fusepass.torch_private.dynamo.stack import wrap_tensor
-from fusepass.torch_private.fx.graphs import known_equal, tree_map
+from fusepass.torch_private.fx.graphs import call_target, known_equal, tree_map
 
 _DIFFERS = "a Python number differs between the arms"
 NUMBER = "fusepass_number"  # meta key on a choice node: its Branch
@@ -205,9 +205,7 @@ def _fake(side: fx.Node, value: torch.Tensor, fake_mode: Any) -> torch.Tensor | 
     kwargs = fx.map_arg(side.kwargs, lambda n: n.meta["example_value"])
     try:
         with fake_mode, torch.set_grad_enabled(value.requires_grad):
-            if side.op == "call_method":
-                return getattr(args[0], str(side.target))(*args[1:], **kwargs)  # type: ignore[no-any-return]
-            return side.target(*args, **kwargs)  # type: ignore[operator,no-any-return]
+            return call_target(side.target, args, kwargs)  # type: ignore[no-any-return]
     except (TypeError, RuntimeError, ValueError, AttributeError):
         return None
 

@@ -16,6 +16,7 @@ from fusepass.capture.scalars.call_rewriter import Use, name_of
 from fusepass.capture.scalars.scalar import ScalarTensor, Unfit, kind_of
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
+from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.inductor import lowering
 
 _SAMPLES = {"bool": True, "int": 2, "float": 0.5}  # none that a division or a shift fails on
@@ -52,7 +53,7 @@ def refuse_kinds(use: Use) -> None:
     what = f"{use.name} of {' and '.join(dict.fromkeys(map(name_of, dtypes)))} and a {kinds}"
     with lowering.real_tensors():
         try:
-            made = called(node, fx.map_arg(node.args, sample), fx.map_arg(node.kwargs, sample))
+            made = call_target(node.target, *fx.map_arg((node.args, node.kwargs), sample))
         except Exception as error:  # noqa: BLE001  # whatever it is, eager raises it
             text = f"{what} raises in eager ({type(error).__name__})"
             raise Unfit(Reason.PARTIAL_OP, text) from None
@@ -62,13 +63,6 @@ def refuse_kinds(use: Use) -> None:
 
 def _given(use: Use) -> list[ScalarTensor]:
     return [use.held[node] for node in use.node.all_input_nodes if node in use.held]
-
-
-def called(node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """Make a node's call on other arguments."""
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 def is_there(device: torch.device) -> bool:

@@ -15,6 +15,7 @@ from torch import fx
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.op_names import op_name, tensor_value
+from fusepass.torch_private.fx.graphs import call_target
 
 EXACT = frozenset(
     """ arange full ones zeros ones_like zeros_like full_like new_ones new_zeros new_full eye tril
@@ -110,6 +111,4 @@ def _compute(node: fx.Node) -> Any:
     args = fx.node.map_aggregate(node.args, argument)
     kwargs = fx.node.map_aggregate(node.kwargs, argument)
     with torch.no_grad():
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return call_target(node.target, args, kwargs)

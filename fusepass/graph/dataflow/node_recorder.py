@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target, known_equal
 from fusepass.torch_private.fx.tracing import faking
 
 # --- Grad mode and autocast as they are at a place in a graph, for fake values made there ---------
@@ -107,9 +107,7 @@ class NodeRecorder:
         args = fx.map_arg(node.args, lambda n: n.meta["example_value"])
         kwargs = fx.map_arg(node.kwargs, lambda n: n.meta["example_value"])
         with faking(self._fake_mode), torch.set_grad_enabled(self.grad):
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            return call_target(node.target, args, kwargs)
 
 
 def has_same_metadata(made: Any, value: torch.Tensor) -> bool:

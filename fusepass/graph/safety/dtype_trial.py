@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.capture.scalars.eager_trial import called, is_there
+from fusepass.capture.scalars.eager_trial import is_there
 from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import elements, size, tensors_of
 from fusepass.graph.dataflow.node_recorder import autocasts_at
 from fusepass.graph.ops.op_names import tensor_value
+from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tracing import size_hint
 from fusepass.torch_private.inductor import lowering
 
@@ -163,7 +164,7 @@ def _succeeds(node: fx.Node, args: Any) -> bool:
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
                 )
             args, kwargs = fx.node.map_aggregate(args, materialize)
-            called(node, args, kwargs)
+            call_target(node.target, args, kwargs)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # noqa: BLE001  # whatever it is, eager raises it

@@ -8,7 +8,6 @@ own, so that gradients are summed in the order eager sums them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import fx
 
 from fusepass.graph.dataflow.memory import is_nonempty
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
-from fusepass.torch_private.fx.graphs import known_equal
+from fusepass.torch_private.fx.graphs import call_target, known_equal
 
 
 def gated_uses(nodes: list[fx.Node]) -> list[tuple[fx.Node, fx.Node]]:
@@ -73,14 +72,8 @@ def repropagate(
         for node in nodes:
             if node.op not in ("call_function", "call_method"):
                 continue
-            args = fx.map_arg(node.args, value)
-            kwargs = fx.map_arg(node.kwargs, value)
-            call: Callable[..., Any] = (
-                node.target if callable(node.target) else getattr(args[0], str(node.target))
-            )
-            env[node] = (
-                call(*args, **kwargs) if callable(node.target) else call(*args[1:], **kwargs)
-            )
+            args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+            env[node] = call_target(node.target, args, kwargs)
     return env
 
 

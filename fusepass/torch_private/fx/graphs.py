@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,13 @@ def _with_slices(tree: Any) -> Any:
         items = [_with_slices(v) for v in tree]
         return items if isinstance(tree, list) else tuple(items)
     return tree
+
+
+def call_target(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Make a node's call on values: of a function, or of a method of the first value."""
+    if callable(target):
+        return target(*args, **kwargs)
+    return getattr(args[0], str(target))(*args[1:], **kwargs)
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:

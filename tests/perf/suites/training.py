@@ -143,7 +143,7 @@ def _program(
             "optimizer": "AdamW, fused, eager",
             "lr": training.lr,
             "steps": training.steps,
-            "curves": training.curves,
+            "curves": training.curve_count,
         },
         twin=partial(make, branch=False) if twin else None,
         training=training,
