@@ -149,6 +149,8 @@ def _check(site: RuleSite) -> Accept | Reject:
         m=0,
         n=weight.shape[0],
         k=math.prod(weight.shape[1:]),
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
         device=x.device,
         images=tuple(shape),  # type: ignore[arg-type]
         kernel=tuple(weight.shape),  # type: ignore[arg-type]

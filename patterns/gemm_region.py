@@ -244,6 +244,7 @@ def _gemm_query(
     problem = GemmRegionProblem(
         op=("gated_gemm" if len(weights) == 2 else "gemm") + more,
         activation=digest(region.epilogue),
+        bias=False,
         dtype=x.dtype,
         m=m,
         n=n,

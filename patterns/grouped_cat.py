@@ -75,10 +75,14 @@ def _check(site: RuleSite) -> Accept | Reject:
     m, n = _rows_and_columns(sizes, strides, _dim(node, result))  # type: ignore[arg-type]
     problem = CatProblem(
         op="cat",
+        activation="",
+        bias=False,
         dtype=result.dtype,
         m=m,
         n=n,
         k=together,
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
         device=result.device,
     )
     if not m * n:

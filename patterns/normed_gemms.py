@@ -388,6 +388,8 @@ def _problem(found: _NormedSite) -> NormedProblem | None:
     dtypes = [one.meta["val"].dtype for one in found.norm.vectors]
     return NormedProblem(
         op="normed_gemms",
+        activation="",
+        bias=False,
         dtype=x.dtype,
         m=1,
         n=sum(known),

@@ -86,10 +86,14 @@ def _choose(site: RuleSite, chain: PoolChain, x: Tensor) -> Accept | Reject:
         return Reject(Reason.VARIANT, "there is nothing to pool, or too many planes", pool)
     problem = PoolProblem(
         op="pool",
+        activation="",
+        bias=False,
         dtype=x.dtype,
         m=planes,
         n=shape.result[0] * shape.result[1],
         k=shape.kernel[0] * shape.kernel[1],
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
         device=x.device,
         shape=shape,
         before=chain.before.text(),

@@ -145,6 +145,8 @@ def _problem(found: SiblingGemms) -> SiblingProblem | str:
     down, across = (size_hint(size) or 0 for size in weights[0].stride())
     return SiblingProblem(
         op="sibling_gemms",
+        activation="",
+        bias=False,
         dtype=x.dtype,
         m=m,
         n=sum(known),

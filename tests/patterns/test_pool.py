@@ -40,7 +40,7 @@ LEAKY = Epilogue(
     (Output("%3", "float32"),),
 )
 CPU = torch.device("cpu")
-PROBLEM = PoolProblem(op="pool", dtype=torch.float16, m=6, n=32, k=4, device=CPU)
+PROBLEM = PoolProblem("pool", "", False, torch.float16, 6, 32, 4, (0, 0), (0, 0), CPU)
 
 
 def images(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -299,10 +299,13 @@ def problem_of(
     return kind(
         op=op,
         activation=digest(region.epilogue),
+        bias=False,
         dtype=x.dtype,
         m=0,
         n=weight.shape[0],
         k=math.prod(weight.shape[1:]),
+        x_strides=(0, 0),
+        weight_strides=(0, 0),
         device=x.device,
         images=(batch, *map(int, x.shape[1:])),  # type: ignore[arg-type]
         kernel=tuple(map(int, weight.shape)),  # type: ignore[arg-type]

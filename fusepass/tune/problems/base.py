@@ -22,7 +22,7 @@ INDUCTOR = "inductor"
 REFERENCE = "reference"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """A GEMM (m, k) @ (k, n) and what is fused to it.
 
@@ -40,14 +40,14 @@ class Problem:
     """
 
     op: str
-    activation: str = ""
-    bias: bool = False
+    activation: str
+    bias: bool
     dtype: torch.dtype
     m: int
     n: int
     k: int
-    x_strides: tuple[int, int] = (0, 0)
-    weight_strides: tuple[int, int] = (0, 0)
+    x_strides: tuple[int, int]
+    weight_strides: tuple[int, int]
     device: torch.device
     pointwise_after: bool = False
     saved_output: bool = False
