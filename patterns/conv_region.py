@@ -52,10 +52,7 @@ def is_dense_conv(node: fx.Node) -> bool:
 def candidates(problem: ConvRegionProblem, shape: ConvShape, every: bool) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and ours with some tiles.
 
-    Args:
-        problem: to be computed.
-        shape: of the convolution.
-        every: ask for more tiles than those that were best elsewhere.
+    With ``every`` there are more than those that were best elsewhere.
     """
     tiles = kernel.choices(shape)[: None if every else kernel.TIMED]
     return with_tiles(inductor_candidate(problem), tiles, partial(_ours, problem=problem))

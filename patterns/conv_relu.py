@@ -64,9 +64,7 @@ _aten = torch.ops.aten
 def candidates(problem: ConvProblem, scaled: int) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and cuDNN's one.
 
-    Args:
-        problem: to be computed.
-        scaled: bytes of weights that have to be scaled for the second.
+    For the second, ``scaled`` bytes of weights have to be scaled.
     """
     besides = 2e6 * scaled / peaks_of(problem.device).bandwidth if scaled else 0.0
     how = partial(_unfused, problem=problem, epilogue=_epilogue(problem))

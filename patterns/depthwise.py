@@ -73,10 +73,7 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Inductor's two kernels, and ours with some patches.
 
-    Args:
-        problem: to be computed.
-        shape: of the convolution.
-        every: ask for more patches than those that were best elsewhere.
+    With ``every`` there are more than those that were best elsewhere.
     """
     patches = kernel.choices(shape)[: None if every else TIMED]
     return with_tiles(inductor_candidate(problem), patches, partial(_ours, problem=problem))

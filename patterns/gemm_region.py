@@ -90,17 +90,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """What Inductor would do, and our kernel with the likely tiles, or with every one there is.
 
-    Args:
-        epilogue: of the region.
-        m: rows of a product.
-        n: its columns.
-        k: what is summed over.
-        processors: multiprocessors of the device.
-        named: the tiles that can compute it, by name.
-        every: for max-autotune, which may take its time.
-        known: the candidate that was best before.
-        scaled: whether the epilogue first scales the products, where Inductor has scaled x.
-        overlaps: whether its launch may begin before the kernel in front of it ends.
+    ``known`` was best before. ``scaled``: Inductor has scaled x where the epilogue scales the
+    products. ``overlaps``: the launch may begin before the kernel in front of it ends.
     """
     text, theirs = epilogue.text(), epilogue.unscaled() if scaled else epilogue
     without = len(epilogue.operands) - len(theirs.operands)
@@ -139,15 +130,7 @@ def usable(
     epilogue: Epilogue,
     rows: Any,
 ) -> dict[str, Tile]:
-    """The tiles that can compute a region on its device, by name.
-
-    Args:
-        x: of the region, fake or not; likewise ``weights`` and ``operands``.
-        weights: one or two.
-        operands: in the shapes in which they are read.
-        epilogue: of the region.
-        rows: of a product; a symbol where they vary.
-    """
+    """The tiles that can compute a region on its device, by name."""
     hosted = by_host((x, *weights, *operands), epilogue)
     in_cuda = nvrtc.is_there() and hosted
     return {
@@ -300,13 +283,6 @@ def choice_at(
 ) -> Choice | None:
     """The best of Inductor, our kernels and a library's kernel for one product and its activation.
 
-    Args:
-        node: the product.
-        result: what the library's kernel would compute.
-        bias: whether it adds one.
-        options: in force.
-        library: called with x, the weight and maybe the bias.
-
     Returns:
         The choice; None where our kernels cannot be asked, are switched off, or have a region that
         is more or less than what the library computes.
@@ -327,10 +303,7 @@ def choice_at(
 def check(site: RuleSite, pairs: bool, library: Library | None = None) -> Accept | Reject:
     """Whether a kernel of ours computes the region at a product, as the site's notes then say.
 
-    Args:
-        site: whose anchor is a product.
-        pairs: whether regions of two products are looked for.
-        library: what else could compute a region, and would not be written by :func:`replace`.
+    What ``library`` gives may compute the region, too, and is not written by :func:`replace`.
     """
     asked = _gemm_query(site.anchor, site.options, pairs, library)
     if isinstance(asked, Reject):
@@ -383,12 +356,6 @@ def _find_region(
 
 def region_of(node: fx.Node, *, pairs: bool, few: bool, scales: bool = False) -> GemmRegion:
     """The region at a product; of few rows the product alone, where the rest is better elsewhere.
-
-    Args:
-        node: the product.
-        pairs: look for a region of two products.
-        few: whether it has few rows.
-        scales: of many rows, take the scale of a norm in front of it as well.
 
     Raises:
         NoRegion: there is none.

@@ -85,10 +85,8 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Inductor's norm with its products and with ours, and both in one kernel.
 
-    Args:
-        problem: to be computed.
-        apart: the tiles that rules that are on would time for the products alone.
-        ring: of the kernel for one row in CUDA C++, where it takes the products.
+    ``apart``: tiles that rules in force would time for the products alone. ``ring``: of the kernel
+    for one row in CUDA C++, where it takes the products.
     """
     tiles = kernel.choices(problem.norm, problem.epilogues)
     tiles = tiles if ring is None else (ring, *tiles)

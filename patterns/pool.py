@@ -39,9 +39,7 @@ _MOST_PLANES = 1 << 31
 def candidates(problem: PoolProblem, every: bool) -> tuple[Candidate, ...]:
     """Inductor's kernel, and ours with some patches.
 
-    Args:
-        problem: to be computed.
-        every: ask for more patches than those that were best elsewhere.
+    With ``every`` there are more than those that were best elsewhere.
     """
     patches = kernel.choices(problem.shape)[: None if every else kernel.TIMED]
     theirs = Candidate(INDUCTOR, partial(_inductor, problem=problem), generated=True)

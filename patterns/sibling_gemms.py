@@ -49,9 +49,7 @@ _LAUNCH = 2.5
 def candidates(problem: SiblingProblem, every: bool) -> tuple[Candidate, ...]:
     """One GEMM after another, as Inductor has them, and our kernel with some tiles.
 
-    Args:
-        problem: to be computed.
-        every: ask for more tiles than those that were best elsewhere.
+    With ``every`` there are more than those that were best elsewhere.
     """
     besides = _LAUNCH * (len(problem.widths) - 1)
     tiles = timed_tiles(problem.m, problem.device, problem.dtype.itemsize, every)
@@ -176,13 +174,7 @@ def write_launch(
 ) -> None:
     """Write the call where the first product stands, behind what it needs.
 
-    Args:
-        site: whose anchor is the first product, and whose notes hold the ``tile``.
-        found: what is computed.
-        operator_: called with x, weights, operands, the text and the tile.
-        x: of all products.
-        text: for the operator.
-        before: operands in front of those of the products.
+    Operands in ``before`` come in front of those of the products.
     """
     first, graph = site.anchor, site.gm.graph
     for node in found.earlier:

@@ -30,11 +30,7 @@ _ADD, _MM, _ADDMM = _aten.add.Tensor, _aten.mm.default, _aten.addmm.default
 
 
 def was_separate(node: fx.Node) -> bool:
-    """Whether Inductor made a product with a whole matrix added out of a product and a sum.
-
-    Args:
-        node: a GEMM of a graph behind Inductor's own passes.
-    """
+    """Whether Inductor made a product with a whole matrix added out of a product and a sum."""
     if node.target is not _ADDMM or node.kwargs or not made_by_inductor(node):
         return False
     added, *factors = node.args
@@ -59,11 +55,7 @@ def is_sum(epilogue: Epilogue) -> bool:
 
 
 def candidate(epilogue: Epilogue) -> Candidate:
-    """Called with x, the weight and the other matrix.
-
-    Args:
-        epilogue: the sum of a product and a matrix.
-    """
+    """Called with x, the weight and the other matrix."""
     return Candidate(NAME, partial(_run, epilogue=epilogue.text()))
 
 
@@ -72,11 +64,7 @@ def _run(x: Tensor, weight: Tensor, other: Tensor, *, epilogue: str) -> list[Ten
 
 
 def write(node: fx.Node) -> None:
-    """Put a product and a sum in the place of both in one.
-
-    Args:
-        node: as :func:`was_separate` finds them.
-    """
+    """Put a product and a sum in the place of both in one."""
     added, x, weight = node.args
     with node.graph.inserting_before(node):
         product = node.graph.call_function(_MM, (x, weight))

@@ -80,15 +80,7 @@ def _replace_output(
     call: Callable[..., fx.Node],
     shaped: Mapping[fx.Node, list[Any]],
 ) -> None:
-    """Let all that reads an output of a region read ``item``, the kernel's, as the program has it.
-
-    Args:
-        region: to be replaced.
-        position: of the output.
-        item: what the kernel gives for it.
-        call: writes a call behind the kernel.
-        shaped: sizes of outputs that have to be reshaped.
-    """
+    """Let all that reads an output of a region read ``item``, the kernel's, as the program has it."""
     output = region.epilogue.outputs[position]
     if output.over:
         item = call(_REDUCING[output.by], item, [0])
@@ -117,10 +109,8 @@ def _is_output(node: fx.Node) -> bool:
 def write_call(site: RuleSite, fused: Fused) -> None:
     """Write the call that computes a region, and let all read its outputs.
 
-    Args:
-        site: whose notes hold the ``region``, its ``sizes`` (of :func:`sizes_of`) and the ``tile``.
-        fused: given nodes for x, weights and operands, the epilogue's text and the tile, gives the
-            operator and its arguments.
+    The site's notes hold the ``region``, its ``sizes`` (of :func:`sizes_of`) and the ``tile``;
+    ``fused`` gives the operator and its arguments.
     """
     region: GemmRegion = site.notes["region"]
     shaped: dict[fx.Node, list[Any]] = site.notes["sizes"]

@@ -62,11 +62,8 @@ def feeds_generated_code(
     Readers through views count, too. It then costs nothing there: reading the pre-activation costs
     what reading the activation would. A reader that needs the result of a call that reads the node
     as well (the residual of the next block, behind its convolutions) is another kernel in any case.
-
-    Args:
-        node: of an ATen graph.
-        ignored: calls that do not count, because what computes the node takes them in.
-        alike: other nodes with the same value, whose readers are its readers, too.
+    Calls in ``ignored`` do not count, because what computes the node takes them in. Nodes in
+    ``alike`` have the same value.
     """
     generated: list[fx.Node] = []
     called: list[fx.Node] = []
@@ -82,12 +79,7 @@ def feeds_generated_code(
 def any_feeds_generated_code(
     results: Iterable[Sequence[fx.Node]], ignored: Collection[fx.Node]
 ) -> bool:
-    """Whether that is so for one of several results, each of which some nodes hold.
-
-    Args:
-        results: for each the nodes with its value, reshapes of one another.
-        ignored: as for :func:`feeds_generated_code`.
-    """
+    """Whether that is so for one of several results, each of which some nodes hold."""
     return any(feeds_generated_code(nodes[0], ignored, nodes[1:]) for nodes in results if nodes)
 
 

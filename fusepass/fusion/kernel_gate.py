@@ -17,13 +17,7 @@ from fusepass.tune import INDUCTOR, REFERENCE, Choice
 
 
 def gate_reason(device: torch.device, options: Options, node: fx.Node) -> Reject | None:
-    """Why no kernel of ours can stand in a graph; None if one can, or the reference is forced.
-
-    Args:
-        device: of what it would compute.
-        options: in force.
-        node: named by the refusal.
-    """
+    """Why no kernel of ours can stand in a graph; None if one can, or the reference is forced."""
     if options.candidate == REFERENCE:
         return None
     if device.type != "cuda":
@@ -45,13 +39,7 @@ def verdict(choice: Choice, node: fx.Node) -> Accept | Reject:
 
 
 def compile_check(rule: str, prepare: Callable[[], None], node: fx.Node) -> Reject | None:
-    """Whether a kernel can be compiled, which a table does not know; None if it can.
-
-    Args:
-        rule: named by the warning if it cannot.
-        prepare: compiles it.
-        node: named by the refusal.
-    """
+    """Whether a kernel can be compiled, which a table does not know; None if it can."""
     try:
         prepare()
     except Exception as error:  # noqa: BLE001 - whatever stops it must not stop the program

@@ -98,9 +98,7 @@ def calls_of(gm: fx.GraphModule) -> list[fx.Node]:
 def first_failure(calls: Sequence[fx.Node], sources: bytes) -> Reject | None:
     """Why some calls cannot stay, of which one fails; None if all work, now or by the table.
 
-    Args:
-        calls: nodes with one of our operators for their target, and fake tensors as ``val``.
-        sources: of the kernels and of what writes their calls; what was found holds for these.
+    What is found holds for these sources.
     """
     for node in calls:
         why = _failure_of(node, sources)

@@ -38,12 +38,7 @@ def hand_off(
 ) -> Callable[..., Any]:
     """Compile ``gm`` as ``options.codegen`` says; hooks the user had set on Inductor still run.
 
-    Args:
-        gm: rewritten.
-        inputs: examples.
-        options: in force.
-        name: of the region, from torch 2.13 on.
-        settings: of Inductor, chosen for this graph; the user's come before them.
+    The user's settings come before ``settings``, which were chosen for this graph.
     """
     if options.codegen == "eager":
         checkpoint_as_eager(gm)

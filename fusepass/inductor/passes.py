@@ -39,9 +39,7 @@ from fusepass.torch_private.inductor.passes import graph_pass
 def inductor_passes(options: Options, rules: Sequence[Rule]) -> dict[str, Any]:
     """Inductor config key to the pass we put there.
 
-    Args:
-        options: in force.
-        rules: those for after autograd; the backward is compiled when no scope is open any more.
+    Rules are given, because the backward is compiled when no scope is open any more.
     """
     record = log.current()
 

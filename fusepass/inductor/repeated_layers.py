@@ -161,10 +161,6 @@ def equal_layers(graph: fx.Graph, fewest: int) -> tuple[Layer, ...]:
 
     They are called one after another with nothing in between, compute the same from operands of the
     same metadata, write to nothing, draw no random numbers, and hand out fresh dense tensors.
-
-    Args:
-        graph: as Dynamo recorded it, with example values.
-        fewest: fewer layers than this are not worth it.
     """
     calls = _CallSequence(graph)
     best: tuple[Layer, ...] = ()

@@ -39,11 +39,8 @@ def compiled_or_without_rules(
 ) -> Compiled:
     """What ``compiled(options)`` makes of ``gm``, or makes of it with all optional rules off.
 
-    Args:
-        gm: edited in place by ``compiled``; put back before the second try.
-        record: decisions on ``gm``; those of a first try that failed are taken back.
-        options: in force.
-        compiled: rewrites ``gm``, hands it to Inductor and returns what runs.
+    ``compiled`` edits ``gm`` in place. Before the second try the graph is put back, and the
+    decisions of the first are taken back.
 
     Raises:
         Exception: what Inductor raises without the rules too.

@@ -89,10 +89,7 @@ class SettingsTrial:
         """The name of the fastest way, and the median of each in microseconds.
 
         Those that beat the first one by more than the noise are tried together, too, under their
-        names with ``+`` between them.
-
-        Args:
-            ways: by name; the first is :data:`INDUCTOR`, without settings.
+        names with ``+`` between them. The first way is :data:`INDUCTOR`, without settings.
 
         Raises:
             WritesInputs: it cannot be timed.
@@ -261,12 +258,7 @@ def compiled_with_fastest_config(
 ) -> Callable[..., Any]:
     """What runs a graph.
 
-    Args:
-        gm: as it is handed to Inductor, and edited on the way.
-        record: gets what is decided; what was said of compiles on trial is taken back.
-        options: in force.
-        settings: chosen already.
-        compiled: hands ``gm`` to Inductor with ``settings`` and those it is given.
+    What was said of compiles on trial is taken back from ``record``.
 
     Raises:
         Exception: what ``compiled({})`` raises.
@@ -452,9 +444,6 @@ def side_effects_of_call(parts: Iterable[fx.GraphModule]) -> Iterator[str]:
 
     Only what is known to leave nothing is passed over: operators of others may do anything, and
     so may Python functions that Dynamo was told not to look into.
-
-    Args:
-        parts: the graph's module and those inside it.
     """
     for node in (node for part in parts for node in part.graph.nodes):
         if is_random(node):

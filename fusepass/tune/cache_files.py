@@ -35,10 +35,6 @@ class NotPrivate(OSError):
 def read(root: Path, name: str) -> bytes:
     """The content of a file.
 
-    Args:
-        root: the cache folder.
-        name: of the file, from there.
-
     Raises:
         NotPrivate: somebody else may have written it.
         OSError: it is not there, or cannot be read.
@@ -57,11 +53,6 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def write(root: Path, name: str, content: bytes) -> None:
     """Put a file in place, in place of one that is there.
-
-    Args:
-        root: the cache folder; made if it is not there.
-        name: of the file, from there.
-        content: of the file.
 
     Raises:
         NotPrivate: others can write the folder.
@@ -197,8 +188,7 @@ class CacheFile:
     def read(self, parse: Callable[[str], T]) -> T | None:
         """What ``parse`` makes of the text; None where there is no usable file.
 
-        Args:
-            parse: raises ValueError for a text that was not written by :meth:`write`.
+        ``parse`` raises ValueError for a text that :meth:`write` has not written.
         """
         try:
             content = read(self.path.parent, self.path.name)

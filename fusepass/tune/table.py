@@ -71,9 +71,7 @@ class ChoiceTable:
     def find(self, key: str, *, same_everywhere: bool = False) -> ChoiceEntry | None:
         """The entry of a class of problems, or None.
 
-        Args:
-            key: from :meth:`Problem.key`.
-            same_everywhere: leave out what only this machine has learnt.
+        What only this machine has learnt is left out if the answer must be ``same_everywhere``.
         """
         entry = self.entries.get(key)
         if entry is not None and entry.is_explicit:
@@ -124,12 +122,7 @@ class ChoiceTable:
 
 
 def open_table(device: str, folder: Path | None = None) -> ChoiceTable:
-    """The table for a device, with what its file holds.
-
-    Args:
-        device: its name, as torch gives it.
-        folder: where the file is; None for the usual place.
-    """
+    """The table for a device, with what its file holds."""
     name = f"choices-{slug(device)}-torch-{slug(torch.__version__)}.json"
     table = ChoiceTable(device, (folder or default_folder()) / name)
     found = table._read()

@@ -107,11 +107,7 @@ def time_on_device(
 ) -> Samples:
     """Time each call in interleaved rounds, for about ``seconds`` in all.
 
-    Args:
-        calls: what to time, by name; each is called a few times before.
-        device: a CUDA device.
-        seconds: decides the number of rounds, 5 to 25.
-        after_reads: whether L2 is full of what was read before each call; else of what was written.
+    Before each call L2 is full of what was read if ``after_reads``, else of what was written.
 
     Raises:
         HostTooSlow: the host is in use by others.
@@ -148,11 +144,7 @@ def _run_rounds(
 ) -> tuple[dict[str, list[float]], float]:
     """Times of each call, and what the host took to queue one round, all in microseconds.
 
-    Args:
-        calls: what to time.
-        flush: called before each.
-        count: of rounds.
-        host: what queueing a round will take; 0 for not keeping the device busy meanwhile.
+    ``host`` is what queueing a round will take; 0 for not keeping the device busy meanwhile.
     """
     names = list(calls)
     pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
@@ -229,12 +221,6 @@ def progress_bar(
     """The items, with a bar that says how many of them are done; it is gone when all are.
 
     Nothing is written where nobody would see it move: into a file or a pipe.
-
-    Args:
-        items: what is worked through.
-        name: of the work.
-        wanted: whether to show anything.
-        stream: where to; standard error if None.
     """
     out = sys.stderr if stream is None else stream
     if not wanted or not out.isatty():

@@ -119,11 +119,8 @@ def write_matrix_form(
 ) -> fx.Node:
     """Write a site in matrix form beside what it is, and let others read it.
 
-    Args:
-        trial: with the convolution.
-        multiply: writes the convolution, without its bias, as a matrix.
-        only: of the nodes behind the convolution and the changes of its channels, those to write in
-            matrix form; None for all that can be.
+    ``multiply`` writes the convolution, without its bias, as a matrix. Of the nodes behind it only
+    those in ``only`` are written, if that is given.
 
     Returns:
         What ``multiply`` wrote.
@@ -226,14 +223,9 @@ def try_matrix_form(
 ) -> Accept | Reject:
     """What ``asked`` says of a convolution in matrix form; that form stays if it accepts.
 
-    The site of the product is then in the notes, as ``product``.
-
-    Args:
-        site: whose anchor is the convolution.
-        multiply: see :func:`fusepass.fusion.conv.matrix_form.write_matrix_form`.
-        asked: decides.
-        behind: the region of a product; what is not in it stays as it was, for other convolutions
-            to find. :func:`region_of_matmul` by default.
+    The site of the product is then in the notes, as ``product``. What is not in the region
+    (``behind``, by default :func:`region_of_matmul`) stays as it was, for other convolutions to
+    find.
     """
     conv = site.anchor
     nowhere = kernel_gate.gate_reason(conv.meta["val"].device, site.options, conv)

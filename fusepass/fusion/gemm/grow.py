@@ -50,12 +50,9 @@ def grow_region(
 ) -> GemmRegion:
     """The largest region of some products.
 
-    Args:
-        gemms: one, or two of the same x.
-        halves: of one product, the nodes that hold its halves; empty where it is taken whole.
-        alone: take nothing but the products and their biases.
-        reductions: take reductions of its values as well.
-        scales: take the scale of a norm in front of them as well.
+    If a product is taken apart, ``halves`` are the nodes that hold its halves. With ``alone`` the
+    region has nothing but the products and their biases; with ``reductions`` and ``scales`` also
+    reductions of its values and the scale of a norm in front.
 
     Raises:
         NoRegion: there is none.
@@ -289,11 +286,6 @@ def _argument(growth: RegionGrowth, one: Any, shape: tuple[Any, ...]) -> Any:
 def _pull_in(growth: RegionGrowth, node: fx.Node, shape: tuple[Any, ...]) -> Value:
     """The value of a node that is computed in the region though it does not depend on it.
 
-    Args:
-        growth: of the region.
-        node: what is read.
-        shape: of what is computed of it.
-
     Raises:
         NoRegion: it cannot be, or it is single precision beside products of half precision: what
             the kernel's functions are exact to is meant for what was rounded.
@@ -410,12 +402,8 @@ def region_at(
 ) -> GemmRegion:
     """The region of a GEMM.
 
-    Args:
-        gemm: one of :func:`is_gemm`.
-        pairs: look for a gated pair of which ``gemm`` is the first product; else for one product.
-        alone: take the product (and its bias) only, whatever is behind it.
-        reductions: take reductions of its values as well.
-        scales: take the scale of a norm in front of it as well.
+    With ``pairs`` it is that of a gated pair of which ``gemm`` is the first product; the rest is as
+    for :func:`grow_region`.
 
     Raises:
         NoRegion: there is none.

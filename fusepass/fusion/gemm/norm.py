@@ -55,9 +55,7 @@ class ScaledRows:
 def scaled_rows(scaled: fx.Node, like: torch.Tensor) -> ScaledRows | None:
     """What rows are made of, if they are of unit size and their source is like another tensor.
 
-    Args:
-        scaled: the rows, in single precision.
-        like: of the dtype and the sizes that the source has to have; contiguous it has to be, too.
+    The source has the dtype and the sizes of ``like``, and is contiguous.
     """
     value = tensor_value(scaled)
     if value is None or value.dtype is not torch.float32:

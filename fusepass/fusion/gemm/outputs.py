@@ -26,12 +26,6 @@ def finish_region(
 ) -> GemmRegion:
     """The region that has grown.
 
-    Args:
-        growth: all there is of it.
-        x: the operand of its products.
-        parts: their weights.
-        inside: the nodes it takes the place of.
-
     Raises:
         NoRegion: no kernel can take their place.
     """

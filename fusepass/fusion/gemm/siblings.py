@@ -59,11 +59,7 @@ def siblings_of(
 ) -> SiblingGemms | None:
     """The products that could be computed together with one that stands in front of them.
 
-    Args:
-        first: of :func:`fusepass.fusion.gemm.region.is_gemm`.
-        most: products.
-        most_bytes: of what is made earlier than it was, results and cast weights.
-        takes: whether a kernel computes a product by itself.
+    At most ``most_bytes`` of results and cast weights are made earlier than they were.
 
     Returns:
         At least two products; None where there are no others.

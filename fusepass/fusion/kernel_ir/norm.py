@@ -67,10 +67,7 @@ def parse(text: str) -> Norm:
 def normalize(x: Tensor, vectors: Sequence[Tensor], norm: Norm) -> Tensor:
     """The norm of x (M, K), in fp32 (fp64 stays): not rounded to x's dtype.
 
-    Args:
-        x: rows.
-        vectors: the gain (K,), and the shift (K,) if there is one.
-        norm: to be computed.
+    ``vectors``: the gain (K,), and the shift (K,) if there is one.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     rows = x.to(wide)

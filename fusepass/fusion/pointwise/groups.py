@@ -266,10 +266,8 @@ class MemberGroups:
 def groups_of(graph: fx.Graph, most_bytes: float = math.inf) -> MemberGroups:
     """Members that can be computed at once, at least :data:`MIN_MEMBERS` of them in each group.
 
-    Args:
-        graph: of ATen calls.
-        most_bytes: what a group may hold longer than it would be held otherwise. Its results are
-            there from the beginning, also those that are read last, and its operands to its end.
+    A group holds at most ``most_bytes`` longer than they would be held otherwise: its results from
+    the beginning, its operands to its end.
     """
     copies = _copies(graph)
     found = _candidates(graph, copies)

@@ -202,10 +202,8 @@ def modeled_kernels(
 ) -> list[KernelCost]:
     """The kernels of ``nodes``, in order.
 
-    Args:
-        nodes: calls in the order of the graph.
-        joins: pairs of values between which one is selected afterwards.
-        outputs: values somebody reads later; where nothing reads a value, somebody will.
+    Between the values of each pair in ``joins`` one is selected afterwards; ``outputs`` are read
+    later.
     """
     inside = set(nodes)
     views = set(filter(_is_view, inside))
@@ -330,11 +328,8 @@ def microseconds(
 ) -> float:
     """Estimated device time of running ``nodes``, in µs.
 
-    Args:
-        nodes: calls in the order of the graph.
-        joins: pairs of values between which one is selected afterwards; the select counts.
-        outputs: values that are read later.
-        training: count the backward of what requires grad too.
+    In ``training`` the backward of what requires grad counts, too; the rest is as for
+    :func:`modeled_kernels`.
     """
     found = modeled_kernels(nodes, joins, outputs)
     return 1e6 * sum(_seconds(launch, training and launch.trained) for launch in found)
@@ -358,12 +353,6 @@ def estimates(
     less, so that ``where``, which runs both, is the least of them only if it does not lose
     whichever is needed. A ``cond`` waits for the host as a break does: what it saves in resuming it
     loses in fusion at its edges and in CUDA graphs. In training its backward asks again.
-
-    Args:
-        arms: nodes of each arm.
-        pairs: values the arms leave, as (taken, other).
-        device: of the predicate.
-        training: whether a backward goes through what they leave.
 
     Returns:
         ``where``: both arms and the select; ``cond``: a host round trip and one arm; ``break``: the

@@ -35,10 +35,6 @@ class NotConstant(Exception):
 def constant_value(node: fx.Node, max_elements: int = 1 << 24) -> torch.Tensor:
     """The value of a node that depends on no input, as a CPU tensor; strides of 0 stay 0.
 
-    Args:
-        node: a node of a graph recorded by Dynamo.
-        max_elements: elements any intermediate may hold in memory.
-
     Raises:
         NotConstant: with the reason.
     """

@@ -179,11 +179,7 @@ def _counts_exactly(dtypes: list[torch.dtype], mask: torch.Tensor) -> bool:
     """Whether the count of a mask, in these dtypes one after the other, is 0 only if it was.
 
     256 elements are none in eight bits, and a negative number of them in fewer. A float may be
-    rounded up, which matters only to an integer that is made of it.
-
-    Args:
-        dtypes: the last one first.
-        mask: what is counted.
+    rounded up, which matters only to an integer that is made of it. The last dtype comes first.
     """
     while dtypes and dtypes[0] in _FLOATS:
         dtypes = dtypes[1:]

@@ -142,12 +142,7 @@ class RecordCall(Protocol):
 
 
 def materialized_copy(node: fx.Node, record: RecordCall) -> fx.Node:
-    """Record a copy of a tensor that may be handed out whatever is written later.
-
-    Args:
-        node: the tensor.
-        record: called with the node behind which a call may stand, its function and its arguments.
-    """
+    """Record a copy of a tensor that may be handed out whatever is written later."""
     value = tensor_value(node)
     if value is not None and value.dim():
         return record(node, torch.flip, node, ())

@@ -9,12 +9,7 @@ _T = TypeVar("_T")
 
 
 def reached(start: Iterable[_T], further: Callable[[_T], Iterable[_T]]) -> Iterator[_T]:
-    """Each of ``start`` and all that leads on from there, once.
-
-    Args:
-        start: where to begin.
-        further: what one of them leads on to; asked when the next one is wanted.
-    """
+    """Each of ``start`` and all that leads on from there, once."""
     seen = dict.fromkeys(start)
     todo = [*seen]
     while todo:

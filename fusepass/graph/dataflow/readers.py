@@ -10,9 +10,7 @@ from torch import fx
 def readers(node: fx.Node, through: Callable[[fx.Node], bool]) -> Iterator[tuple[fx.Node, fx.Node]]:
     """The nodes that read a value, each with what it reads: the value or what hands it on.
 
-    Args:
-        node: holds the value.
-        through: whether a call hands on what it reads; its own readers follow behind it.
+    A call that ``through`` accepts hands on what it reads; its own readers follow behind it.
     """
     todo = [(node, iter(node.users))]
     while todo:

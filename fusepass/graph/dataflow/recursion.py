@@ -54,12 +54,7 @@ class MemoizedRecursion:
         self._depths: dict[Query, int] = {}
 
     def answer(self, step: Callable[..., Steps], *arguments: Any) -> Any:
-        """The answer to a question; what is false was not shown.
-
-        Args:
-            step: its step function.
-            arguments: of it; hashable.
-        """
+        """The answer to a question; what is false was not shown."""
         question = (step, *arguments)
         given = self._lookup(question)
         while self._open:

@@ -23,11 +23,7 @@ ValueAt = tuple[fx.Node, int]  # what a node holds at a moment of a history
 def same_value(a: Any, b: Any, history: WriteHistory, moments: tuple[int, int]) -> bool:
     """Whether two arguments (nodes, numbers, containers of them) are equal for every input.
 
-    Args:
-        a: a node, a number or a container of them.
-        b: another.
-        history: of the graph both are in.
-        moments: when ``a`` and when ``b`` are read.
+    ``moments``: when each is read.
     """
     return ValueNumbering(history).are_same(a, b, moments)
 

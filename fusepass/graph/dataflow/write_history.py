@@ -14,10 +14,7 @@ class WriteHistory:
     """Positions of the nodes of a graph and of the writes to each memory, up to one node.
 
     A *moment* is the position of a node: what that node reads is as the nodes before it left it.
-
-    Args:
-        graph: the graph, not changed while the history is in use.
-        until: the last node looked at.
+    The graph is not changed while the history is in use.
     """
 
     def __init__(self, graph: fx.Graph, until: fx.Node) -> None:

@@ -150,12 +150,8 @@ def bind_arguments(
 ) -> Arguments | None:
     """Arguments by name under the first schema that takes them; None if none does.
 
-    Args:
-        schemas: overloads, in the order they are tried.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        method: whether the call is one of a method of the first argument. That is ``self`` then,
-            wherever the schema has it: ``m.where(c, x)`` is ``where(c, m, x)``.
+    The first argument of a ``method`` is ``self``, wherever the schema has it: ``m.where(c, x)`` is
+    ``where(c, m, x)``.
     """
     for schema in schemas:
         found = _bind_to(parameters_of(schema), args, kwargs, method)

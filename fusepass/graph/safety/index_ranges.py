@@ -157,12 +157,7 @@ def _embedding(node: fx.Node) -> str | None:
 
 
 def indices_in_range(value: torch.Tensor, index: Any) -> bool:
-    """Whether an index of tensors and whole dimensions can be out of range for no input.
-
-    Args:
-        value: the tensor indexed.
-        index: as ``getitem`` has it.
-    """
+    """Whether an index of tensors and whole dimensions can be out of range for no input."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(parts) > value.dim():
         return False

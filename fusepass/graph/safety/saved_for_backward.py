@@ -43,9 +43,7 @@ _PRODUCTS = frozenset("mul matmul mm bmm mv dot inner outer linear addmm baddbmm
 def saved_bytes(nodes: list[fx.Node]) -> int:
     """Bytes the nodes allocate and a backward keeps, at most.
 
-    Args:
-        nodes: the calls of an arm. What does not require grad, because gradients are off or nothing
-            asks for them, keeps nothing.
+    What does not require grad keeps nothing.
     """
     inside = set(nodes)
     older = {

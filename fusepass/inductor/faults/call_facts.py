@@ -95,9 +95,7 @@ _KERNELS = frozenset(  # of libraries, whose results lie as their meta data say
 def may_be_permuted(node: fx.Node, last: int | None = None) -> bool:
     """Whether a tensor, or one that may be computed in its kernel, lies in another order.
 
-    Args:
-        node: the tensor.
-        last: how many dimensions, from the last on, must lie in order; all if not given.
+    Only the ``last`` dimensions must lie in order, if that is given.
     """
     seen, waiting = {node}, [node]
     while waiting:
@@ -177,11 +175,7 @@ _SAME = frozenset(
 
 
 def may_exceed_int32(node: fx.Node) -> bool:
-    """Whether what is computed from a range with constants may be too large for an index.
-
-    Args:
-        node: a call of ``prims.iota``.
-    """
+    """Whether what is computed from a range with constants may be too large for an index."""
     if node.kwargs.get("dtype") is not torch.int64:
         return False
     length, start, step = node.args[0], node.kwargs.get("start", 0), node.kwargs.get("step", 1)

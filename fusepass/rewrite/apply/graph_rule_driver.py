@@ -36,12 +36,7 @@ def rewrite(
 ) -> list[Decision]:
     """Apply rules to ``gm`` and the graphs nested in it, in place.
 
-    Args:
-        gm: of the station.
-        rules: for that station, in order.
-        options: in force.
-        station: before or after autograd.
-        admit: asked of each graph that a rule has edited; if it rejects, the edit is undone.
+    If ``admit`` rejects a graph that a rule has edited, the edit is undone.
 
     Returns:
         One decision per site a rule looked at and did not settle silently.

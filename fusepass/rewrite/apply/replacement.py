@@ -41,12 +41,7 @@ def replacement_mismatch(
 ) -> Reject | None:
     """Why the recorded replacement does not fit; None if it does.
 
-    Args:
-        graph: what was recorded.
-        outputs: nodes it is to stand for.
-        bases: nodes it is to read.
-        fresh: the fake tensors it was run on, one for each of these.
-        grad: whether gradients are needed.
+    ``fresh`` are the fake tensors that the replacement was run on, one for each base.
     """
     returned = next(n for n in reversed(graph.nodes) if n.op == "output").args[0]
     if len(returned) != len(outputs):

@@ -131,12 +131,7 @@ def apply_rules(
 ) -> list[Decision]:
     """Apply the rules of one place to ``gm``'s graph, in it.
 
-    Args:
-        gm: its graph holds fake tensors (``example_value`` or ``val`` in meta).
-        rules: of this place, in order.
-        options: in force.
-        place: before or after autograd.
-        built_in: names of our own rules; of these the nearest miss at each call is reported.
+    For rules named in ``built_in`` the nearest miss at each call is reported.
 
     Returns:
         One decision per application, per match turned down, and per rule that nearly matched.

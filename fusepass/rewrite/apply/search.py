@@ -63,14 +63,7 @@ def search(
 ) -> SearchResult:
     """Try every rule at every node.
 
-    Args:
-        graph: of torch or ATen calls.
-        rules: of this place.
-        options: in force.
-        place: before or after autograd.
-        fake_mode: of the graph's values.
-        faulty: names of rules that failed; left alone, and added to.
-        built_in: names of our own rules.
+    Rules that fail are left alone, and added to ``faulty``.
     """
     found = SearchResult()
     by_name = _patterns_by_name(graph, _rules_for_devices(graph, rules, options), faulty)

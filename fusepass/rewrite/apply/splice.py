@@ -41,10 +41,7 @@ class Replaced:
 def splice(site: MatchSite, renamed: Replaced, symbols: dict[Any, fx.Node]) -> None:
     """Put a recorded replacement into the graph and take the match out.
 
-    Args:
-        site: from :func:`record`, in a graph that is otherwise unchanged.
-        renamed: what earlier splices took out; added to.
-        symbols: nodes that hold symbolic sizes; added to.
+    What is taken out is added to ``renamed``, and nodes made for sizes to ``symbols``.
 
     Raises:
         KeyError: the replacement computes with a size the graph does not hold.

@@ -20,12 +20,7 @@ from fusepass.torch_private.fx.graphs import has_unbacked_size, tree_flatten
 
 
 class GraphFacts:
-    """A graph before a rewrite, to hold the graph after it against.
-
-    Args:
-        graph: a graph of torch calls as Dynamo records it.
-        fake_mode: the mode its fake tensors compute under; None for a graph without them.
-    """
+    """A graph before a rewrite, to hold the graph after it against."""
 
     def __init__(self, graph: fx.Graph, fake_mode: Any) -> None:
         self.fake_mode = fake_mode

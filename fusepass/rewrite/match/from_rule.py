@@ -37,12 +37,7 @@ from fusepass.torch_private.inductor import lowering
 class PatternConverter:
     """Terms of a traced pattern to :class:`Operation` values.
 
-    Args:
-        rule: whose pattern it is, for messages.
-        names: the pattern's parameters, in order.
-        graph: the pattern, traced.
-        size_of: gives the symbol or number of a size in it.
-        varied: place of a scalar to the pattern traced with another value of it, and that value.
+    ``varied``: by the place of a scalar, another value of it and the pattern traced with that.
     """
 
     def __init__(
@@ -74,9 +69,7 @@ class PatternConverter:
     def pattern(self, dtype: torch.dtype | None, exact: bool) -> Pattern:
         """The whole of it.
 
-        Args:
-            dtype: floating dtype it was traced for.
-            exact: whether it holds for the dtypes of the example only.
+        It holds for the dtypes of the example only if it is ``exact``.
 
         Raises:
             RuleError: with what cannot be looked for.

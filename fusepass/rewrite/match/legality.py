@@ -70,14 +70,7 @@ def cut(
     outputs: Sequence[fx.Node],
     operands: Sequence[fx.Node],
 ) -> Cut | Reject:
-    """Decide whether ``nodes`` can go, given that ``outputs`` are handed on.
-
-    Args:
-        around: facts about the graph.
-        nodes: calls the match stands for; the outputs are among them.
-        outputs: nodes whose values the replacement computes, in its order.
-        operands: nodes the replacement reads.
-    """
+    """Decide whether ``nodes`` can go, given that ``outputs`` are handed on."""
     place = around.terms.position
     ordered = tuple(sorted(nodes, key=place.__getitem__))
     inside = set(ordered)

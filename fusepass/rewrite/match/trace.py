@@ -184,10 +184,7 @@ def _is_method(func: Any) -> bool:
 def record_torch(function: Callable[..., Any], inputs: Sequence[Any], fake_mode: Any) -> fx.Graph:
     """Run ``function`` and return the graph of its calls of torch.
 
-    Args:
-        function: a rule's pattern or replacement.
-        inputs: fake tensors of ``fake_mode``, scalars and symbolic sizes, one per parameter.
-        fake_mode: what factories inside compute under.
+    ``inputs`` are fake tensors of ``fake_mode``, scalars and symbolic sizes, one per parameter.
 
     Returns:
         A graph with one placeholder per input; ``example_value`` in each node's meta.
@@ -321,12 +318,7 @@ _DATA_DEPENDENT_ERRORS = {
 
 
 def trace_fault(what: str, error: Exception) -> str:
-    """What is wrong with a rule, by the exception that tracing one of its functions ended with.
-
-    Args:
-        what: ``"pattern"`` or ``"replacement"``.
-        error: the exception.
-    """
+    """What is wrong with a rule, by the exception that tracing one of its functions ended with."""
     if isinstance(error, TraceError):
         return f"its {what} cannot be used: {error}"
     if "allow_non_fake_inputs" in str(error):  # a call on fake tensors got a real one

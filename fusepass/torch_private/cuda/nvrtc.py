@@ -110,10 +110,6 @@ def loaded(binary: bytes, entry: str) -> Any:
 def give_shared_memory(kernel: Any, size: int) -> None:
     """Let blocks of a kernel share more memory than 48 KiB.
 
-    Args:
-        kernel: the driver's.
-        size: in bytes.
-
     Raises:
         RuntimeError: the device has not as much.
     """

@@ -32,13 +32,7 @@ class Matrix:
 
 
 def descriptor(given: Mapping[str, Any], name: str, of: Matrix) -> Any:
-    """Triton's descriptor of a matrix among a kernel's arguments.
-
-    Args:
-        given: the arguments by name, with a tensor under ``name``.
-        name: which.
-        of: its kind.
-    """
+    """Triton's descriptor of a matrix among a kernel's arguments."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     matrix, tile = given[name], list(of.tile)
@@ -58,10 +52,6 @@ def round_to_tf32(kernel: Any, matrices: Mapping[str, Matrix]) -> bool:
     """Have descriptors that Triton makes for a compiled kernel round what is multiplied, if fp32.
 
     Triton 3.6 has no word for it.
-
-    Args:
-        kernel: compiled, with descriptors among its parameters.
-        matrices: what these are of, by parameter.
 
     Returns:
         Whether they did not until now.

@@ -32,10 +32,7 @@ def unheld_symbols(sizes: Iterable[Any], graph: fx.Graph) -> set[str]:
 def size_as_node(size: Any, known: dict[Any, fx.Node], graph: fx.Graph) -> Any:
     """Nodes that compute a symbolic size out of sizes the graph holds.
 
-    Args:
-        size: to compute.
-        known: symbols and the nodes that hold them; those asked of an input are added.
-        graph: where nodes are inserted, that of an input behind all inputs.
+    Symbols that are asked of an input are added to ``known``.
 
     Raises:
         KeyError: a symbol the graph does not hold.

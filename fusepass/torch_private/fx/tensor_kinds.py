@@ -16,9 +16,6 @@ def own_rules(fake: torch.Tensor) -> str | None:
     The program's own code may run in any of them (``__torch_dispatch__``), the memory is that of
     other tensors, and few calls have a form for it.
 
-    Args:
-        fake: what stands for it while a frame is traced.
-
     Returns:
         A phrase for behind "the tensor": "is a nested tensor".
     """
@@ -65,11 +62,7 @@ def is_transformed(fake: torch.Tensor) -> bool:
 
 
 def why_not_plain(value: Any) -> str | None:
-    """In what way a tracked tensor is no ordinary one, as :func:`own_rules`, or None if it is one.
-
-    Args:
-        value: a tracked value of Dynamo's that is known to be a tensor of some sort.
-    """
+    """In what way a tracked tensor is no ordinary one, as :func:`own_rules`, or None if it is one."""
     return own_rules_of(value) or kind_of_fake(value.proxy.node.meta["example_value"])
 
 

@@ -42,10 +42,7 @@ def checkpoint_as_eager(gm: fx.GraphModule) -> None:
 def run_checkpointed(body: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Run the body of a checkpoint, and again in the backward.
 
-    Args:
-        body: as Dynamo traced it, with the caller's ``context_fn`` if one was given.
-        args: its inputs.
-        kwargs: of the program's call of ``checkpoint``.
+    ``body`` holds the caller's ``context_fn`` if one was given.
     """
     given = {**kwargs, "use_reentrant": False}  # what Dynamo traced is not reentrant
     if _enters_levels(body):

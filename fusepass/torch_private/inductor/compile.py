@@ -199,10 +199,6 @@ def host_output_config(gm: fx.GraphModule, patches: Mapping[str, Any]) -> dict[s
 
     Without graph partitions Inductor moves no output; it then leaves the CUDA graph out, which
     costs this graph time and no other.
-
-    Args:
-        gm: as Dynamo recorded it, with example values.
-        patches: config changes that the graph is compiled with.
     """
     from torch._inductor import config
 

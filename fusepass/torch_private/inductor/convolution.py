@@ -49,11 +49,8 @@ def lower_to_cudnn(operator: Any, able: Callable[[Tensor, Tensor], bool]) -> Non
     """Compile ``operator(x, weight, bias, residual, stride, padding, dilation, groups)`` to cuDNN.
 
     The call stands in the generated code as those of other convolutions do; all its images lie
-    channels last, which cuDNN's kernels for tensor cores want.
-
-    Args:
-        operator: an overload of that signature; ``residual`` may be None.
-        able: whether cuDNN can do a call with such an x and weight.
+    channels last, which cuDNN's kernels for tensor cores want. ``able`` says whether cuDNN can do a
+    call with such an x and weight.
     """
     if "torch._inductor.lowering" not in sys.modules:
         return

@@ -24,9 +24,7 @@ FREEZING = "freezing"
 def hook_freezing(patches: Patches, wanted: Callable[[Any], bool]) -> None:
     """Make weights constants in frames that want it, where no gradients are recorded.
 
-    Args:
-        patches: take the hook out again.
-        wanted: asked with the output graph of the frame.
+    ``wanted`` is asked with the output graph of the frame.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.variables import builder

@@ -101,12 +101,7 @@ def can_be_written() -> bool:
 
 
 def written(call: HostCall, pairs: Sequence[tuple[torch.Tensor, Any]]) -> list[Any] | None:
-    """What stands for the outputs of a call in Inductor's graph; None of one that has none.
-
-    Args:
-        call: to be written into the generated code.
-        pairs: of the operator's tensors, fake ones and what stands for them.
-    """
+    """What stands for the outputs of a call in Inductor's graph; None of one that has none."""
     from torch._inductor import ir, lowering
     from torch._inductor.virtualized import V
 

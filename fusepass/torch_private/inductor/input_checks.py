@@ -161,10 +161,7 @@ def aligned_at_once(
 ) -> Callable[[list[Any]], Any]:
     """What calls ``model`` where all inputs are aligned, and ``one_by_one`` where one is not.
 
-    Args:
-        model: wants its inputs at multiples of 16 bytes.
-        one_by_one: the same, with copies of those inputs that are not.
-        checked: positions of at least two inputs to look at, all of them tensors.
+    ``model`` wants its inputs at multiples of 16 bytes; ``one_by_one`` copies those that are not.
     """
     from torch._inductor.utils import ALIGNMENT
 

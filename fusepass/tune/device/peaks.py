@@ -50,8 +50,7 @@ _lock = threading.Lock()
 def peaks_of(device: torch.device) -> Peaks:
     """What a device reaches. Never raises; may take about a quarter of a second, once per device.
 
-    Args:
-        device: any; one that is neither the CPU nor a CUDA device in use gets conservative figures.
+    A device that is neither the CPU nor a CUDA device in use gets conservative figures.
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in SETTINGS:
