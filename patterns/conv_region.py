@@ -44,9 +44,9 @@ from fusepass.tune.problems.base import with_tiles
 def is_dense_conv(node: fx.Node) -> bool:
     """Whether a node convolves all channels, with images and weight channels last, known sizes."""
     found = nhwc_conv(node, kernel.HALF)
-    return (
-        found is not None and node.args[8] == 1 and has_static_batch(found[1]) and is_nhwc(found[1])
-    )
+    if found is None or node.args[8] != 1:
+        return False
+    return has_static_batch(found[1]) and is_nhwc(found[1])
 
 
 def candidates(problem: ConvRegionProblem, shape: ConvShape, every: bool) -> tuple[Candidate, ...]:

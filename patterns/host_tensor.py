@@ -19,11 +19,11 @@ from torch import fx
 from fusepass.graph.dataflow.memory import memories
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors import (
-    replay,
     rewrite,
 )
 from fusepass.host_tensors.cpu_chain import nodes_still_read
 from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
+from fusepass.host_tensors.host_constant import same_layout
 from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
@@ -90,7 +90,7 @@ def _put_result(site: RuleSite, found: DeviceCopy, plan: HostTensorPlan) -> fx.N
     if found.kind == "literal":
         return node
     made = tensor_value(node)
-    if private and made is not None and replay.same_layout(made, fake):
+    if private and made is not None and same_layout(made, fake):
         return node
     return rewrite.insert_copy(site.gm.graph, node, found.node, _layout(found.node))
 
@@ -130,7 +130,7 @@ def _keeps_layout(site: RuleSite, found: DeviceCopy, plan: HostTensorPlan) -> bo
     assert expected is not None
     with site.fake_mode, torch.no_grad():
         copied = made.to(**_layout(found.node), dtype=expected.dtype, copy=True)
-    return replay.same_layout(copied, expected)
+    return same_layout(copied, expected)
 
 
 def _layout(node: fx.Node) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _replace_output(
     call: Callable[..., fx.Node],
     shaped: Mapping[fx.Node, list[Any]],
 ) -> None:
-    """Let all that reads an output of a region read ``item``, the kernel's, as the program has it."""
+    """Let all that reads an output of a region read ``item``, the kernel's, in its layout."""
     output = region.epilogue.outputs[position]
     if output.over:
         item = call(_REDUCING[output.by], item, [0])

@@ -61,7 +61,7 @@ class _FakeOperand:
 
 
 def dtype_reason(node: fx.Node, name: str) -> str | None:
-    """Why a call raises for the dtypes of its operands and kinds of its numbers; None if it runs."""
+    """Why a call raises for its operands' dtypes and kinds of numbers; None if it runs."""
     if name.strip("_") in _ANY_DTYPE or is_random(node):
         return None
     values = [value for operand in node.all_input_nodes for value in tensors_of(operand)]

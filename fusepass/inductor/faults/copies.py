@@ -108,9 +108,12 @@ def _copy_stored_into(fault: Fault, node: fx.Node) -> None:
 
 def _has_expanded_dim(node: fx.Node) -> bool:
     x = tensor_value(node.args[0])
-    return x is not None and any(
+    if x is None:
+        return False
+    strides: tuple[Any, ...] = x.stride()  # numbers, or symbols
+    return any(
         isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in zip(x.shape, x.stride(), strict=True)
+        for size, stride in zip(x.shape, strides, strict=True)
     )
 
 

@@ -62,7 +62,7 @@ def is_transformed(fake: torch.Tensor) -> bool:
 
 
 def why_not_plain(value: Any) -> str | None:
-    """In what way a tracked tensor is no ordinary one, as :func:`own_rules`, or None if it is one."""
+    """Say in what way a tracked tensor is no ordinary one; None if it is one."""
     return own_rules_of(value) or kind_of_fake(value.proxy.node.meta["example_value"])
 
 
