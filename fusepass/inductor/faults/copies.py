@@ -9,6 +9,9 @@ a window in the order of memory. The input is copied first, in the order of its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -110,10 +113,11 @@ def _has_expanded_dim(node: fx.Node) -> bool:
     x = tensor_value(node.args[0])
     if x is None:
         return False
-    strides: tuple[Any, ...] = x.stride()  # numbers, or symbols
+    sizes: Sequence[Any] = x.shape  # numbers, or symbols
+    strides: Sequence[Any] = x.stride()
     return any(
         isinstance(stride, int) and stride == 0 and not (isinstance(size, int) and size <= 1)
-        for size, stride in zip(x.shape, strides, strict=True)
+        for size, stride in zip(sizes, strides, strict=True)
     )
 
 
