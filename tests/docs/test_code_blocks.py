@@ -7,6 +7,7 @@ file. In a text block a line ``…`` stands for any lines, and ``…`` in a line
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import re
@@ -23,6 +24,7 @@ import fusepass
 from fusepass.rewrite.registry import active_rules
 from fusepass.rewrite.rule import Rule
 from fusepass.testing import RuleCheck, check_rule
+from fusepass.testing.profiles import PROFILES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -125,6 +127,8 @@ def test_page_runs_and_prints_what_it_says(
 
     monkeypatch.setattr(fusepass.testing, "check_rule", check)
     modules = run(ROOT / name, tmp_path, monkeypatch)
+    brief = dataclasses.replace(PROFILES["quick"], seconds=1.0)
+    monkeypatch.setitem(PROFILES, "quick", brief)
     values = itertools.chain.from_iterable(vars(module).items() for module in modules)
     for called, rule in values:
         if isinstance(rule, Rule) and called != "wrong" and rule not in checked:

@@ -78,9 +78,8 @@ def without_code(text: str) -> str:
 
 
 @cache
-def texts(file: Path) -> tuple[tuple[int, str], ...]:
+def texts(source: str) -> tuple[tuple[int, str], ...]:
     """Line and text of each docstring and each block of comments of a source file."""
-    source = file.read_text()
     return (*docstrings(source), *comments(source))
 
 
@@ -207,7 +206,7 @@ def test_page(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_docstrings_and_comments(folder: str) -> None:
-    assert_plain(folder, lambda source: (*docstrings(source), *comments(source)))
+    assert_plain(folder, texts)
 
 
 @pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "tests"])
@@ -221,7 +220,7 @@ def test_names_of_tests() -> None:
 
 def test_files_and_modules_named_are_there() -> None:
     pages = ((page, 1, page.read_text()) for page in PAGES if page.name not in HISTORY)
-    sources = ((file, line, text) for file in SOURCES for line, text in texts(file))
+    sources = ((file, line, text) for file in SOURCES for line, text in texts(file.read_text()))
     missing = [
         f"{file.relative_to(ROOT)}:{line}: {name}"
         for file, line, text in (*pages, *sources)

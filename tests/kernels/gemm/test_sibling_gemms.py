@@ -91,11 +91,11 @@ class Case:
 
 def interpreted() -> None:
     """Through Triton's interpreter, in fp16 and fp32: it knows no bf16."""
-    for seed in range(12):
+    for seed in range(7):
         torch.manual_seed(seed)
         draw = random.Random(seed)
-        rows = draw.choice([1, 3, 40, 70])
-        case = Case(draw, torch.float16 if seed < 8 else torch.float32, rows)
+        rows = (1, 3, 40, 70)[seed % 4]
+        case = Case(draw, torch.float16 if seed < 4 else torch.float32, rows)
         tiles = [Tile(draw.choice([16, 32, 64]), draw.choice([16, 32]), 32, 4, 2, form="rows")]
         if rows < 4:
             tiles.append(Tile(1, 16, 64, 4, 2, form="row"))
