@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime as dt
 import math
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only = "programs of the suite, by name, beginning or glob; repeatable"
     what("--only", action="append", default=[], metavar="NAME", help=only)
     modes = f"of {', '.join(MODES)}; default: default and, on CUDA, reduce-overhead"
-    what("--modes", type=_names, metavar="M,M", help=modes)
+    what("--modes", metavar="M,M", help=modes)
     what("--backend", default="fusepass", help="the backend under test (inductor: the noise)")
     what("--device", choices=("cuda", "cpu"), help="for suites; default: cuda if present")
     what("--grad-mode", choices=GRAD_MODES, default="no-grad")
@@ -62,12 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
         BenchError: the request cannot be carried out.
     """
     settings, work = plan(arguments)
+    recorded = dataclasses.asdict(settings)
+    del recorded["deadline"]
     result = Result(
         schema=SCHEMA,
         started=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         seconds=0.0,
         command=sys.argv[1:],
-        settings=_recorded(arguments, settings),
+        settings={**recorded, "budget_seconds": arguments.budget_seconds},
         hardware=hardware(settings.device),
         versions=versions(),
         programs=[],
@@ -139,7 +141,9 @@ def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
         if device == "cpu" or arguments.compile_only
         else ("default", "reduce-overhead")
     )
-    modes = usual if arguments.modes is None else tuple(arguments.modes)
+    modes: tuple[str, ...] = usual
+    if arguments.modes is not None:
+        modes = tuple(filter(None, map(str.strip, arguments.modes.split(","))))
     check_modes(modes)
     check_backend(arguments.backend)
     budget = arguments.budget_seconds
@@ -194,18 +198,6 @@ def _measure_programs(
                 measure.measure(program, source, taking_part, settings, share)
             )
         keep()
-
-
-def _recorded(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    record = {
-        key: getattr(settings, key) for key in Settings.__dataclass_fields__ if key != "deadline"
-    }
-    record["budget_seconds"] = arguments.budget_seconds
-    return record
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _say(line: str) -> None:

@@ -122,26 +122,18 @@ def growth(programs: Sequence[Program], rows: Sequence[CompileRow]) -> list[Grow
             if family is not None and count is not None and seconds is not None:
                 key = (family, row["mode"], row["kind"], label)
                 groups.setdefault(key, []).append((count, seconds))
-    return [
-        _growth(key, sorted(points))
-        for key, points in groups.items()
-        if len({count for count, _ in points}) > 1
-    ]
-
-
-def _growth(key: tuple[str, str, str, str], points: list[tuple[int, float]]) -> GrowthRow:
-    counts = [count for count, _ in points]
-    seconds = [value for _, value in points]
-    return GrowthRow(
-        family=key[0],
-        mode=key[1],
-        kind=key[2],
-        variant=key[3],
-        layers=counts,
-        seconds=seconds,
-        seconds_per_layer=statistics.linear_regression(counts, seconds).slope,
-        exponent=samples.growth_exponent(counts, seconds),
-    )
+    found = []
+    for (family, mode, kind, label), points in groups.items():
+        counts, times = map(list, zip(*sorted(points), strict=True))
+        if len(set(counts)) > 1:
+            slope = statistics.linear_regression(counts, times).slope
+            exponent = samples.growth_exponent(counts, times)
+            line = GrowthRow(
+                family=family, mode=mode, kind=kind, variant=label, layers=counts, seconds=times,
+                seconds_per_layer=slope, exponent=exponent,
+            )  # fmt: skip
+            found.append(line)
+    return found
 
 
 def measure_all(

@@ -6,6 +6,7 @@ of the wheel: who installs fusepass times targets.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -168,19 +169,15 @@ def load_function(target: str) -> Callable[[], Any]:
         raise BenchError(
             f"fusepass bench: {where} {problem} {name!r}; it has: {', '.join(names) or 'none'}."
         )
-    _check_takes_nothing(function, target)
-    return function  # type: ignore[no-any-return]
-
-
-def _check_takes_nothing(function: Callable[..., Any], target: str) -> None:
-    try:
+    signature = None
+    with contextlib.suppress(TypeError, ValueError):  # some builtins have none; the call will tell
         signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some builtins have none; the call will tell
     try:
-        signature.bind()
+        if signature is not None:
+            signature.bind()
     except TypeError as error:
         raise BenchError(f"fusepass bench: {target}: {error}. {HOW_TO_NAME_A_TARGET}") from error
+    return function  # type: ignore[no-any-return]
 
 
 def _load_file(path: Path) -> ModuleType:

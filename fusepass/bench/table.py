@@ -38,7 +38,8 @@ def render(result: Result) -> str:
         parts.append(_compile_times(result["compile_times"]))
     if any(one["variants"] for one in result["programs"]):
         parts.append(_LEGEND)
-    parts.extend(_failures(result))
+    found = ["  " + line.replace("\n", "\n    ") for line in problems(result)]
+    parts += ["\n".join(["problems:", *found])] if found else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -117,12 +118,12 @@ def _noise(variants: Sequence[VariantRecord]) -> str:
 
 def _variant(one: VariantRecord) -> tuple[str, ...]:
     wall, device, replay = one["wall_us"], one["device_us"], one["replay_us"]
-    ratio = one["speedup"]
+    ratio, noise = one["speedup"], spread(wall)
     seconds, peak = one["compile"], one["peak_memory_bytes"]
     return (
         one["variant"],
         _number(wall["median"] if wall else None, 1),
-        _percent(spread(wall)),
+        "-" if noise is None else f"{noise:.0%}",
         _number(wall["p99_over_p50"] if wall else None, 2),
         _number(device["median"] if device else None, 1),
         _number(replay["median"] if replay else None, 1),
@@ -205,38 +206,17 @@ def _compile_times(times: CompileTimes) -> str:
         for one in times["growth"]:
             points = zip(one["layers"], one["seconds"], strict=True)
             shown = " ".join(f"{count}:{value:.2f}" for count, value in points)
-            lines.append(
-                (
-                    one["family"],
-                    one["mode"],
-                    one["kind"],
-                    one["variant"],
-                    shown,
-                    _number(one["seconds_per_layer"], 3),
-                    _number(one["exponent"], 2),
-                )
-            )
+            named = one["family"], one["mode"], one["kind"], one["variant"]
+            per_layer, exponent = one["seconds_per_layer"], one["exponent"]
+            lines.append((*named, shown, _number(per_layer, 3), _number(exponent, 2)))
         text += f"\n\n{_aligned(lines)}"
     return text
-
-
-def _failures(result: Result) -> list[str]:
-    found = problems(result)
-    return (
-        ["\n".join(["problems:", *("  " + line.replace("\n", "\n    ") for line in found)])]
-        if found
-        else []
-    )
 
 
 def _ratio(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" + (f" {LOSING}" if value < NOT_SLOWER else "")
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -133,13 +133,9 @@ class Session:
             held = [*built.model.state_dict().values(), *held]
         self.training = program.training
         if self.training:
-            self.start = {key: one.clone() for key, one in self._state().items()}
+            self.start = {key: one.clone() for key, one in built.model.state_dict().items()}  # type: ignore[attr-defined]
         self.device = "cuda" if any(tensor.is_cuda for tensor in held) else "cpu"
         return self.device, [_fingerprint(tensor) for tensor in held]
-
-    def _state(self) -> dict[str, torch.Tensor]:
-        assert isinstance(self.built.model, torch.nn.Module)
-        return self.built.model.state_dict()
 
     def compile(self, *, folder: str | None) -> float:
         """Forget compiled code, then call the program once; returns that call's seconds.

@@ -110,7 +110,8 @@ def plan_replay(chain: CpuChain, device: torch.device, fake_mode: Any) -> Device
             made.values[node] = _empty_like(made.literals[node], device, fake_mode)
             continue
         source = node.args[0] if node.args else None
-        if isinstance(source, fx.Node) and _is_its_operand(node, source):
+        casts = op_name(node) in CASTS
+        if casts and isinstance(source, fx.Node) and memory_of(source) == memory_of(node):
             made.equivalents[node] = made.equivalents.get(source, source)
             made.values[node] = made.values[source]
             continue
@@ -126,10 +127,6 @@ def is_one_number(node: fx.Node) -> bool:
     if op_name(node) not in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         return False
     return is_number(data)
-
-
-def _is_its_operand(node: fx.Node, source: fx.Node) -> bool:
-    return op_name(node) in CASTS and memory_of(source) == memory_of(node)
 
 
 def _call_on(node: fx.Node, device: torch.device) -> DeviceCall:

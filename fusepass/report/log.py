@@ -96,18 +96,15 @@ _counter: contextvars.ContextVar[list[GraphRecord] | None] = contextvars.Context
 )
 
 
-def _forget(key: int, _reference: Any) -> None:
-    _logs.pop(key, None)
-
-
 def log_of(compiler: Any) -> CompileLog:
     """The log of one torch.compile call, made on first use."""
     with _lock:
         entry = _logs.get(id(compiler))
         if entry is None:
             ref: Any = compiler
+            key = id(compiler)
             with contextlib.suppress(TypeError):  # a callback that cannot be referred to weakly
-                ref = weakref.ref(compiler, functools.partial(_forget, id(compiler)))
+                ref = weakref.ref(compiler, lambda _: _logs.pop(key, None))
             entry = (ref, CompileLog())
             _logs[id(compiler)] = entry
         return entry[1]
@@ -200,11 +197,6 @@ def inside(compiler: Any, place: tuple[str, int], helper: tuple[str, int], name:
         log_of(compiler).inside.setdefault(place, {})[helper] = name
 
 
-def _broke_at(log: CompileLog, decision: Decision) -> bool:
-    """Whether the break is in compiled code, though another frame captured the same position."""
-    return any((f, n) == (decision.file, decision.line) for _, f, n in log.breaks)
-
-
 def graph_break(compiler: Any, reason: str, file: str, line: int) -> None:
     """Put a graph break on record."""
     with _lock:
@@ -235,7 +227,9 @@ def compiling(frame: Any, again: GraphRecord | None = None) -> Iterator[GraphRec
             log.graphs.append(record)
             for position in record.positions:
                 held = log.kept.get(position)
-                if held is not None and not _broke_at(log, held):
+                # The break may be in compiled code, though another frame captured the position.
+                broke = held and any((held.file, held.line) == (f, n) for _, f, n in log.breaks)
+                if held is not None and not broke:
                     del log.kept[position]
         _summarise(record)
     finally:

@@ -27,7 +27,11 @@ def lines_of(
     """
     decisions = list(decisions)
     said = [broken["reason"] for broken in graph_breaks]
-    lines = _table(d for d in decisions if not _is_said(d, said))
+    lines = _table(
+        d
+        for d in decisions
+        if d.treatment != "keep" or not any(d.reason in broken for broken in said)
+    )
     lines += _breaks(graph_breaks, decisions)
     if syncs:
         lines += ["", "the host still waits for the device:"]
@@ -36,11 +40,6 @@ def lines_of(
             for row in syncs
         ]
     return lines
-
-
-def _is_said(decision: Decision, reasons: Iterable[str]) -> bool:
-    """Whether a graph break is listed with the reason of a decision."""
-    return decision.treatment == "keep" and any(decision.reason in said for said in reasons)
 
 
 def _table(decisions: Iterable[Decision]) -> list[str]:

@@ -103,7 +103,7 @@ class _Snapshot:
             return []
         else:
             below = [vars(value)] if _is_users(value) else []
-            if slots := _slots_of_users(value):
+            if slots := slots_of(value) if is_users_class(type(value)) else {}:
                 self.attributes.append((value, slots))
             return [*below, *slots.values(), type(value)]
         if type(value).__module__ != "builtins" and hasattr(value, "__dict__"):
@@ -241,8 +241,3 @@ def _is_users(value: Any) -> bool:
     ours = home[0] in sys.stdlib_module_names or home[0] == "fusepass"
     inner = home[0] == "torch" and len(home) > 1 and home[1].startswith("_")
     return hasattr(value, "__dict__") and not (isinstance(value, type) or ours or inner)
-
-
-def _slots_of_users(value: Any) -> dict[str, Any]:
-    """What an object of a class of the program holds in slots."""
-    return slots_of(value) if is_users_class(type(value)) else {}

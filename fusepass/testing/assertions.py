@@ -66,8 +66,16 @@ def assert_rewrites(
         UnknownRule: a rule that must act is not in force.
         UnknownOption, OptionType, OptionValue: bad options.
     """
-    _check_counts(rules)
-    _check_names([name for name, count in rules.items() if count])
+    given: Any = rules
+    if not isinstance(given, Mapping) or not all(
+        isinstance(name, str) and type(count) is int for name, count in given.items()
+    ):
+        expected = "a dict of rule name to how often it must act, as {'silu': 1}"
+        raise ArgumentType("assert_rewrites(rules=…)", given, expected)
+    known = rule_names()
+    for name, count in rules.items():
+        if count and name not in known:
+            raise UnknownRule(name, known, "rules of assert_rewrites")
     calls = _observed(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
         f"rule {name!r} applied {calls.applied[name]} times, expected {count}"
@@ -104,8 +112,10 @@ def assert_untouched(
         ArgumentType: ``rules`` are no names.
         UnknownOption, OptionType, OptionValue: bad options.
     """
-    if rules is not None:
-        _check_collection(rules)
+    given: Any = rules
+    names = isinstance(given, Collection) and not isinstance(given, str)
+    if given is not None and not (names and all(isinstance(name, str) for name in given)):
+        raise ArgumentType("assert_untouched(rules=…)", given, "a list of rule names, or None")
     calls = _observed(fn, args, kwargs, codegen, dynamic, options)
     wrong = [
         f"rule {name!r} applied {count} times, expected none"
@@ -141,7 +151,10 @@ def assert_error(
         ArgumentType: ``error`` is no type of exception.
         UnknownOption, OptionType, OptionValue: bad options.
     """
-    _check_exception(error)
+    given: Any = error
+    if not isinstance(given, type) or not issubclass(given, BaseException):
+        expected = "a type of exception, as IndexError"
+        raise ArgumentType("assert_error(error=…)", given, expected)
     calls = _observed(fn, args, kwargs, codegen, dynamic, options)
     raised = calls.eager.raised
     if not isinstance(raised, error):
@@ -149,36 +162,6 @@ def assert_error(
         problem = f"eager mode raises {found}, expected {error.__name__}"
         raise RewriteMismatch(_name(fn), problem, calls.report)
     _assert_kept(fn, calls, [])
-
-
-# The checks below take what callers give, whatever the annotations say.
-
-
-def _check_counts(given: Any) -> None:
-    if not isinstance(given, Mapping) or not all(
-        isinstance(name, str) and type(count) is int for name, count in given.items()
-    ):
-        expected = "a dict of rule name to how often it must act, as {'silu': 1}"
-        raise ArgumentType("assert_rewrites(rules=…)", given, expected)
-
-
-def _check_collection(given: Any) -> None:
-    names = isinstance(given, Collection) and not isinstance(given, str)
-    if not names or not all(isinstance(name, str) for name in given):
-        raise ArgumentType("assert_untouched(rules=…)", given, "a list of rule names, or None")
-
-
-def _check_exception(given: Any) -> None:
-    if not isinstance(given, type) or not issubclass(given, BaseException):
-        expected = "a type of exception, as IndexError"
-        raise ArgumentType("assert_error(error=…)", given, expected)
-
-
-def _check_names(acting: Collection[str]) -> None:
-    known = rule_names()
-    for name in acting:
-        if name not in known:
-            raise UnknownRule(name, known, "rules of assert_rewrites")
 
 
 def _assert_kept(fn: Any, calls: _Calls, wrong: list[str]) -> None:

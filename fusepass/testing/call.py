@@ -109,7 +109,10 @@ def call(
             if type(error).__name__ == "RecompileError":  # no program raises it
                 raise
             seen.raised = error
-            _let_go(error)
+            gone: BaseException | None = error
+            while gone is not None:  # torch keeps guards of modes in locals of frames
+                traceback.clear_frames(gone.__traceback__)
+                gone = gone.__cause__ or gone.__context__
     seen.said, seen.faults = transcript.said, transcript.faults
     seen.rng = _random_state()
     seen.grad_mode = torch.is_grad_enabled()
@@ -156,13 +159,6 @@ def at_precision(dtype: torch.dtype, program: Callable[..., Any], inputs: Sequen
         return observed(program, tuple(copies[id(tensor)] for tensor in inputs))
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Clear the locals of frames that an error has left: torch keeps guards of modes in some."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-
-
 def _random_state() -> dict[str, Any]:
     """The states of Python's generator, the CPU's and, once it is used, the current GPU's."""
     states = {"python": random.getstate(), "cpu": torch.get_rng_state().tolist()}
@@ -174,11 +170,11 @@ def _random_state() -> dict[str, Any]:
 def _backward(result: Any) -> None:
     outputs = [out for out in tensors(result) if out.requires_grad and out.is_floating_point()]
     generator = torch.Generator().manual_seed(11)
-    given = [torch.ones_like(out) if wrapped(out) else _random(out, generator) for out in outputs]
+
+    def drawn(out: Tensor) -> Tensor:
+        random = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+        return random.to(out.device, out.dtype)
+
+    given = [torch.ones_like(out) if wrapped(out) else drawn(out) for out in outputs]
     if outputs:
         torch.autograd.backward(outputs, given)
-
-
-def _random(like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = torch.randn(like.shape, generator=generator, dtype=torch.float64)
-    return drawn.to(like.device, like.dtype)

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from fusepass.errors import ArgumentType, MissingHypothesis, RuleCheckFailed
 from fusepass.report import log
@@ -63,7 +63,11 @@ def check_rule(
         ArgumentType: it was given no rule.
         UnknownOption, OptionType, OptionValue: bad options.
     """
-    _check_types(rule, options)
+    given_rule, given_options = cast("Any", rule), cast("Any", options)
+    if not isinstance(given_rule, Rule):
+        raise ArgumentType("the first argument of check_rule", rule, "a fusepass.Rule")
+    if not isinstance(given_options, Mapping | None):
+        raise ArgumentType("check_rule(options=…)", options, "a dict of options for torch.compile")
     chosen = profile_of(profile)
     if find_spec("hypothesis") is None:
         raise MissingHypothesis
@@ -77,13 +81,6 @@ def check_rule(
             options=given
         )  # here: a program that raises is taken for one that is no good
         return _RuleCheckRun(rule, space, chosen, result, given, training).run(fires_in)
-
-
-def _check_types(rule: Any, options: Any) -> None:
-    if not isinstance(rule, Rule):
-        raise ArgumentType("the first argument of check_rule", rule, "a fusepass.Rule")
-    if options is not None and not isinstance(options, Mapping):
-        raise ArgumentType("check_rule(options=…)", options, "a dict of options for torch.compile")
 
 
 class _RuleCheckRun:

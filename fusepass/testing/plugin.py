@@ -38,7 +38,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     profile, seed = config.getoption("--fusepass-profile"), config.getoption("--fusepass-seed")
     if profile == "quick" and seed is None:
         return None
-    return f"fusepass: rules checked with profile {profile}, seed {_text(seed)}"
+    shown = "of the profile" if seed is None else seed
+    return f"fusepass: rules checked with profile {profile}, seed {shown}"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,7 +85,3 @@ def _reset() -> None:
         from fusepass.report.explain import reset
 
         reset()
-
-
-def _text(seed: int | None) -> str:
-    return "of the profile" if seed is None else str(seed)

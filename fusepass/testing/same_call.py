@@ -54,7 +54,7 @@ def assert_same_call(
         eager: the call that is right by definition.
         compiled: the other.
         exact: the call in float64, for the error rule; bit by bit if None.
-        where: for messages: which call it is.
+        where: which call it is, for messages.
         rounded: what may differ by the order of a sum.
         only_gradients: the error rule is for gradients, all else is compared as without ``exact``.
         roundings: half ulps that the error rule lets pass whatever eager's error is.
@@ -71,10 +71,9 @@ def assert_same_call(
         warnings.warn(fault, stacklevel=2)
     if exact is not None:
         by_rule = values_within(exact_values(eager, exact), roundings)
-    everything = rounded == "everything"
-    exactly = exact is None or only_gradients
+    everything, exactly = rounded == "everything", exact is None or only_gradients
     text: Callable[[str, str], bool] = same_text if everything or not exactly else str.__eq__
-    name = f"{where}: " if where else ""
+    name = where and f"{where}: "
     if not _same_error(eager.error, compiled.error, text):
         raised = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
         raise Difference("exception", f"{name}call", raised)

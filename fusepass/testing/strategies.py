@@ -93,15 +93,12 @@ def first_cases(space: Space, plain: Case, outputs: int, misses: int, few: bool)
     ]
     step = max(1, misses // 8) if few else 1
     near = [{"near_miss": index} for index in range(1, misses + 1, step)]
-    for fields in _alternating(alone, together, near):
+    # In turns: a check that runs out of time has seen some of each.
+    for fields in itertools.chain.from_iterable(itertools.zip_longest(alone, together, near)):
+        if fields is None:
+            continue
         output = max(outputs - 1, 0) if "after" in fields else 0
         yield dataclasses.replace(plain, **{"output": output, **fields})
-
-
-def _alternating(*lists: Sequence[Any]) -> Iterator[Any]:
-    """Items of all, in turns: a check that runs out of time has seen some of each."""
-    for row in itertools.zip_longest(*lists):
-        yield from (item for item in row if item is not None)
 
 
 def cases(

@@ -146,7 +146,9 @@ def _shows(transcript: Transcript) -> Any:
         if isinstance(message, FusepassWarning):
             transcript.faults.append(message)
         module = category.__module__.split(".")[0]
-        if module in _COMPILER or _NATIVE in str(message) or _of_compiler(filename):
+        torch = sys.modules.get("torch")
+        in_torch = torch is not None and filename.startswith(torch.__path__[0])
+        if module in _COMPILER or _NATIVE in str(message) or in_torch:
             return
         said = Said("warning", str(message), category.__name__, filename, lineno)
         transcript.add(said)
@@ -156,11 +158,6 @@ def _shows(transcript: Transcript) -> Any:
 
 def _is_compilers(logger: str) -> bool:
     return logger.partition(".")[0] in _COMPILER
-
-
-def _of_compiler(file: str) -> bool:
-    owner = sys.modules["torch"].__path__[0] if "torch" in sys.modules else None
-    return owner is not None and file.startswith(owner)
 
 
 @contextlib.contextmanager

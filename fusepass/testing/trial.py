@@ -150,7 +150,8 @@ class Trials:
         """The first difference, with the inputs that show it."""
         for one in [case, resized(case, self.space)] if case.resized else [case]:
             for kind in get_args(Values):
-                if kind == "normal" or not _is_empty(self.inputs(one)):
+                holds_floats = any(t.numel() and t.is_floating_point() for t in self.inputs(one))
+                if kind == "normal" or holds_floats:
                     verdict = self._check(one, kind, plain, compiled)
                     if verdict.difference is not None:
                         return dataclasses.replace(verdict, resized=one is not case)
@@ -204,10 +205,6 @@ class Trials:
                 seen = torch.isfinite(rough) & torch.isfinite(value)
                 floor = _SINGLE_TO_DOUBLE * rms((rough.double() - value)[seen].detach())
         return pair, value, floor
-
-
-def _is_empty(inputs: list[Tensor]) -> bool:
-    return not any(t.numel() and t.is_floating_point() for t in inputs)
 
 
 def resized(case: Case, space: Space) -> Case:

@@ -48,7 +48,9 @@ def measure(
     for wait, spent in zip(found, undisturbed(found, times), strict=True):
         noted = _noted(watch, wait)
         place = ProgramPlace() if noted is None else noted.place
-        operation = (noted.operation if noted is not None else "") or _shown(wait)
+        # Where no operation was seen: torch's name for it, or the runtime's function.
+        operation = noted.operation if noted is not None else ""
+        operation = operation or wait.operation.replace("::", ".") or wait.call
         kind = kind_of(wait, noted)
         host, device = spent if spent is not None else (None, None)
         made.append(Wait(kind, operation, place, 1, False, host, device))
@@ -122,11 +124,6 @@ def _as_warned(watch: MarkedWatch) -> list[Wait]:
                 kind = use_of(noted.place)
             made.append(Wait(kind, noted.operation, noted.place, times))
     return made
-
-
-def _shown(wait: trace.HostWait) -> str:
-    """What waits where no operation was seen: torch's name for it, or the runtime's function."""
-    return wait.operation.replace("::", ".") or wait.call
 
 
 def _profiled(call: Callable[[], Any]) -> list[dict[str, Any]]:

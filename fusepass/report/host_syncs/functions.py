@@ -34,13 +34,15 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is torch.device:
-            return self._device(args, kwargs)
+            named = args[0] if args else kwargs.get("device", kwargs.get("type"))
+            device = torch.device(*args, **kwargs)
+            return self.as_if.note_device(device, self.as_if.names_device(named))
         name = getattr(func, "__name__", "")
         if name == "__get__":
             return self._attribute(func, args)
         if name in ("to", "cpu", "cuda", "type_as"):
             return self._moved(func, name, args, kwargs)
-        if residence.is_maker(name) or name.startswith("new_") or name.endswith("_like"):
+        if name in residence.MAKERS or name.startswith("new_") or name.endswith("_like"):
             return self._made(func, name, args, kwargs)
         read = self._read(name, args, kwargs)
         if read is not None:
@@ -86,10 +88,6 @@ class Functions(TorchFunctionMode):
         if isinstance(out, Tensor):
             self.as_if.computed(args, [out])
         return out
-
-    def _device(self, args: Any, kwargs: Any) -> Any:
-        named = args[0] if args else kwargs.get("device", kwargs.get("type"))
-        return self.as_if.note_device(torch.device(*args, **kwargs), self.as_if.names_device(named))
 
     def _moved(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """``.to``, ``.cpu``, ``.cuda``."""

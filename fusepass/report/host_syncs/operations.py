@@ -64,7 +64,8 @@ def waits_of(
         return [(Kind.ITEM, 1)] if any(map(on_device, tensors)) else []
     if name in ("copy_", "_copy_from", "_copy_from_and_resize"):
         pair = (args[1], args[0]) if name == "copy_" else (args[0], args[1])
-        return _copy(*pair, _flag(args, kwargs, 2), on_device)
+        given = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        return _copy(*pair, bool(given), on_device)
     if name == "_to_copy" and isinstance(out, Tensor):
         return _copy(args[0], out, bool(kwargs.get("non_blocking")), on_device)
     if name in _INDEXED or name in _INDEX_WRITTEN:
@@ -86,11 +87,6 @@ def waits_of(
         low, high = (args[i] if len(args) > i else 0 for i in (2, 3))
         return [(Kind.OPERATION, 2)] if low == high else []
     return []
-
-
-def _flag(args: Sequence[Any], kwargs: dict[str, Any], position: int) -> bool:
-    given = args[position] if len(args) > position else kwargs.get("non_blocking", False)
-    return bool(given)
 
 
 def _copy(source: Any, target: Any, asynchronous: bool, on_device: OnDevice) -> Found:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fusepass.torch_private.fx.dispatch_watch import tensor_keyed_dict
 
-_MAKERS = frozenset(
+# Functions of torch that make a tensor where their ``device`` argument says.
+MAKERS = frozenset(
     """
     tensor as_tensor asarray zeros ones full empty eye arange range linspace logspace rand randn
     randint randperm empty_strided empty_permuted tril_indices triu_indices from_numpy frombuffer
@@ -29,11 +30,6 @@ _MAKERS = frozenset(
 def no_device() -> bool:
     """Whether this machine has nothing but its CPU."""
     return not torch.accelerator.is_available()
-
-
-def is_maker(name: str) -> bool:
-    """Whether a function of torch makes a tensor where its ``device`` argument says."""
-    return name in _MAKERS
 
 
 def really(tensor: Tensor) -> bool:

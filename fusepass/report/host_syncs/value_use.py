@@ -48,7 +48,9 @@ def _judge(chain: list[ast.AST], via: str) -> Kind:
     inner = chain[0]
     for outer in chain[1:]:
         if isinstance(outer, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            return Kind.BRANCH if outer.test is inner else _text_or_number(outer, inner, asked)
+            if isinstance(outer, ast.Assert) and outer.msg is inner:
+                return Kind.PRINT
+            return Kind.BRANCH if outer.test is inner or asked else Kind.ITEM
         if isinstance(outer, ast.comprehension):
             return Kind.BRANCH if inner in outer.ifs else Kind.ITEM
         if isinstance(outer, (ast.FormattedValue, ast.JoinedStr)):
@@ -64,12 +66,6 @@ def _judge(chain: list[ast.AST], via: str) -> Kind:
         if isinstance(outer, (ast.stmt, ast.Lambda)):
             break
         inner = outer
-    return Kind.BRANCH if asked else Kind.ITEM
-
-
-def _text_or_number(outer: ast.AST, inner: ast.AST, asked: bool) -> Kind:
-    if isinstance(outer, ast.Assert) and outer.msg is inner:
-        return Kind.PRINT
     return Kind.BRANCH if asked else Kind.ITEM
 
 
