@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fusepass.testing.compare import sharing, tensors
 from fusepass.testing.precision import default_dtype, in_precision
-from fusepass.testing.transcript import Said, recorded
 from fusepass.torch_private.fx.tensor_kinds import wrapped
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -40,9 +39,6 @@ class Seen:
         args: the arguments, after the call.
         result: what it returned.
         raised: what it raised.
-        said: what it wrote, logged and warned of, in order, with what its backward said.
-        faults: warnings of fusepass's own.
-        rng: the states of the random generators.
         grad_mode: whether gradients are recorded after the call.
         held: parameters and buffers of its owner.
         state: what else the owner holds.
@@ -54,9 +50,6 @@ class Seen:
     args: tuple[Any, ...]
     result: Any = None
     raised: BaseException | None = None
-    said: list[Said] = field(default_factory=list)
-    faults: list[Warning] = field(default_factory=list)
-    rng: dict[str, Any] = field(default_factory=dict)
     grad_mode: bool = True
     held: list[Tensor] = field(default_factory=list)
     state: Any = None
@@ -78,11 +71,11 @@ def call(
     target: Callable[..., Any],
     args: tuple[Any, ...],
     owner: Any = None,
-    context: str = "plain",
+    context: str = "grad",
     state: Callable[[Any], Any] | None = None,
     *,
     around: Scope = contextlib.nullcontext,
-    warned: str = "always",
+    listening: Scope = contextlib.nullcontext,
 ) -> Seen:
     """Call a program once, and go backward if the context is ``grad``.
 
@@ -93,7 +86,7 @@ def call(
         context: one of :data:`CONTEXTS`.
         state: what is compared of the owner besides its parameters and buffers.
         around: a further scope of the call.
-        warned: which warnings are shown, as for :func:`warnings.simplefilter`.
+        listening: a scope of the call, and again of its backward.
     """
     seen = Seen(args)
     every = (*tensors(args), *tensors(owner))
@@ -102,7 +95,7 @@ def call(
         leaf.grad = None
     torch.manual_seed(7)
     random.seed(7)
-    with recorded(warned) as transcript, CONTEXTS[context](), around():
+    with listening(), CONTEXTS[context](), around():
         try:
             seen.result = target(*args)
         except Exception as error:
@@ -113,19 +106,16 @@ def call(
             while gone is not None:  # torch keeps guards of modes in locals of frames
                 traceback.clear_frames(gone.__traceback__)
                 gone = gone.__cause__ or gone.__context__
-    seen.said, seen.faults = transcript.said, transcript.faults
-    seen.rng = _random_state()
     seen.grad_mode = torch.is_grad_enabled()
     # At once: a program that writes a global shares it with the other side, and resets it here.
     seen.state = state(owner) if state else None
     seen.held = list(tensors(owner))
     if context == "grad" and seen.raised is None:
-        with recorded(warned) as transcript:
+        with listening():
             try:
                 _backward(seen.result)
             except RuntimeError as error:
                 seen.backward_error = (type(error), str(error))
-        seen.said, seen.faults = seen.said + transcript.said, seen.faults + transcript.faults
         kept = [leaf for leaf in leaves if leaf.requires_grad]
         seen.grads = [leaf.grad if leaf.is_leaf or leaf.retains_grad else None for leaf in kept]
     return seen
@@ -134,14 +124,9 @@ def call(
 def observed(
     target: Callable[..., Any], args: tuple[Any, ...], owner: Any = None, context: str = "grad"
 ) -> Seen:
-    """Call a program that a rule may rewrite.
-
-    What it says and which random numbers it takes is not the rule's, nor what is left of arguments
-    when it raises.
-    """
+    """Call a program that a rule may rewrite; when it raises, what is left of arguments is free."""
     seen = call(target, args, owner, context)
-    left: dict[str, Any] = {} if seen.raised is None else {"args": (), "held": []}
-    return replace(seen, said=[], rng={}, **left)
+    return seen if seen.raised is None else replace(seen, args=(), held=[])
 
 
 def at_precision(dtype: torch.dtype, program: Callable[..., Any], inputs: Sequence[Tensor]) -> Seen:
@@ -157,14 +142,6 @@ def at_precision(dtype: torch.dtype, program: Callable[..., Any], inputs: Sequen
             copies[id(tensor)] = plain.clone().requires_grad_(tensor.requires_grad)
     with in_precision(dtype):
         return observed(program, tuple(copies[id(tensor)] for tensor in inputs))
-
-
-def _random_state() -> dict[str, Any]:
-    """The states of Python's generator, the CPU's and, once it is used, the current GPU's."""
-    states = {"python": random.getstate(), "cpu": torch.get_rng_state().tolist()}
-    if torch.cuda.is_initialized():  # compiling does it, also for the CPU
-        states["cuda"] = torch.cuda.get_rng_state().tolist()
-    return states
 
 
 def _backward(result: Any) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -22,44 +20,29 @@ from fusepass.testing.compare import (
     same_bits,
     tensors,
 )
-from fusepass.testing.rounding import (
-    Pair,
-    assert_same_sum,
-    counterparts,
-    same_sum,
-    same_text,
-    shown_values,
-    values_within,
-)
-from fusepass.testing.transcript import Said
-
-Rounded = Literal["nothing", "gradients", "everything"]
+from fusepass.testing.rounding import Pair, counterparts, shown_values
 
 
 def assert_same_call(
     eager: Seen,
     compiled: Seen,
-    exact: Seen | None = None,
     *,
     where: str = "",
-    rounded: Rounded = "nothing",
-    only_gradients: bool = False,
-    roundings: int = 1,
-    by_rule: Values | None = None,
+    values: Values = assert_same_bits,
+    gradients: Values | None = None,
     facts: Facts = facts,
+    text: Callable[[str, str], bool] = str.__eq__,
 ) -> bool:
-    """Compare all that two calls left behind; warn again of what fusepass warned of.
+    """Compare all that two calls left behind.
 
     Args:
         eager: the call that is right by definition.
         compiled: the other.
-        exact: the call in float64, for the error rule; bit by bit if None.
         where: which call it is, for messages.
-        rounded: what may differ by the order of a sum.
-        only_gradients: the error rule is for gradients, all else is compared as without ``exact``.
-        roundings: half ulps that the error rule lets pass whatever eager's error is.
-        by_rule: compares the numbers of tensors in place of the error rule.
+        values: compares the numbers of tensors.
+        gradients: compares those of gradients that differ in a bit; none may by default.
         facts: what else of a tensor is compared.
+        text: compares what errors say.
 
     Returns:
         Whether gradients are equal bit by bit, but for the sign of zero.
@@ -67,26 +50,10 @@ def assert_same_call(
     Raises:
         Difference: the first one found.
     """
-    for fault in compiled.faults:
-        warnings.warn(fault, stacklevel=2)
-    if exact is not None:
-        by_rule = values_within(exact_values(eager, exact), roundings)
-    everything, exactly = rounded == "everything", exact is None or only_gradients
-    text: Callable[[str, str], bool] = same_text if everything or not exactly else str.__eq__
     name = where and f"{where}: "
-    if not _same_error(eager.error, compiled.error, text):
-        raised = f"eager raised {_shown(eager.error)}, compiled {_shown(compiled.error)}"
-        raise Difference("exception", f"{name}call", raised)
-    if not _same_said(eager.said, compiled.said, text):
-        said = ["\n  ".join(["", *map(str, one.said)]) or " nothing" for one in (eager, compiled)]
-        raise Difference("printed text", f"{name}call", f"eager said{said[0]}\ncompiled{said[1]}")
-    values: Values = assert_same_sum if everything else assert_same_bits
-    if by_rule is not None and not only_gradients:
-        values = by_rule
+    assert_same_error(eager, compiled, name, text)
     for part, one, other in zip(_LEFT, _left(eager), _left(compiled), strict=True):
         assert_same(one, other, f"{name}{part}", values, facts)
-    if any(eager.rng[one] != compiled.rng[one] for one in eager.rng):
-        raise Difference("random state", f"{name}call", "a random generator is in another state")
     if eager.grad_mode != compiled.grad_mode:
         after = f"grad mode is {compiled.grad_mode} afterwards"
         raise Difference("grad mode", f"{name}call", after)
@@ -95,7 +62,21 @@ def assert_same_call(
         if ids != shared[kind]:
             found = f"other {kind} are shared: {ids} in eager, {shared[kind]} compiled"
             raise Difference("aliasing", f"{name}call", found)
-    return _assert_same_gradients(eager, compiled, name, by_rule, rounded)
+    return _assert_same_gradients(eager, compiled, name, gradients)
+
+
+def assert_same_error(
+    eager: Seen, compiled: Seen, name: str, text: Callable[[str, str], bool]
+) -> None:
+    """Raise Difference unless two calls raised the same, or nothing."""
+    one, other = eager.error, compiled.error
+    if one is None or other is None:
+        same = one is other
+    else:
+        same = one[0] is other[0] and text(one[1], other[1])
+    if not same:
+        raised = f"eager raised {_shown(one)}, compiled {_shown(other)}"
+        raise Difference("exception", f"{name}call", raised)
 
 
 _LEFT = ("result", "args", "state", "parameters and buffers")
@@ -136,26 +117,11 @@ def rounded_values(eager: Seen, compiled: Seen) -> list[Pair]:
             raise Difference("values", path, shown_values(one, other))
         found.append(Pair(path, one, other))
 
-    assert_same_call(eager, compiled, by_rule=collect, facts=facts_of_rules)
+    assert_same_call(eager, compiled, values=collect, gradients=collect, facts=facts_of_rules)
     return found
 
 
-def _same_said(one: list[Said], other: list[Said], text: Callable[[str, str], bool]) -> bool:
-    return len(one) == len(other) and all(
-        replace(a, text=b.text) == b and text(a.text, b.text)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def _same_error(one: Error, other: Error, text: Callable[[str, str], bool]) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one[0] is other[0] and text(one[1], other[1])
-
-
-def _assert_same_gradients(
-    eager: Seen, compiled: Seen, name: str, by_rule: Values | None, rounded: Rounded
-) -> bool:
+def _assert_same_gradients(eager: Seen, compiled: Seen, name: str, compare: Values | None) -> bool:
     """Whether they are equal bit by bit, or only up to the order in which autograd sums them."""
     if eager.backward_error:
         # A value saved for backward was written. Compilers that functionalize, torch's own
@@ -175,10 +141,9 @@ def _assert_same_gradients(
         if same_bits(one, other, zero_signs=False):
             continue
         exact = False
-        if by_rule is not None:
-            by_rule(one, other, path)
-        elif rounded == "nothing" or not same_sum(one, other):
+        if compare is None:
             raise Difference("gradient", path, f"\neager    {one}\ncompiled {other}")
+        compare(one, other, path)
     return exact
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusepass.testing.call import call
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import call
+from tests.harness.same_call import assert_same_call
 
 from .support.check import build, check, compile_for, fresh_compiler, prepare
 from .support.corpus import CORPUS

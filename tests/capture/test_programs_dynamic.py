@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusepass.testing.call import call
 from fusepass.testing.compare import tensors
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import call
+from tests.harness.same_call import assert_same_call
 
 from .support.check import BACKEND, build, check_report, compile_for, prepare
 from .support.corpus import CORPUS

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fusepass
-from fusepass.testing.call import call
-from fusepass.testing.precision import doubled, in_precision
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import call
+from tests.harness.precision import doubled, in_precision
+from tests.harness.same_call import assert_same_call
 
 from .support.check import build, check_report, fresh_compiler, prepare
 from .support.corpus import CORPUS

@@ -14,12 +14,12 @@ import torch
 from fusepass.errors import CaptureFault, NoReport
 from fusepass.report import log
 from fusepass.report.explain import last_report, reset
-from fusepass.testing.call import Seen
 from fusepass.testing.compare import Difference
-from fusepass.testing.same_call import Rounded, assert_same_call
-from fusepass.testing.transcript import Said
 from tests.fuzz.program import Loaded, Program, loaded
 from tests.fuzz.run import CONTEXTS, call, side
+from tests.harness.call import Seen
+from tests.harness.same_call import Rounded, assert_same_call
+from tests.harness.transcript import Said
 
 _NAME = re.compile(r",?\s*grad_fn=<\w+>")
 _TOLD = ("exception", "backward")  # kinds that are different faults if the texts differ

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fusepass.testing import call as harness
-from fusepass.testing.call import Scope, Seen
-from fusepass.testing.precision import doubled, in_precision, moved
 from tests.fuzz.program import Loaded
+from tests.harness import call as harness
+from tests.harness.call import Scope, Seen
+from tests.harness.precision import doubled, in_precision, moved
 
 CONTEXTS = ("inference", "training")
 _IN_FLOAT64 = functools.partial(in_precision, torch.float64, same_draws=True)

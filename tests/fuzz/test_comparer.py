@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fusepass.errors import CaptureFault
-from fusepass.testing.call import Seen
 from fusepass.testing.compare import Difference, tensors
-from fusepass.testing.same_call import Rounded, assert_same_call
 from tests.fuzz.program import Program, loaded
 from tests.fuzz.run import call, side
+from tests.harness.call import Seen
+from tests.harness.same_call import Rounded, assert_same_call
 
 SOURCE = """
 import logging

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fusepass.testing.transcript import Said
 from tests.fuzz.examine import examine, without_names
 from tests.fuzz.program import Program
+from tests.harness.transcript import Said
 
 SOURCE = """
 import torch

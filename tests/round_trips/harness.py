@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.testing.call import call
 from fusepass.testing.compare import tensors
-from fusepass.testing.same_call import Rounded, assert_same_call
+from tests.harness.call import call
+from tests.harness.same_call import Rounded, assert_same_call
 
 from .program import Decided, Program
 

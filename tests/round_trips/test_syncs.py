@@ -14,7 +14,7 @@ from fusepass.report.host_syncs import residence
 from fusepass.report.host_syncs.api import listed
 from fusepass.report.host_syncs.kinds import READ, Kind
 from fusepass.report.host_syncs.result import Sync
-from fusepass.testing.transcript import recorded
+from tests.harness.transcript import recorded
 
 from .pending import PENDING, WRONG
 from .program import Program

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fusepass.testing.call import call
 from tests.fuzz.examine import without_names
+from tests.harness.call import call
 
 from ..support.written import assert_kept, assert_late, assert_same_text, treatments
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusepass.testing.call import call
+from tests.harness.call import call
 
 from ..support.written import assert_kept, assert_late, assert_same_text, treatments
 from .test_print_hooks import graded, inputs, logger

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fusepass
-from fusepass.testing.call import call
+from tests.harness.call import call
 
 from ..support.written import assert_kept, assert_late, assert_same_text, treatments
 

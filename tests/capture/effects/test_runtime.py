@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import fusepass
 from fusepass.capture.effects import output_slots, runtime
-from fusepass.testing.call import call
+from tests.harness.call import call
 
 from ..support.written import assert_late, assert_same_text
 

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from fusepass.testing.call import call
 from fusepass.testing.compare import tensors
-from fusepass.testing.precision import doubled
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import call
+from tests.harness.precision import doubled
+from tests.harness.same_call import assert_same_call
 
 from .jumps import jumps_taken
 from .program import Program, Verdict

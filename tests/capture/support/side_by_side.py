@@ -19,10 +19,10 @@ from torch import Tensor, fx
 import fusepass
 import fusepass.backend
 from fusepass.graph.ops.op_names import op_name
-from fusepass.testing.call import Seen, call
 from fusepass.testing.compare import assert_same, tensors
-from fusepass.testing.precision import doubled, in_precision
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import Seen, call
+from tests.harness.precision import doubled, in_precision
+from tests.harness.same_call import assert_same_call
 
 ROUNDINGS = 8  # half ulps for a few roundings where eager happens to have none
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 import fusepass
-from fusepass.testing.call import call
-from fusepass.testing.same_call import assert_same_call
+from tests.harness.call import call
+from tests.harness.same_call import assert_same_call
 
 
 def treatments(compiled: Any) -> list[tuple[str, str]]:

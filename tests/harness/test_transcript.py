@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-from fusepass.testing.transcript import Said, recorded
+from tests.harness.transcript import Said, recorded
 
 LOG = logging.getLogger("transcript")
 
