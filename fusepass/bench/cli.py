@@ -20,7 +20,7 @@ from fusepass.bench.measure import Settings
 from fusepass.bench.processes import Worker, start_workers, stop_workers
 from fusepass.bench.program import Program, Source, select, split_target, suite_programs
 from fusepass.bench.records import SCHEMA, CompileTimes, Result, save
-from fusepass.bench.variants import check_backend, check_modes, takes_part, variants_for
+from fusepass.bench.variants import check_backend, check_modes, variants_for
 from fusepass.bench.worker import GRAD_MODES
 from fusepass.errors import BenchError
 from fusepass.options import MODES
@@ -192,8 +192,7 @@ def _measure_programs(
         else:
             _say(program.name)
             share = None if left is None else left / (len(work) - number)
-            floor, twin = program.floor is not None, program.twin is not None
-            taking_part = [one for one in workers if takes_part(one.variant, floor, twin)]
+            taking_part = [w for w in workers if getattr(program, w.variant.builds) is not None]
             result["programs"].append(
                 measure.measure(program, source, taking_part, settings, share)
             )

@@ -33,7 +33,7 @@ def compile_variants(backend: str, mode: str) -> list[Variant]:
     """
     return [
         Variant(OURS, backend, mode),
-        Variant(TWIN, "inductor", mode, twin=True),
+        Variant(TWIN, "inductor", mode, "twin"),
         Variant(KEEP, backend, mode, keep=backend == "fusepass"),
         Variant(UNTOUCHED, "inductor", mode),
     ]

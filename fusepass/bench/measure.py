@@ -145,7 +145,7 @@ def _prepare(
     prepare_workers(workers, settings.device, prime=settings.compile_times != "none")
     built = ask(workers, "build", together=True, source=source)
     prints = {label: found for label, (_, found) in built.items()}
-    floors = {worker.variant.label for worker in workers if worker.variant.floor}
+    floors = {worker.variant.label for worker in workers if worker.variant.builds == "floor"}
     # A floor may hold as many weights in fewer tensors: floors are alike among themselves only.
     alike = [
         {tuple(prints[one]) for one in prints if (one in floors) == of} for of in (True, False)
@@ -188,7 +188,7 @@ def _judge(
     reason: str | None = ask(eager, "reference", path=path).get(EAGER, "eager failed")
     if eager[0].failed is not None:
         return reason
-    judged = [worker for worker in workers if not worker.variant.floor]
+    judged = [worker for worker in workers if worker.variant.builds != "floor"]
     found: dict[str, list[TensorError]] = ask(judged, "errors", path=path)
     variants = [worker.variant for worker in judged]
     for variant in variants:
@@ -238,7 +238,7 @@ def _time(
     wall: dict[str, list[list[float]]] = {label: [] for label in by_label}
     device: dict[str, list[list[float]]] = {label: [] for label in by_label}
     replay: dict[str, list[list[float]]] = {label: [] for label in by_label}
-    floor = any(worker.variant.floor for worker in workers)
+    floor = any(worker.variant.builds == "floor" for worker in workers)
     for order in samples.rotation(list(by_label), settings.rounds):
         for label in order:
             calls = calls_per_turn(pace[label], turn)

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 from fusepass.bench.records import Speedup, Times, VariantRecord
-from fusepass.bench.variants import EAGER, Variant, baseline, floor_of, hand_of
+from fusepass.bench.variants import EAGER, Variant, baseline, inductor
 
 NOT_SLOWER = 0.98
 AS_BY_HAND = 1.03  # most that a captured branch may cost over one written as torch.where
@@ -98,16 +98,16 @@ def compare_speed(variants: Sequence[Variant], records: dict[str, VariantRecord]
     """
     for variant in variants:
         record = records[variant.label]
-        floor = floor_of(variant, variants)
-        if floor is not None and not variant.floor:
+        floor = inductor(variant, variants, "floor")
+        if floor is not None and variant.builds != "floor":
             under = records[floor.label]
             record["over_floor"] = ratio(record["replay_us"], under["replay_us"])
             if record["over_floor"] is None:
                 record["over_floor"] = ratio(record["wall_us"], under["wall_us"])
-        if variant.backend is None or variant.floor or record["wall_us"] is None:
+        if variant.backend is None or variant.builds == "floor" or record["wall_us"] is None:
             continue
-        hand = hand_of(variant, variants)
-        if hand is not None:
+        hand = inductor(variant, variants, "twin")
+        if hand is not None and variant.builds == "build":
             record["over_hand"] = ratio(record["wall_us"], records[hand.label]["wall_us"])
         peer = baseline(variant, variants)
         ratios = Speedup(

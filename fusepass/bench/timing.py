@@ -43,13 +43,13 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def warm_up(call: Callable[[], Any], device: str, seconds: float = WARM_UP_SECONDS) -> None:
-    """Call untimed, at least once, until ``seconds`` have passed.
+def warm_up(call: Callable[[], Any], device: str) -> None:
+    """Call untimed, at least once, until :data:`WARM_UP_SECONDS` have passed.
 
     Between two turns of a variant others ran: clocks fell, caches hold their data, and another
     process's threads may still be spinning.
     """
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + WARM_UP_SECONDS
     while True:
         call()
         synchronize(device)

@@ -18,15 +18,14 @@ EAGER = "eager"
 class Variant:
     """One way to run a program; ``backend`` None is eager.
 
-    ``twin`` builds the program's twin in its place, ``floor`` its floor; ``keep`` is fusepass with
-    capture switched off.
+    ``builds`` is the attribute of the program that makes it: it may be its ``twin`` or its
+    ``floor``. ``keep`` is fusepass with capture switched off.
     """
 
     label: str
     backend: str | None = None
     mode: str | None = None
-    twin: bool = False
-    floor: bool = False
+    builds: str = "build"
     keep: bool = False
 
 
@@ -48,36 +47,28 @@ def variants_for(
         Variant(EAGER),
         *(Variant(f"inductor/{mode}", "inductor", mode) for mode in modes),
         *(Variant(f"{ours}/{mode}", backend, mode) for mode in modes),
-        *(Variant(f"floor/{mode}", "inductor", mode, floor=True) for mode in modes if floor),
-        *(Variant(f"hand/{mode}", "inductor", mode, twin=True) for mode in modes if twin),
+        *(Variant(f"floor/{mode}", "inductor", mode, "floor") for mode in modes if floor),
+        *(Variant(f"hand/{mode}", "inductor", mode, "twin") for mode in modes if twin),
     ]
 
 
-def takes_part(variant: Variant, floor: bool, twin: bool) -> bool:
-    """Whether a variant can run a program that has a floor or a twin, or has none."""
-    return (floor or not variant.floor) and (twin or not variant.twin)
+def inductor(
+    variant: Variant, variants: Sequence[Variant], builds: str = "build"
+) -> Variant | None:
+    """Inductor in the variant's mode on the program as it is, its twin or its floor.
+
+    Eager is held against the default mode.
+    """
+    mode = variant.mode or "default"
+    return next(
+        (v for v in variants if (v.backend, v.mode, v.builds) == ("inductor", mode, builds)), None
+    )
 
 
 def baseline(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
     """Inductor in the variant's mode; None for eager and for Inductor itself."""
-    for other in variants:
-        as_it_is = not (other.twin or other.floor)
-        if other.backend == "inductor" and other.mode == variant.mode and as_it_is:
-            return None if other == variant else other
-    return None
-
-
-def floor_of(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
-    """The floor in the variant's mode; eager is held against the default mode's."""
-    mode = variant.mode or "default"
-    return next((other for other in variants if other.floor and other.mode == mode), None)
-
-
-def hand_of(variant: Variant, variants: Sequence[Variant]) -> Variant | None:
-    """Inductor on the twin in the variant's mode; None for eager, for the twin and the floor."""
-    if variant.backend is None or variant.twin or variant.floor:
-        return None
-    return next((other for other in variants if other.twin and other.mode == variant.mode), None)
+    found = inductor(variant, variants)
+    return None if variant.backend is None or found == variant else found
 
 
 def check_modes(modes: Sequence[str]) -> None:

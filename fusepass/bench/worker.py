@@ -116,11 +116,7 @@ class Session:
         """
         self.drop()
         program = resolve(source)
-        make: Callable[[], Any] | None = program.build
-        if self.variant.twin:
-            make = program.twin
-        elif self.variant.floor:
-            make = program.floor
+        make: Callable[[], Any] | None = getattr(program, self.variant.builds)
         if make is None:
             raise BenchError(f"fusepass bench: {program.name} has no twin or floor.")
         random.seed(_SEED)

@@ -17,8 +17,6 @@ from fusepass.host_tensors.replay import DeviceReplay
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Reject, RuleSite
 
-# Whether what could be made on the device is kept as a constant all the same, if it is static.
-CONSTANTS_FIRST = False
 _TOTAL = 4 * LIMIT  # bytes of all constants of a graph
 _NESTED = "the body of another call can hold no constants"
 
@@ -29,9 +27,9 @@ class HostTensorPlan:
 
     Attributes:
         chain: what it is computed from.
-        made: the calls that make it there; None for a constant.
+        replay: the calls that make it there; None for a constant.
         value: the constant, on the CPU.
-        drawn: whether it holds random numbers.
+        random_draw: whether it holds random numbers.
     """
 
     chain: CpuChain
@@ -54,10 +52,6 @@ def plan_of(site: RuleSite, crossing: DeviceCopy, operand: fx.Node) -> HostTenso
         reject = _reject_draws(site, crossing, chain, draws[0])
         if reject is not None:
             return reject
-    if CONSTANTS_FIRST and not draws:
-        constant = _constant(site, chain, "")
-        if isinstance(constant, HostTensorPlan):
-            return constant
     try:
         replay.check_exact(chain, crossing.dtype)
         made = replay.plan_replay(chain, crossing.device, site.fake_mode)

@@ -51,7 +51,7 @@ class DeviceReplay:
 
     Attributes:
         calls: in program order; their operands are nodes of the chain.
-        same: nodes that are, on the device, what another node is.
+        equivalents: nodes that are, on the device, what another node is.
         literals: nodes that stand for a constant, with its value on the CPU.
         values: for each node of the chain, a fake tensor of what stands for it.
     """

@@ -70,7 +70,7 @@ class ValueSets:
             numbers = set_of(0, 1) if dtype is torch.bool else numbers
             if dtype in NARROW and not fits(numbers, dtype):
                 raise Inexact(f"{name} may round to {dtype}, which compiled code does not")
-        for key in {memory_of_part(part) for part in _tensors(written)}:
+        for key in {storage_key(part) for part in _tensors(written)}:
             self._numbers[key] = numbers
 
     def set_from_value(self, node: fx.Node, value: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class ValueSets:
         """Take what a node leaves behind for unknown."""
         in_place = _writes(op_name(node) or "")
         for part in _tensors(node.args[0] if in_place else node):
-            self._numbers[memory_of_part(part)] = None
+            self._numbers[storage_key(part)] = None
 
     def of(self, value: object, dtype: torch.dtype | None = None) -> NumberSet | None:
         """Numbers of an operand: a tensor's, or the number itself (symbolic sizes by their bound).
@@ -145,7 +145,7 @@ class ValueSets:
 
     def _union_of(self, *sources: object) -> NumberSet | None:
         parts = [part for source in sources for part in _tensors(source)]
-        known = [self._numbers.get(memory_of_part(p)) for p in parts]
+        known = [self._numbers.get(storage_key(p)) for p in parts]
         return union(*known) if known else None
 
     def _computed(self, name: str, node: fx.Node, dtype: torch.dtype) -> NumberSet | None:
@@ -266,11 +266,6 @@ class ValueSets:
             raise Inexact(f"{name} may round or overflow in {dtype}")
 
 
-def memory_of_part(value: torch.Tensor) -> int:
-    """Memory of a tensor that stands for a value, or a part of one."""
-    return storage_key(value)
-
-
 def _tensors(node: object) -> list[torch.Tensor]:
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     parts = value if isinstance(value, (tuple, list)) else (value,)
@@ -308,7 +303,7 @@ class NumberSet:
     """A set of numbers: these few, or all integers between two bounds.
 
     Attributes:
-        few: the members, or None for the integers from ``low`` to ``high``. NaN is never one.
+        members: these few, or None for the integers from ``low`` to ``high``. NaN is never one.
         low, high: bounds of the members.
     """
 

@@ -9,17 +9,17 @@ import pytest
 
 from fusepass.__main__ import main
 from fusepass.bench.program import suite_programs
-from fusepass.bench.variants import baseline, floor_of, variants_for
+from fusepass.bench.variants import baseline, inductor, variants_for
 
 
 def test_each_mode_has_its_floor() -> None:
     variants = variants_for("fusepass", ("default", "reduce-overhead"), floor=True)
     by_label = {one.label: one for one in variants}
     ours = by_label["fusepass/reduce-overhead"]
-    assert floor_of(ours, variants) is by_label["floor/reduce-overhead"]
-    assert floor_of(by_label["eager"], variants) is by_label["floor/default"]
+    assert inductor(ours, variants, "floor") is by_label["floor/reduce-overhead"]
+    assert inductor(by_label["eager"], variants, "floor") is by_label["floor/default"]
     assert baseline(ours, variants) is by_label["inductor/reduce-overhead"]
-    assert floor_of(ours, variants_for("fusepass", ("default",))) is None
+    assert inductor(ours, variants_for("fusepass", ("default",)), "floor") is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

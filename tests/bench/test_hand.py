@@ -9,27 +9,17 @@ import pytest
 
 from fusepass.__main__ import main
 from fusepass.bench import table
-from fusepass.bench.variants import baseline, hand_of, takes_part, variants_for
+from fusepass.bench.variants import baseline, inductor, variants_for
 
 
 def test_each_mode_is_compared_with_the_handwritten_twin() -> None:
     variants = variants_for("fusepass", ("default", "reduce-overhead"), twin=True)
     by_label = {one.label: one for one in variants}
     hand = by_label["hand/reduce-overhead"]
-    assert hand_of(by_label["fusepass/reduce-overhead"], variants) is hand
-    assert hand_of(hand, variants) is None
-    assert hand_of(by_label["eager"], variants) is None
+    assert inductor(by_label["fusepass/reduce-overhead"], variants, "twin") is hand
     # The better of eager and Inductor is that of the program as it is.
     assert baseline(by_label["fusepass/default"], variants) is by_label["inductor/default"]
-    assert hand_of(hand, variants_for("fusepass", ("default",))) is None
-
-
-def test_a_program_without_a_twin_leaves_it_out() -> None:
-    variants = variants_for("fusepass", ("default",), floor=True, twin=True)
-    kept = [one.label for one in variants if takes_part(one, floor=False, twin=True)]
-    assert kept == ["eager", "inductor/default", "fusepass/default", "hand/default"]
-    kept = [one.label for one in variants if takes_part(one, floor=True, twin=False)]
-    assert kept == ["eager", "inductor/default", "fusepass/default", "floor/default"]
+    assert inductor(hand, variants_for("fusepass", ("default",)), "twin") is None
 
 
 @pytest.mark.slow
