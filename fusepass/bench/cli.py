@@ -56,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the benchmark; returns 0, or 1 when a variant failed or broke the error rule.
-
-    Raises:
-        BenchError: the request cannot be carried out.
-    """
+    """Run the benchmark; returns 0, or 1 when a variant failed or broke the error rule."""
     settings, work = plan(arguments)
     recorded = dataclasses.asdict(settings)
     del recorded["deadline"]
@@ -104,10 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace) -> tuple[Settings, _Programs]:
-    """Check the arguments and turn them into settings and a list of programs.
+    """Turn the arguments into settings and a list of programs.
 
-    Raises:
-        BenchError: an argument names something that does not exist, or two contradict each other.
+    Raises BenchError if one names what does not exist, or two contradict each other.
     """
     if (arguments.target is None) == (arguments.suite is None):
         raise BenchError("fusepass bench: give either a target or --suite NAME (and not both).")

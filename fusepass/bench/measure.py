@@ -93,10 +93,8 @@ def measure(
 ) -> ProgramRecord:
     """Measure every variant of one program; a variant that fails is reported and left out.
 
-    ``share`` is the seconds it may take: compiling is not cut short by it, timing is.
-
-    Raises:
-        BenchError: the program cannot be built, or is not the same in every process.
+    ``share`` is the seconds it may take: compiling is not cut short by it, timing is. Raises
+    BenchError if the program cannot be built, or is not the same in every process.
     """
     began = time.monotonic()
     record = skipped(program, None)

@@ -66,10 +66,8 @@ class Worker:
     def receive(self, timeout: float | None = None) -> Any:
         """The answer to the last command.
 
-        Raises:
-            WorkerFailed: it failed, the process died, or ``timeout`` seconds went by (the process
-                is then ended).
-            BenchError: the user asked for something that does not exist.
+        Raises WorkerFailed if it failed, the process died, or ``timeout`` seconds went by (the
+        process is then ended); BenchError if the user asked for something that does not exist.
         """
         try:
             if not self.connection.poll(timeout):

@@ -84,11 +84,7 @@ class Source:
 
 
 def resolve(source: Source) -> Program:
-    """The program behind a source.
-
-    Raises:
-        BenchError: no such target, suite or program.
-    """
+    """The program behind a source; raises BenchError if there is none."""
     if source.target is not None:
         twin = None if source.twin is None else load_function(source.twin)
         return Program(name=source.target, build=load_function(source.target), twin=twin)
@@ -102,8 +98,7 @@ def resolve(source: Source) -> Program:
 def check_built(value: Any, target: str) -> Built:
     """Sort what a target returned into model, args and kwargs.
 
-    Raises:
-        BenchError: it is not ``(model_or_function, inputs)``.
+    Raises BenchError unless it is ``(model_or_function, inputs)``.
     """
     if not isinstance(value, tuple) or len(value) != 2 or not callable(value[0]):
         got = f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
@@ -122,10 +117,9 @@ def check_built(value: Any, target: str) -> Built:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """``(module or path, function)``.
+    """``(module or path, function)`` of a target.
 
-    Raises:
-        BenchError: there is no function name in it, or the file or module does not exist.
+    Raises BenchError if it names no function, or the file or module does not exist.
     """
     where, colon, function = target.rpartition(":")
     if not colon or not where or not function.isidentifier():
@@ -149,9 +143,7 @@ def split_target(target: str) -> tuple[str, str]:
 def load_function(target: str) -> Callable[[], Any]:
     """Import the function a target names.
 
-    Raises:
-        BenchError: the target cannot be imported, lacks the function, or it is not callable, or
-            not without arguments.
+    Raises BenchError if that fails, or the function is not there or takes arguments.
     """
     where, name = split_target(target)
     try:
@@ -195,11 +187,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _catalogue() -> Any:
-    """The module that lists the suites.
-
-    Raises:
-        BenchError: the working directory is no checkout.
-    """
+    """The module that lists the suites; raises BenchError outside a checkout."""
     here = str(Path.cwd())
     if here not in sys.path:  # python -P, and processes that were given another path
         sys.path.append(here)
@@ -217,8 +205,7 @@ def _catalogue() -> Any:
 def suite_programs(suite: str, device: str, *, compile_only: bool = False) -> tuple[Program, ...]:
     """Every program of a suite, or those for the compile-time table, sized for a device.
 
-    Raises:
-        BenchError: no such suite, or no checkout.
+    Raises BenchError for no such suite, or outside a checkout.
     """
     listed = _catalogue()
     suites: Mapping[str, Callable[[str], tuple[Program, ...]]] = (
@@ -232,8 +219,7 @@ def suite_programs(suite: str, device: str, *, compile_only: bool = False) -> tu
 def select(programs: Sequence[Program], only: Sequence[str]) -> list[Program]:
     """Programs whose name is in ``only``, begins with one of its entries, or matches one as a glob.
 
-    Raises:
-        BenchError: an entry selects nothing.
+    Raises BenchError for an entry that selects nothing.
     """
     if not only:
         return list(programs)

@@ -57,12 +57,9 @@ def spread(times: Times | None) -> float | None:
 
 
 def ratio(above: Times | None, below: Times | None) -> float | None:
-    """Median over rounds of one time / the other; None if one of them was not timed.
+    """Median over rounds of one time / the other: the speed-up, if the baseline is above.
 
-    With the baseline above and the variant below it is the speed-up.
-
-    Raises:
-        ValueError: the two were not timed in the same number of rounds.
+    None if one of them was not timed.
     """
     if above is None or below is None:
         return None

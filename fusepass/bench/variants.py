@@ -35,10 +35,7 @@ def variants_for(
     """Eager, Inductor in each mode, then ``backend`` in each mode; floor and twin in each mode.
 
     ``backend="inductor"`` gives Inductor twice: how far apart two equal variants come out is the
-    noise of the machine.
-
-    Raises:
-        BenchError: a mode or a backend that torch.compile does not have.
+    noise of the machine. Raises BenchError for a mode or backend that torch.compile lacks.
     """
     check_modes(modes)
     check_backend(backend)

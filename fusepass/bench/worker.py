@@ -58,9 +58,8 @@ def serve(connection: Connection, variant: Variant, grad_mode: str) -> None:
 def answer(session: Session, command: str, arguments: dict[str, Any]) -> tuple[str, Any]:
     """Carry out one command.
 
-    Returns:
-        ``("ok", value)``, ``("usage", text)`` for a mistake in what the user asked for, or
-        ``("failed", text)``.
+    Returns ``("ok", value)``, ``("usage", text)`` for a mistake in what the user asked for, or
+    ``("failed", text)``.
     """
     try:
         return "ok", getattr(session, command)(**arguments)
@@ -108,11 +107,9 @@ class Session:
         forget_compiled_code()
 
     def build(self, *, source: Source) -> tuple[str, list[int]]:
-        """Build the program.
+        """Build the program; returns where it runs, and a fingerprint of weights and inputs.
 
-        Returns:
-            Where it runs ("cuda" if any weight or input is there, else "cpu"), and a fingerprint of
-            weights and inputs, equal in every worker.
+        It runs on "cuda" if any of these is there. Fingerprints are equal in every worker.
         """
         self.drop()
         program = resolve(source)
@@ -136,9 +133,8 @@ class Session:
     def compile(self, *, folder: str | None) -> float:
         """Forget compiled code, then call the program once; returns that call's seconds.
 
-        Args:
-            folder: where the compile caches are: an empty folder gives a cold compile, one used
-                before a warm one, None the user's own.
+        An empty ``folder`` for the caches gives a cold compile, one used before a warm one, None
+        the user's own.
         """
         self.call = self.forward = self.graph = None
         self.recordable = True
@@ -167,9 +163,8 @@ class Session:
     def settle(self) -> tuple[float, int | None]:
         """Call until CUDA graphs are recorded and clocks are up.
 
-        Returns:
-            Seconds of the last call, and the peak of device memory during these calls in bytes,
-            above what was allocated before the program was built (None on CPU).
+        Returns the last call's seconds, and the peak of device memory during these calls in bytes,
+        above what was allocated before the program was built (None on CPU).
         """
         call = self.timed_call()
         on_gpu = self.device == "cuda"

@@ -74,9 +74,8 @@ class GraphPositions:
 def chain_of(wanted: fx.Node, reader: fx.Node, places: GraphPositions) -> CpuChain:
     """The chain of a CPU tensor as ``reader`` reads it.
 
-    Raises:
-        NotInGraph: it depends on an input, on a tensor of another device, or on a call that is
-            not one of torch's.
+    Raises NotInGraph if it depends on an input, on a tensor of another device, or on a call that
+    is not one of torch's.
     """
     position, writers = places.position, places.writers
     moments: dict[fx.Node, int] = {}
@@ -139,11 +138,7 @@ def _holds_no_tensor(node: fx.Node) -> bool:
 
 
 def _check_reproducible(node: fx.Node) -> None:
-    """Refuse what cannot be made anywhere else.
-
-    Raises:
-        NotInGraph: see :func:`chain_of`.
-    """
+    """Raise NotInGraph for what cannot be made anywhere else."""
     if node.op not in ("call_function", "call_method"):
         raise NotInGraph(f"it depends on {node.name}, which the graph is given", node)
     if op_name(node) is None:

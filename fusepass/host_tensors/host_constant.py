@@ -48,10 +48,8 @@ def is_literal(node: fx.Node) -> bool:
 def value_of(chain: CpuChain) -> torch.Tensor:
     """The CPU tensor that a chain ends in, as its reader would see it.
 
-    Raises:
-        NotConstant: it depends on a symbolic size or on random numbers, a call fails, or gives what
-            it did not give when it was traced (under autocast).
-        TooLarge: something on the way is larger than ``LIMIT``.
+    Raises NotConstant if it depends on a symbolic size or on random numbers, a call fails, or gives
+    what it did not when it was traced (under autocast); TooLarge for more than ``LIMIT`` bytes.
     """
     for node in chain.nodes:
         if is_draw(node):
@@ -67,11 +65,7 @@ def value_of(chain: CpuChain) -> torch.Tensor:
 
 
 def literal_value(node: fx.Node) -> torch.Tensor:
-    """What a call that makes a tensor of numbers makes, on the CPU.
-
-    Raises:
-        NotConstant: it fails.
-    """
+    """What a call makes of numbers on the CPU; raises NotConstant if it fails."""
     with _as_in_eager():
         env = {source: _like(source) for source in node.all_input_nodes}
         return _call_on_cpu(node, env, on_cpu=True)  # type: ignore[no-any-return]

@@ -66,10 +66,8 @@ def check_exact(chain: CpuChain, dtype: torch.dtype) -> None:
     """Hold every call of a chain, and storing its result as ``dtype``, against the exact table.
 
     What draws random numbers is taken for exact, and so is rounding in a chain that does: nobody
-    expects these bits. A symbolic size may become bounded by a guard on the way.
-
-    Raises:
-        Inexact: a call may give other bits on another device.
+    expects these bits. A symbolic size may become bounded by a guard on the way. Raises Inexact if
+    a call may give other bits on another device.
     """
     try:
         _check_node(chain, dtype, known_bounds)
@@ -100,8 +98,7 @@ def _check_node(chain: CpuChain, dtype: torch.dtype, bound: Bound) -> None:
 def plan_replay(chain: CpuChain, device: torch.device, fake_mode: Any) -> DeviceReplay:
     """How to make on a device what a chain makes on the CPU, tried on fake tensors.
 
-    Raises:
-        Inexact: a call has no form for the device, or gives another shape or layout there.
+    Raises Inexact if a call has no form for the device, or gives another shape or layout there.
     """
     made = DeviceReplay()
     for node in chain.nodes:

@@ -54,11 +54,7 @@ class ValueSets:
         self._numbers: dict[int | None, NumberSet | None] = {}
 
     def admit(self, node: fx.Node) -> None:
-        """Learn what a node leaves behind.
-
-        Raises:
-            Inexact: it may give other bits on another device.
-        """
+        """Learn what a node leaves behind; Inexact if another device may give other bits."""
         name = op_name(node) or "?"
         in_place = name == "setitem" or name == "__setitem__" or _writes(name)
         written = node.args[0] if in_place else node
@@ -93,8 +89,7 @@ class ValueSets:
     def of(self, value: object, dtype: torch.dtype | None = None) -> NumberSet | None:
         """Numbers of an operand: a tensor's, or the number itself (symbolic sizes by their bound).
 
-        Raises:
-            Inexact: ``dtype`` is given and storing them in it may round.
+        Raises Inexact if storing them in ``dtype`` may round.
         """
         found, source = self._operand(value)
         return found if dtype is None else cast(found, source, dtype)
@@ -413,8 +408,7 @@ def cast(
 ) -> NumberSet | None:
     """What numbers of one dtype (None: Python's) are once they are stored in another.
 
-    Raises:
-        Inexact: devices, or compiled code, may store them as different bits.
+    Raises Inexact if devices, or compiled code, may store them as different bits.
     """
     if source is dtype or fits(numbers, dtype):
         return numbers
@@ -433,8 +427,7 @@ def cast(
 def _rounded(numbers: NumberSet, dtype: torch.dtype) -> NumberSet:
     """Python's numbers as everybody rounds them, once and to nearest.
 
-    Raises:
-        Inexact: one of them overflows, or becomes denormal.
+    Raises Inexact if one of them overflows, or becomes denormal.
     """
     stored = [float(torch.tensor(n, dtype=dtype, device="cpu")) for n in numbers.members or ()]
     found = set_of(*stored)

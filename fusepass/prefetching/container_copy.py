@@ -21,8 +21,7 @@ _COPY_THEIR_ITEMS = (dict, list, deque, UserDict, UserList)
 def with_items(value: Any, before: dict[Any, Any], after: dict[Any, Any]) -> Any:
     """A copy of a mapping or list with ``after`` written to it; its items there were ``before``.
 
-    Raises:
-        TypeError: whatever is written to a copy of it is written to it, too.
+    Raises TypeError if whatever is written to a copy is written to the original, too.
     """
     for clone in _copies(value, before.values()):
         try:
@@ -41,8 +40,7 @@ def with_items(value: Any, before: dict[Any, Any], after: dict[Any, Any]) -> Any
 def own_copy(value: Any, held: Iterable[Any]) -> Any:
     """A copy to set attributes of, with the objects ``held`` in it, not copies of them.
 
-    Raises:
-        TypeError: the class makes no copies but returns the object.
+    Raises TypeError if the class makes no copies but returns the object.
     """
     for clone in _copies(value, held):
         return clone

@@ -142,11 +142,7 @@ class Decision:
 
     @staticmethod
     def from_dict(record: dict[str, Any]) -> Decision:
-        """Inverse of :meth:`to_dict`.
-
-        Raises:
-            ValueError, TypeError, KeyError: a record this version did not write.
-        """
+        """Inverse of :meth:`to_dict`; ValueError, TypeError or KeyError for other records."""
         return Decision(
             **{
                 **record,

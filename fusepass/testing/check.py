@@ -226,11 +226,7 @@ class _RuleCheckRun:
             self._explain(trials, failing[-1])
 
     def _explain(self, trials: Trials, case: Case) -> None:
-        """Make a failing case simpler as long as it fails, and raise it.
-
-        Raises:
-            RuleCheckFailed: always.
-        """
+        """Make a failing case simpler as long as it fails, and raise RuleCheckFailed with it."""
         until = time.process_time() + min(self.profile.seconds, 10.0)
         case = _least(case, lambda one: simpler(one, self.plain), trials, until)
         what = _described(case, self.plain, trials)

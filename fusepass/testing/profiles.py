@@ -37,11 +37,7 @@ PROFILES = {
 
 
 def profile_of(name: str) -> Profile:
-    """The profile of a name.
-
-    Raises:
-        UnknownProfile: there is none.
-    """
+    """The profile of a name; raises UnknownProfile if there is none."""
     if name not in PROFILES:
         raise UnknownProfile(name, PROFILES)
     return PROFILES[name]

@@ -78,11 +78,7 @@ class _Written:
         return name
 
     def write(self, name: str, value: Any) -> None:
-        """Write lines that bind a name to a value.
-
-        Raises:
-            _NoText: that is not known, or the name stands for something else already.
-        """
+        """Write lines that bind a name to a value; raises _NoText if that cannot be done."""
         if name in self.values:
             if self.values[name] is value:
                 return

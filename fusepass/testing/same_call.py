@@ -97,12 +97,9 @@ def exact_values(eager: Seen, exact: Seen) -> dict[int, Tensor]:
 
 
 def rounded_values(eager: Seen, compiled: Seen) -> list[Pair]:
-    """The values of a rewritten program that rounding may explain.
+    """The values of a rewritten program that rounding may explain; most programs have none.
 
-    Most programs have none, and need no exact result.
-
-    Raises:
-        Difference: the first one that rounding does not explain.
+    Raises Difference for the first one that rounding does not explain.
     """
     found: list[Pair] = []
 

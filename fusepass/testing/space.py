@@ -78,11 +78,7 @@ class Space:
 
 
 def space_of(rule: Rule) -> Space:
-    """Generalise a rule's example.
-
-    Raises:
-        RuleError: the pattern does not run on its own example.
-    """
+    """Generalise a rule's example; raises RuleError if the pattern does not run on it."""
     example = rule.inputs()
     parameters = list(inspect.signature(rule.pattern).parameters)[: len(example)]
     names = tuple(f"{name}_" if _TAKEN.fullmatch(name) else name for name in parameters)

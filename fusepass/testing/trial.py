@@ -59,10 +59,7 @@ class Verdict:
 
 
 class Trials:
-    """Tries cases of one rule, which must be in force; each case once.
-
-    Programs run op by op unless ``codegen`` says how else.
-    """
+    """Tries cases of one rule in force, each once; op by op unless ``codegen`` says how else."""
 
     def __init__(
         self,
@@ -231,8 +228,7 @@ def decisions(compiled: Any, name: str) -> tuple[int, Counter[tuple[str, str]]]:
 def in_force(rule: Rule) -> Iterator[None]:
     """The scope of a rule; a rule that is registered already, as the built-in ones, needs none.
 
-    Raises:
-        RuleError: the rule is malformed, or another rule has its name.
+    Raises RuleError if the rule is malformed, or another rule has its name.
     """
     with warnings.catch_warnings():
         # What was compiled before may stay as it is; torch's warnings are about drawn inputs.

@@ -23,9 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     A target that raises has its traceback shown, and makes it 2: it says nothing about waits. So
     does what fails beside it, a compiler say, and that is not laid to the target.
-
-    Raises:
-        BenchError: the target cannot be loaded, or the file of ``--json`` not be written.
     """
     import torch
 
