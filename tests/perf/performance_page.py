@@ -39,6 +39,7 @@ class Topic:
         columns: in order; those after ``baseline`` show how many times as fast as it they are.
         baseline: the column that ratios are taken against.
         unit: of all numbers.
+        split: makes a row's label a row and a column of a grid, whose cells hold all columns.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Topic:
     columns: tuple[str, ...] = ("Inductor", "fusepass")
     baseline: str = "Inductor"
     unit: str = "µs"
+    split: Callable[[str], tuple[str, str]] | None = None
 
 
 NAMES = {
@@ -224,34 +226,60 @@ def frozen_on_cpu(record: Mapping[str, Any]) -> Iterable[Row]:
         )
 
 
+IMAGES = {
+    "seed, one": "1×64×256×256",
+    "seed, batch": "64×64×112×112",
+    "odd": "64×64×113×111",
+    "small": "32×480×14×14",
+}
+
+
+def pooled(label: str) -> tuple[str, str]:
+    """Images and dtype, and what is done with them."""
+    image, dtype, program = label.rsplit(", ", 2)
+    return f"{IMAGES[image]}, {dtype}", program
+
+
+def reduced(label: str) -> tuple[str, str]:
+    """A program, and the shape and dtype of its input."""
+    program, shape, dtype = label.rsplit(", ", 2)
+    return program, f"{shape.replace('x', '×')}, {dtype}"
+
+
+def of_images(label: str) -> bool:
+    """Whether a reduction's input has four dimensions."""
+    return label.rsplit(", ", 2)[1].count("x") == 3
+
+
 MODELS = ("Inductor", "fusepass", "Inductor, called", "fusepass, called")
 FROZEN = ("Inductor", "fusepass", "Inductor, frozen", "fusepass, frozen")
 
 TOPICS = (
     Topic(
         "Branches on a tensor",
-        "Unmodified models with random weights, fp16, inference, called.",
+        "Unmodified models with random weights, fp16, inference. The clamp encoder tests for infinity and NaN "
+        "in each layer.",
         "sync-h200-torch2.11",
         suite(),
         CALLED,
     ),
     Topic(
-        "Branches against the same written by hand",
-        "“By hand” is the model with each branch rewritten as `torch.where`.",
+        "Branches, against torch.where by hand",
+        "“By hand” is the model with each branch rewritten as `torch.where`, compiled by Inductor.",
         "hand-again-h200-torch2.11",
         suite(),
         BY_HAND,
     ),
     Topic(
-        "Branches by hand, a slower host",
-        "An earlier run.",
+        "The same on a slower host",
+        "An earlier run of the table above, with more programs.",
         "hand-h200-torch2.11",
         suite(),
         BY_HAND,
     ),
     Topic(
         "Training with branches",
-        "Forward, backward and AdamW.",
+        "One step: forward, backward and AdamW.",
         "training-h200-torch2.11",
         suite(),
         CALLED,
@@ -265,36 +293,38 @@ TOPICS = (
     ),
     Topic(
         "Numbers and tensors from the host",
-        "fp32. The host was noisy. “By hand” is the same program rewritten for the device.",
+        "fp32. Other work disturbed the host. “By hand” is the program rewritten for the device, compiled by "
+        "Inductor.",
         "host-h200-torch2.11",
         suite(),
         BY_HAND,
     ),
     Topic(
         "A printed loss",
-        "“By hand” reads the loss once and prints nothing.",
+        "“By hand” reads the loss once and prints nothing; Inductor compiles it.",
         "host-print-h200-torch2.11",
         suite(),
         BY_HAND,
     ),
     Topic(
         "Linear and activation",
-        "bf16 with bias, kernels alone, L2-cold. Names are activation, rows × inner × columns. “GEMM alone” is "
-        "the layer without its activation.",
+        "bf16 with bias, kernels alone, L2-cold. A name is activation, rows × inner size × columns. “GEMM alone” "
+        "is the layer without its activation.",
         "linear-modes-h200-torch2.11",
         best_modes,
         ("GEMM alone", "Inductor", "Inductor, max-autotune", "fusepass"),
     ),
     Topic(
         "Gated MLP",
-        "bf16, kernels alone, L2-cold. “GEMM alone” is one cuBLAS GEMM with the merged weight.",
+        "bf16, kernels alone, L2-cold. “GEMM alone” is one cuBLAS GEMM with both weights side by side. In "
+        "“packed” programs they are one parameter.",
         "gated-suite-h200-torch2.11",
         suite("replay_us", KERNELS),
         ("GEMM alone", "Inductor", "fusepass"),
     ),
     Topic(
         "SwiGLU MLP with few tokens",
-        "4096 → 14336 → 4096, bf16, CUDA graphs.",
+        "4096 → 14336 → 4096, bf16, CUDA graphs. No kernel can be faster than reading the weights.",
         "few-rows-mlp-h200-torch2.11",
         few_rows,
         ("reading the weights", "Inductor", "Inductor, max-autotune", "fusepass"),
@@ -308,13 +338,14 @@ TOPICS = (
     ),
     Topic(
         "One step of decoding",
-        "One sequence, one token, bf16, a cache of 256 places, CUDA graphs.",
+        "One sequence, one token, bf16, a KV cache of 256 tokens, CUDA graphs.",
         "normed-gemms-h100-torch2.11",
         paired(),
     ),
     Topic(
         "Several linear layers of one operand",
-        "CUDA graphs, L2-cold.",
+        "bf16, CUDA graphs, L2-cold: query, key and value of attention, and eight layers that embed the time step "
+        "of a diffusion model; then whole models.",
         "sibling-gemms-h200-torch2.11",
         paired(),
     ),
@@ -326,35 +357,56 @@ TOPICS = (
         FROZEN,
     ),
     Topic(
-        "Convolution and activation", "fp16, CUDA graphs.", "conv-regions-h200-torch2.11", paired()
+        "Convolution and activation",
+        "fp16, NHWC, CUDA graphs. A name is the input, output channels, stride, activation.",
+        "conv-regions-h200-torch2.11",
+        paired(),
     ),
     Topic(
         "Pooling",
-        "CUDA graphs, L2-cold.",
+        "CUDA graphs, L2-cold, NCHW. A cell has the µs of a copy of as many bytes → Inductor → fusepass. "
+        "“max 3/2” is max-pooling with a window of 3 × 3 and stride 2; with one number, both are equal.",
         "pooling-h200-torch2.11",
         paired(None),
         ("a copy of as many bytes", "Inductor", "fusepass"),
+        split=pooled,
     ),
     Topic(
-        "Reductions", "CUDA graphs, L2-cold.", "reductions-h200-torch2.11", paired("microseconds")
+        "Reductions",
+        "CUDA graphs, L2-cold. A cell has the µs of Inductor → fusepass.",
+        "reductions-h200-torch2.11",
+        paired("microseconds", lambda label: not of_images(label)),
+        split=reduced,
     ),
-    Topic("Many small updates", "400 tensors.", "small-updates-h200-torch2.11", updates),
+    Topic(
+        "Reductions of images",
+        "CUDA graphs, L2-cold.",
+        "reductions-h200-torch2.11",
+        paired("microseconds", of_images),
+    ),
+    Topic(
+        "Many small updates",
+        "400 independent updates of 64 to 4096 elements, fp32.",
+        "small-updates-h200-torch2.11",
+        updates,
+    ),
     Topic(
         "Concatenation of computed tensors",
-        "CUDA graphs, L2-cold.",
+        "CUDA graphs, L2-cold. A name is the number of tensors and their shape.",
         "grouped-cats-h200-torch2.11",
         paired(),
     ),
     Topic(
         "Whole models",
-        "transformers: six layers, bf16, 16 × 128 tokens. timm and torchvision: fp16, 16 images, NHWC.",
+        "transformers: six layers, bf16, 16 × 128 tokens. timm and torchvision: fp16, 16 images, NHWC. The first two "
+        "columns are kernels alone, recorded in one CUDA graph; “called” includes the host.",
         "zoo-h200-torch2.11",
         both_ways,
         MODELS,
     ),
     Topic(
         "More models",
-        "Measured once, on a host whose times vary: batch 8, four layers.",
+        "Batch 8, four layers. Measured once; times of the host vary.",
         "more-models-h100-torch2.11",
         both_ways,
         MODELS,
@@ -378,11 +430,11 @@ TOPICS = (
 
 HEAD = """# Measured speed
 
-This page is generated from the records in `tests/perf/results` by `python -m tests.perf.performance_page`.
-Every row of a record is shown; rows below 1.00× lost. The number in brackets is Inductor's time divided by fusepass's, in the same mode.
-Times are medians of interleaved rounds in one process. [bench.md](bench.md) says how to repeat them, [hardware.md](hardware.md) where fusepass runs.
+`python -m tests.perf.performance_page` makes this page from the records in `tests/perf/results`.
+All rows of each record are here. The number in brackets is Inductor's time divided by fusepass's in the same mode: below 1.00×, fusepass is slower.
+Times are medians of interleaved rounds. “CUDA graphs” is mode `reduce-overhead`; the [glossary](glossary.md) explains L2-cold and other terms. [Benchmark suites](design/benchmark_suites.md) says how to repeat the measurements, [hardware](hardware.md) where fusepass runs.
 
-| topic | record | rows | geometric mean | lowest | highest |
+| topic | record | rows | mean (geometric) | lowest | highest |
 |---|---|---|---|---|---|
 """
 
@@ -411,22 +463,38 @@ def number(value: float) -> str:
 
 def table(topic: Topic) -> tuple[str, list[float]]:
     """The table of one topic, and the ratios of fusepass in its first mode."""
-    shown, ratios = [], []
-    for label, times in topic.rows(read(topic.record)):
-        cells = [label]
-        for column in topic.columns:
-            value, times_as_fast = times.get(column), ratio(times, column, topic.baseline)
-            mark = (
-                f" ({times_as_fast:.2f}×)"
-                if times_as_fast and column.startswith("fusepass")
-                else ""
-            )
-            cells.append(f"{number(value)}{mark}" if value else "")
-            if column == "fusepass" and times_as_fast:
-                ratios.append(times_as_fast)
-        shown.append("| " + " | ".join(cells) + " |")
-    head = f"| program, {topic.unit} | " + " | ".join(topic.columns) + " |\n"
-    return head + "|---" * (len(topic.columns) + 1) + "|\n" + "\n".join(shown) + "\n", ratios
+    shown = {
+        label: [cell(times, column, topic.baseline) for column in topic.columns]
+        for label, times in topic.rows(read(topic.record))
+    }
+    found = (
+        ratio(times, "fusepass", topic.baseline) for _, times in topic.rows(read(topic.record))
+    )
+    ratios = [times_as_fast for times_as_fast in found if times_as_fast]
+    if topic.split is not None:
+        return grid(topic.split, shown), ratios
+    return lines(f"program, {topic.unit}", topic.columns, shown), ratios
+
+
+def cell(times: Mapping[str, float | None], column: str, baseline: str) -> str:
+    """A time, and how many times as fast as the baseline it is."""
+    value, times_as_fast = times.get(column), ratio(times, column, baseline)
+    mark = f" ({times_as_fast:.2f}×)" if times_as_fast and column.startswith("fusepass") else ""
+    return f"{number(value)}{mark}" if value else ""
+
+
+def grid(split: Callable[[str], tuple[str, str]], shown: Mapping[str, list[str]]) -> str:
+    """A table with a row for each program and a column for each size."""
+    places = {split(label): " → ".join(cells) for label, cells in shown.items()}
+    columns = tuple(dict.fromkeys(column for _, column in places))
+    rows = {row: [places.get((row, column), "") for column in columns] for row, _ in places}
+    return lines("program", columns, rows)
+
+
+def lines(corner: str, columns: tuple[str, ...], rows: Mapping[str, list[str]]) -> str:
+    """A table in Markdown."""
+    head = f"| {corner} | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|\n"
+    return head + "".join("| " + " | ".join([row, *cells]) + " |\n" for row, cells in rows.items())
 
 
 def device(record: Mapping[str, Any]) -> str:
