@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import fx
 
-from fusepass.capture.nodes.select_node import BRANCH, Branch, arm_of, select
+from fusepass.capture.nodes.select_node import BRANCH, Branch, arm_of
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.mask_facts import facts_of
 from fusepass.graph.dataflow.recursion import Steps
@@ -28,14 +28,10 @@ from fusepass.graph.dataflow.value_numbering import ValueNumbering
 from fusepass.graph.dataflow.write_history import WriteHistory
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value, where_parts
 from fusepass.graph.safety.totality import partial_reason
-from fusepass.patterns.branch_to_where import erase_select, known_branches
+from fusepass.patterns.branch_to_where import erase_select, known_branches, treated_as
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
 from fusepass.torch_private.fx.graphs import known_equal
-
-
-def _is_where_site(node: fx.Node) -> bool:
-    return node.target is select and node.meta[BRANCH].treatment == "where"
 
 
 def _check(site: RuleSite) -> Reject | None:
@@ -186,7 +182,7 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
 
 RULE = GraphRule(
     "branch_drop",
-    _is_where_site,
+    treated_as("where"),
     _check,
     _replace,
     summary="the arm stores through a mask that is all false when the guard would skip it",

@@ -16,22 +16,14 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 
-from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, one_arm, select
+from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, one_arm
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.dataflow.memory import memories, memory_of, tensors_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.patterns.branch_to_where import erase_select, known_branches
-from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
+from fusepass.patterns.branch_to_where import erase_select, known_branches, settled, treated_as
+from fusepass.rewrite.rule import GraphRule, RuleSite
 from fusepass.torch_private.fx.graphs import cond_operator
-
-
-def _is_cond_site(node: fx.Node) -> bool:
-    return node.target is select and node.meta[BRANCH].treatment == "cond"
-
-
-def _check(site: RuleSite) -> Reject | None:
-    return None  # capture settled legality and cost while Dynamo could still restart
 
 
 def _replace(site: RuleSite) -> None:
@@ -219,4 +211,4 @@ def _with_dense_gradient(total: fx.Node) -> None:
     total.args = (made, *total.args[1:])
 
 
-RULE = GraphRule("branch_to_cond", _is_cond_site, _check, _replace, settled_by_capture=True)
+RULE = GraphRule("branch_to_cond", treated_as("cond"), settled, _replace, settled_by_capture=True)

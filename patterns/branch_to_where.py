@@ -13,22 +13,25 @@ Acts on the select nodes that capture leaves, where both arms already stand in t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import fx
 
 from fusepass.capture.nodes.select_node import ARM, BRANCH, Branch, arm_of, select, without_select
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.safety import gradient_gates
-from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
+from fusepass.rewrite.rule import GraphRule, RuleSite
 from fusepass.torch_private.fx.graphs import tree_flatten, tree_unflatten
 
 
-def _is_where_site(node: fx.Node) -> bool:
-    return node.target is select and node.meta[BRANCH].treatment == "where"
+def treated_as(treatment: str) -> Callable[[fx.Node], bool]:
+    """Whether a node is the select of a branch for which capture has chosen a treatment."""
+    return lambda node: node.target is select and node.meta[BRANCH].treatment == treatment
 
 
-def _check(site: RuleSite) -> Reject | None:
-    return None  # capture settled legality and cost while Dynamo could still restart
+def settled(site: RuleSite) -> None:
+    """Go on: capture settled legality and cost while Dynamo could still restart."""
 
 
 def _replace(site: RuleSite) -> None:
@@ -109,10 +112,4 @@ def _describe(node: fx.Node, like: fx.Node, value: torch.Tensor) -> None:
             node.meta[key] = like.meta[key]
 
 
-RULE = GraphRule(
-    "branch_to_where",
-    _is_where_site,
-    _check,
-    _replace,
-    settled_by_capture=True,
-)
+RULE = GraphRule("branch_to_where", treated_as("where"), settled, _replace, settled_by_capture=True)

@@ -48,8 +48,7 @@ from fusepass.kernels.gemm.baseline import run_epilogue
 from fusepass.report.decision import Reason, in_short
 from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.graphs import known_equal
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint
 from fusepass.torch_private.inductor import lowering
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, ConvProblem, choose
 from fusepass.tune.device.peaks import peaks_of

@@ -58,7 +58,7 @@ from fusepass.patterns import sum_apart
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
 from fusepass.torch_private.cuda import nvrtc
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.torch_private.inductor import kernel_call
 from fusepass.tune import (
     INDUCTOR,

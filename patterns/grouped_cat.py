@@ -27,7 +27,7 @@ from fusepass.graph.ops.op_names import argument, tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, CatProblem, choose
 
 GROUPED = "in groups"

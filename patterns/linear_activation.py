@@ -41,8 +41,7 @@ from fusepass.kernels.gemm import cublaslt as kernel
 from fusepass.patterns.gemm_region import GEMM_EPILOGUE, choice_at
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Accept, Match, Reject, Rule
-from fusepass.torch_private.fx.graphs import known_equal
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, Choice, Problem, Rates, choose
 from fusepass.tune.cost_model import gemm_microseconds, pointwise_microseconds
 

@@ -29,7 +29,7 @@ from fusepass.kernels.pointwise.pool_source import PoolPatch, PoolShape
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, PoolProblem, choose
 from fusepass.tune.problems.base import with_tiles
 

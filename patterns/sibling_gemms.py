@@ -33,7 +33,7 @@ from fusepass.kernels.gemm.tiles import Tile, shared_memory
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import insert_call
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.tune import INDUCTOR, REFERENCE, Candidate, SiblingProblem, choose
 from fusepass.tune.device.peaks import memory_of_device
 from fusepass.tune.problems.base import with_tiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from torch import fx
 
@@ -89,9 +89,9 @@ def is_computed_by_generated_code(node: fx.Node) -> bool:
     return node.op == "call_function" and not _is_called(node)
 
 
-def without_views(node: fx.Node) -> fx.Node:
+def without_views(node: fx.Node, views: Container[str | None] = _VIEWS) -> fx.Node:
     """What made the numbers of a node, where views only show them otherwise."""
-    while op_name(node) in _VIEWS and node.all_input_nodes:
+    while op_name(node) in views and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
 

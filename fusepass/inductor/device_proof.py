@@ -33,7 +33,7 @@ from fusepass.report.version import VERSION
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
 from fusepass.rewrite.rule import Reject
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.torch_private.inductor import kernel_call, lowering
 from fusepass.tune.decide import table_for
 from fusepass.tune.problems.base import REFERENCE

@@ -24,7 +24,7 @@ from fusepass.errors import CandidateFailed
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.freezing import FREEZING
 from fusepass.tune.decide import several_ranks

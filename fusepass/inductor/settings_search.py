@@ -36,8 +36,7 @@ from fusepass.report.version import VERSION
 from fusepass.rewrite.apply.graph_rule_driver import innermost_first
 from fusepass.rewrite.apply.snapshot import snapshot
 from fusepass.torch_private.dynamo.compile_state import is_control_flow
-from fusepass.torch_private.fx.graphs import higher_order_name, operator_name, real_input
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import higher_order_name, operator_name, real_input, size_hint
 from fusepass.torch_private.inductor import lowering
 from fusepass.torch_private.inductor.compile import inductor_config_value, mode_config
 from fusepass.torch_private.inductor.trial_compile import (

@@ -20,7 +20,7 @@ import torch
 from fusepass.default_rules import default_rules, graph_edits
 from fusepass.errors import RuleError, RulePackageFault, RulesChanged
 from fusepass.report import live_compiles, warn_once
-from fusepass.rewrite.match import from_rule, trace
+from fusepass.rewrite.match import trace
 from fusepass.rewrite.match.from_rule import parameter_names, pattern_of
 from fusepass.rewrite.match.pattern import FLOATS
 from fusepass.rewrite.match.trace import trace_fault
@@ -300,9 +300,3 @@ def _rules_of(entry: EntryPoint) -> list[Rule]:
     if callable(value) and not isinstance(value, Rule):
         value = value()
     return [value] if isinstance(value, Rule) else list(value)
-
-
-def forget_packages() -> None:
-    """Look for rules of installed packages again (tests)."""
-    _package_rules.cache_clear()
-    from_rule.pattern_of.cache_clear()

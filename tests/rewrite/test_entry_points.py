@@ -63,12 +63,12 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Offer]:
         lines = [f"{name} = {package}:{name}" for name in objects]
         (info / "entry_points.txt").write_text("\n".join(["[fusepass_rules]", *lines, ""]))
         monkeypatch.delitem(sys.modules, package, raising=False)
-        registry.forget_packages()
+        registry._package_rules.cache_clear()
 
     monkeypatch.syspath_prepend(str(tmp_path))
     yield install
     monkeypatch.undo()
-    registry.forget_packages()
+    registry._package_rules.cache_clear()
     sys.modules.pop("fusepass_test_rules", None)
     assert names() == []
 

@@ -28,8 +28,8 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety import gradient_gates
 from fusepass.graph.safety.tensor_kinds import special_tensor_reason
 from fusepass.report.decision import Reason
-from fusepass.torch_private.fx.graphs import call_target, known_equal
-from fusepass.torch_private.fx.tracing import quiet_fakes, size_hint
+from fusepass.torch_private.fx.graphs import call_target, known_equal, size_hint
+from fusepass.torch_private.fx.tracing import quiet_fakes
 
 
 @dataclass

@@ -28,8 +28,7 @@ from fusepass.graph.safety.tensor_kinds import begins_transform
 from fusepass.graph.safety.totality import partial_reason
 from fusepass.options import Options
 from fusepass.report.decision import Decision, Outcome, Reason, Station
-from fusepass.torch_private.fx.graphs import known_equal
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint
 from fusepass.torch_private.inductor.checkpoints import is_checkpointed
 
 Nodes = dict[bool, list[fx.Node]]

@@ -21,7 +21,7 @@ from fusepass.capture.refusal import Refusal
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.stop_reasons import error_in_short
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 
 _TRIALS = 6
 _WHOLE = 4096  # elements: larger stand-ins are cut short

@@ -32,7 +32,7 @@ from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.graph.safety.failures import may_fail
 from fusepass.report.decision import Reason
 from fusepass.torch_private.dynamo.errors.raising import pending_changes
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 
 _MAX_KEPT = 1 << 26  # bytes: more would live until the graph has run only to be shown
 _DRAWS = frozenset("rand rand_like randint randint_like randn randn_like randperm".split())

@@ -33,8 +33,7 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.report.decision import Reason
 from fusepass.rewrite.apply.snapshot import inherit_meta
 from fusepass.rewrite.rule import Accept, Reject, RuleSite, written_before
-from fusepass.torch_private.fx.graphs import known_equal
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint
 from fusepass.tune import ConvRegionProblem
 from fusepass.tune.problems.gemm import digest
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fusepass.fusion import extern_calls
 from fusepass.fusion.aten_to_epilogue import FLOATS, VIEWS, NoRegion, calls_of, widened
 from fusepass.fusion.gemm.norm import row_scale
 from fusepass.fusion.gemm.outputs import MAX_REDUCED, finish_region
@@ -344,11 +345,7 @@ def keeps_rows(view: fx.Node, source: fx.Node) -> bool:
     return known_equal(a.shape[-1], b.shape[-1]) and a.is_contiguous()
 
 
-def without_views(node: fx.Node) -> fx.Node:
-    """What a node is a reshape of, or itself."""
-    while node.op == "call_function" and op_name(node) in VIEWS:
-        node = node.args[0]  # type: ignore[assignment]
-    return node
+without_views = partial(extern_calls.without_views, views=VIEWS)
 
 
 def _constant(node: fx.Node) -> float | bool | None:

@@ -19,8 +19,7 @@ from fusepass.fusion.gemm.grow import region_at
 from fusepass.fusion.gemm.region import GemmRegion, is_gemm, operands_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.op_names import op_name
-from fusepass.torch_private.fx.graphs import known_equal
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import known_equal, size_hint
 
 _MADE_EARLIER = frozenset(
     """view reshape _unsafe_view permute transpose t squeeze unsqueeze expand slice select alias

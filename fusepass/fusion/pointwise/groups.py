@@ -17,6 +17,7 @@ much again they are left to it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,13 +28,14 @@ import torch
 from networkx.utils import UnionFind
 from torch import Tensor, fx
 
+from fusepass.fusion import extern_calls
 from fusepass.fusion.aten_to_epilogue import FLOATS, NoRegion, calls_of
 from fusepass.fusion.extern_calls import LIBRARY_CALLS, VIEWS, feeds_generated_code
 from fusepass.fusion.kernel_ir.epilogue import Epilogue, EpilogueOperand, EpilogueStep, Output
 from fusepass.fusion.kernel_ir.pointwise_program import PointwiseProgram
 from fusepass.graph.dataflow.effects import written_nodes
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 
 # --- Independent pointwise computations of an ATen graph, as members of programs ------------------
 # A *member* computes results that something else than a pointwise call reads, from what comes
@@ -216,11 +218,7 @@ def _kind(node: fx.Node, whole: Tensor) -> str:
     raise NoRegion("an operand lies otherwise than the result")
 
 
-def without_views(node: fx.Node) -> fx.Node:
-    """What a view is of, in the end."""
-    while op_name(node) in VIEWS:
-        node = node.all_input_nodes[0]
-    return node
+without_views = functools.partial(extern_calls.without_views, views=VIEWS)
 
 
 def _is_not_generated(node: fx.Node) -> bool:

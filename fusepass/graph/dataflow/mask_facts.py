@@ -48,18 +48,6 @@ class MaskFacts:
     false: dict[ValueAt, None] = field(default_factory=dict)
     true: dict[ValueAt, None] = field(default_factory=dict)
 
-    def is_false(self, mask: Any, moment: int) -> bool:
-        """Whether no element of a mask, read at a moment, is true."""
-        return mask is False or self._all_equal_bool(False, mask, moment)
-
-    def is_true(self, mask: Any, moment: int) -> bool:
-        """Whether every element of a mask, read at a moment, is true."""
-        return mask is True or self._all_equal_bool(True, mask, moment)
-
-    def _all_equal_bool(self, value: bool, mask: Any, moment: int) -> bool:
-        asked = self.values.questions.answer
-        return _is_bool(mask) and bool(asked(self.all_equal, value, mask, moment))
-
     def all_equal(self, value: bool, mask: fx.Node, moment: int) -> Steps:
         """Step function: whether all elements of a mask, read at a moment, have a value."""
         known = self.true if value else self.false

@@ -16,9 +16,8 @@ from torch import fx
 
 from fusepass.graph.dataflow.effects import RANDOM_OPS, is_random
 from fusepass.graph.ops.op_names import op_name, tensor_value
-from fusepass.torch_private.fx.graphs import known_equal, storage_key
+from fusepass.torch_private.fx.graphs import known_equal, size_hint, storage_key
 from fusepass.torch_private.fx.tensor_kinds import held_inside
-from fusepass.torch_private.fx.tracing import size_hint
 
 _HANDS_BACK = frozenset(name for name in RANDOM_OPS if "dropout" in name)
 

@@ -22,8 +22,7 @@ from fusepass.graph.dataflow.effects import is_random
 from fusepass.graph.dataflow.memory import elements, size, tensors_of
 from fusepass.graph.dataflow.node_recorder import autocasts_at
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.torch_private.fx.graphs import call_target
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import call_target, size_hint
 from fusepass.torch_private.inductor import lowering
 
 # Views and plain copies take every dtype, and so does asking for another.

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.inductor.faults.fault import argument, is_on_cpu
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint
 
 _aten = torch.ops.aten
 EXTREMA = (_aten.minimum.default, _aten.maximum.default)

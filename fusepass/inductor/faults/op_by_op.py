@@ -21,8 +21,7 @@ from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.safety.dtype_trial import RAISES, dtype_reason
 from fusepass.inductor.faults.fault import Fault
 from fusepass.report.decision import Decision, Station
-from fusepass.torch_private.fx.graphs import storage_key
-from fusepass.torch_private.fx.tracing import size_hint
+from fusepass.torch_private.fx.graphs import size_hint, storage_key
 
 _STRIDED = Fault(
     "strided_memory",

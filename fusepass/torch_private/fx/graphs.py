@@ -152,6 +152,14 @@ def known_true(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
+def size_hint(size: Any) -> int | None:
+    """A size as a number: its hint where it is symbolic, None where it depends on data."""
+    if isinstance(size, int):
+        return size
+    hint = getattr(size.node, "hint", None)
+    return int(hint) if isinstance(hint, int) else None
+
+
 def fits_int64(number: torch.SymInt) -> bool:
     """Whether a Python integer that varies fits 64 bits, here and (a guard) in every later call.
 

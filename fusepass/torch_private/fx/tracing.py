@@ -149,14 +149,6 @@ def has_own_backward(grad_fn: Any) -> bool:
     return is_function and not type(grad_fn).__name__.startswith("GeneratedBackwardFor_")
 
 
-def size_hint(size: Any) -> int | None:
-    """A size as a number: its hint where it is symbolic, None where it depends on data."""
-    if isinstance(size, int):
-        return size
-    hint = getattr(size.node, "hint", None)
-    return int(hint) if isinstance(hint, int) else None
-
-
 @contextlib.contextmanager
 def guards_not_timed() -> Iterator[None]:
     """Spare each compile the timing of its guards, which Dynamo does for its log only.

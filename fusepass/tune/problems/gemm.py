@@ -200,20 +200,24 @@ class SiblingProblem(Problem):
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (k, n) and operands, on the device, as they are read: along k."""
+        x = self._matrix(self.m, self.x_strides[0], 1.0, generator)
+        return (x, *self._weights(generator), *self._operands(generator))
 
-        def matrix(rows: int, columns: int, apart: int, scale: float) -> Tensor:
-            whole = torch.empty(rows, max(apart, columns), device=self.device)
-            return whole.normal_(0.0, scale, generator=generator).to(self.dtype)[:, :columns]
+    def _matrix(self, rows: int, apart: int, scale: float, generator: torch.Generator) -> Tensor:
+        whole = torch.empty(rows, max(apart, self.k), device=self.device)
+        return whole.normal_(0.0, scale, generator=generator).to(self.dtype)[:, : self.k]
 
-        x = matrix(self.m, self.k, self.x_strides[0], 1.0)
-        scale = 1 / math.sqrt(max(self.k, 1))
-        weights = [matrix(n, self.k, self.weight_strides[1], scale).t() for n in self.widths]
-        operands = [
+    def _weights(self, generator: torch.Generator) -> list[Tensor]:
+        given = self.weight_strides[1], 1 / math.sqrt(max(self.k, 1)), generator
+        return [self._matrix(n, *given).t() for n in self.widths]
+
+    def _operands(self, generator: torch.Generator) -> list[Tensor]:
+        """What is read besides; of a gated pair there is one epilogue for both widths."""
+        return [
             operand
-            for n, epilogue in zip(self.widths, self.epilogues, strict=True)
+            for n, epilogue in zip(self.widths, self.epilogues, strict=False)
             for operand in random_operands(epilogue, self.m, n, self.device, generator)
         ]
-        return (x, *weights, *operands)
 
     @property
     def may_be_tf32(self) -> bool:
@@ -232,11 +236,10 @@ class SiblingProblem(Problem):
 
 
 @dataclass(frozen=True)
-class NormedProblem(Problem):
+class NormedProblem(SiblingProblem):
     """Products of the norm of x (1, k) with weights (k, n) of some widths n; ``n`` is their sum.
 
     Attributes:
-        widths: columns of each product.
         epilogues: one of all products, or one for each.
         norm: of x.
         gain: dtype of its weight.
@@ -246,8 +249,6 @@ class NormedProblem(Problem):
     """
 
     generation: ClassVar[int] = 4
-    widths: tuple[int, ...] = ()
-    epilogues: tuple[Epilogue, ...] = ()
     norm: Norm = field(default=Norm(1e-6))
     gain: torch.dtype = torch.bfloat16
     shift: torch.dtype | None = None
@@ -273,24 +274,13 @@ class NormedProblem(Problem):
 
     def inputs(self, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random x, weights (k, n), vectors and operands, on the device, as they are read."""
-
-        def matrix(rows: int, apart: int, scale: float) -> Tensor:
-            whole = torch.empty(rows, max(apart, self.k), device=self.device)
-            return whole.normal_(0.0, scale, generator=generator).to(self.dtype)[:, : self.k]
-
-        scale = 1 / math.sqrt(self.k)
-        weights = [matrix(n, self.weight_strides[1], scale).t() for n in self.widths]
+        weights = self._weights(generator)
         vectors = [
             torch.empty(self.k, device=self.device).normal_(1.0, 0.1, generator=generator).to(kind)
             for kind in self._vectors
         ]
-        widths = self.widths if len(self.epilogues) == len(self.widths) else self.widths[:1]
-        operands = [
-            operand
-            for n, epilogue in zip(widths, self.epilogues, strict=True)
-            for operand in random_operands(epilogue, self.m, n, self.device, generator)
-        ]
-        return (matrix(self.m, self.k, 1.0), *weights, *vectors, *operands)
+        operands = self._operands(generator)
+        return (self._matrix(self.m, self.k, 1.0, generator), *weights, *vectors, *operands)
 
     @property
     def _vectors(self) -> tuple[torch.dtype, ...]:

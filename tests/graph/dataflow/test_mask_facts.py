@@ -28,7 +28,12 @@ def known(
 
     tested, asked = returned(program, MASK.clone())
     facts, end = learned(tested, outcome)
-    return facts.is_false(asked, end), facts.is_true(asked, end)
+    return holds(facts, False, asked, end), holds(facts, True, asked, end)
+
+
+def holds(facts: MaskFacts, value: bool, mask: Any, moment: int) -> bool:
+    """Whether all elements of a mask, read at a moment, are known to have a value."""
+    return bool(facts.values.questions.answer(facts.all_equal, value, mask, moment))
 
 
 def learned(tested: fx.Node, outcome: bool) -> tuple[MaskFacts, int]:
@@ -182,22 +187,13 @@ def test_a_mask_of_no_elements_is_both_empty_and_full() -> None:
     assert empty.all()
 
 
-def test_numbers_are_no_masks() -> None:
-    facts, end = learned(*returned(lambda m: m.any(), MASK.clone())[:1], False)
-    assert facts.is_false(False, end)
-    assert facts.is_true(True, end)
-    assert not facts.is_false(0, end)
-    assert not facts.is_true(1, end)
-    assert not facts.is_false(None, end)
-
-
 def test_a_mask_of_numbers_is_none() -> None:
     def program(x: Tensor) -> tuple[Any, Any]:
         return x.any(), x
 
     tested, asked = returned(program, torch.ones(3))
     facts, end = learned(tested, False)
-    assert not facts.is_false(asked, end)
+    assert not holds(facts, False, asked, end)
 
 
 def test_the_same_mask_made_again() -> None:
@@ -209,9 +205,9 @@ def test_the_same_mask_made_again() -> None:
 
     tested, again, later, other = returned(program, torch.ones(3))
     facts, end = learned(tested, False)
-    assert facts.is_false(again, end)
-    assert not facts.is_false(later, end), "x was written in between"
-    assert not facts.is_false(other, end)
+    assert holds(facts, False, again, end)
+    assert not holds(facts, False, later, end), "x was written in between"
+    assert not holds(facts, False, other, end)
 
 
 def test_a_mask_written_after_it_was_asked() -> None:
@@ -223,8 +219,8 @@ def test_a_mask_written_after_it_was_asked() -> None:
 
     tested, first, h = returned(program, MASK.clone())
     facts, end = learned(tested, False)
-    assert facts.is_false(first, end)
-    assert not facts.is_false(h, end)
+    assert holds(facts, False, first, end)
+    assert not holds(facts, False, h, end)
 
 
 COUNTS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
@@ -250,7 +246,7 @@ def test_a_count_that_comes_round_to_zero(name: str) -> None:
             lambda m: (count(m) > 0, m.clone()), torch.ones(elements, dtype=torch.bool)
         )
         facts, end = learned(tested, False)
-        assert facts.is_false(asked, end) is exact
+        assert holds(facts, False, asked, end) is exact
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.bfloat16])
@@ -260,7 +256,7 @@ def test_a_count_that_does_not(dtype: torch.dtype) -> None:
         lambda m: (m.sum().to(dtype) > 0, m.clone()), torch.ones(70000, dtype=torch.bool)
     )
     facts, end = learned(tested, False)
-    assert facts.is_false(asked, end)
+    assert holds(facts, False, asked, end)
 
 
 def test_masks_used_twice_are_asked_about_once() -> None:
