@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS, op_name, tensor_value
+from fusepass.graph.ops.op_names import IN_PLACE_OPERATORS, argument, op_name, tensor_value
 from fusepass.torch_private.fx.graphs import cond_operator, schema_mutates
 
 RANDOM_OPS = frozenset(
@@ -55,15 +55,10 @@ def is_random(node: fx.Node) -> bool:
     if name not in RANDOM_OPS:
         return False
     if name == "scaled_dot_product_attention":
-        probability = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-        return bool(probability != 0.0)
+        return bool(argument(node, 4, "dropout_p", 0.0) != 0.0)
     if name in _TRAINING_FLAG:
-        position, keyword, default = _TRAINING_FLAG[name]
-        training = (
-            node.args[position] if len(node.args) > position else node.kwargs.get(keyword, default)
-        )
-        rate = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
-        return training is not False and bool(rate != 0.0)
+        training = argument(node, *_TRAINING_FLAG[name])
+        return training is not False and bool(argument(node, 1, "p", 0.5) != 0.0)
     return True
 
 
@@ -163,5 +158,4 @@ def _schema_writes(node: fx.Node) -> list[fx.Node]:
 def _batch_norm_trains(node: fx.Node) -> bool:
     if node.target is torch.batch_norm:
         return len(node.args) <= 5 or node.args[5] is not False
-    training = node.args[5] if len(node.args) > 5 else node.kwargs.get("training", False)
-    return training is not False
+    return argument(node, 5, "training", False) is not False

@@ -11,7 +11,7 @@ Terms are made on demand and once per node, so that equal terms are the same obj
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -94,14 +94,8 @@ def passthrough_source(term: Term) -> Term | None:
             if isinstance(source, Term) and _compose_permutations(term, inner) == tuple(
                 range(len(dict(term.args)["dims"]))
             ):
-                return Term(
-                    source.op,
-                    source.args,
-                    source.owner,
-                    source.node,
-                    (*inner.passed, *((inner.node,) if inner.node else ()), *source.passed),
-                    source.blocked,
-                )
+                own = (inner.node,) if inner.node else ()
+                return replace(source, passed=(*inner.passed, *own, *source.passed))
         return None
     if term.op not in _PASSTHROUGH_OPS or is_random(term.owner):
         return None
@@ -115,14 +109,7 @@ def passthrough_source(term: Term) -> Term | None:
             if not isinstance(inner, Term) or inner.node is None:
                 return None
             passed = (*seen.passed, seen.node, *inner.passed)
-            seen = Term(
-                inner.op,
-                inner.args,
-                inner.owner,
-                inner.node,
-                tuple(n for n in passed if n is not None),
-                inner.blocked,
-            )
+            seen = replace(inner, passed=tuple(n for n in passed if n is not None))
     return seen if _same_layout(term.node, seen.node) else None
 
 
@@ -217,7 +204,7 @@ class TermGraph:
         if reshapes_its_operand(write):
             return False
         target = call.args[0][1] if call.args else None
-        return isinstance(target, fx.Node) and _in_place_origin(target) is _in_place_origin(node)
+        return isinstance(target, fx.Node) and in_place_origin(target) is in_place_origin(node)
 
     def _term_of(self, node: fx.Node) -> Term:
         if node not in self._terms:  # not one through the other: there may be thousands
@@ -275,7 +262,7 @@ class TermGraph:
             term = source
         if not passed:
             return term
-        return Term(term.op, term.args, term.owner, term.node, tuple(passed), term.blocked)
+        return replace(term, passed=tuple(passed))
 
     def _is_written(self, source: Term, since: Iterable[fx.Node], reader: fx.Node) -> bool:
         """Whether a call writes what others read before, from then until ``reader`` runs."""
@@ -291,7 +278,7 @@ def _holds_tensors(node: fx.Node) -> bool:
     return isinstance(value, (tuple, list)) and any(isinstance(v, torch.Tensor) for v in value)
 
 
-def _in_place_origin(node: fx.Node) -> fx.Node:
+def in_place_origin(node: fx.Node) -> fx.Node:
     """The node whose value in-place calls have been changing to become ``node``."""
     while (call := normal_call(node)) is not None and call.inplace and call.args:
         first = call.args[0][1]

@@ -28,7 +28,7 @@ from fusepass.rewrite.apply.splice import REPLACED_BY_RULE
 from fusepass.rewrite.match import near_miss
 from fusepass.rewrite.match.from_rule import pattern_of
 from fusepass.rewrite.match.legality import Surroundings
-from fusepass.rewrite.match.matcher import MatchAttempt
+from fusepass.rewrite.match.matcher import MatchAttempt, NearMiss
 from fusepass.rewrite.match.pattern import FLOATS, Pattern
 from fusepass.rewrite.rule import Place, Reject, Rule
 
@@ -47,8 +47,8 @@ class SearchResult:
 
     sites: list[MatchSite] = field(default_factory=list)
     rejected: list[tuple[Rule, fx.Node, Reject]] = field(default_factory=list)
-    misses: dict[str, near_miss.NearMiss] = field(default_factory=dict)
-    partial_matches: dict[fx.Node, tuple[str, near_miss.NearMiss]] = field(default_factory=dict)
+    misses: dict[str, NearMiss] = field(default_factory=dict)
+    partial_matches: dict[fx.Node, tuple[str, NearMiss]] = field(default_factory=dict)
     touched: set[fx.Node] = field(default_factory=set)
 
 
@@ -110,7 +110,7 @@ def _find_misses(
         found.misses.pop(name, None)
 
 
-def _resembles_pattern(within: GraphSearch, miss: near_miss.NearMiss) -> bool:
+def _resembles_pattern(within: GraphSearch, miss: NearMiss) -> bool:
     """A linear layer and a residual are no failed activation: no other full tensor may join."""
     term = within.terms.term(miss.node)
     ranks = {operand.key: _rank(operand.node) for operand in operands(term)}
@@ -176,7 +176,7 @@ def _try(within: GraphSearch, pattern: Pattern, root: Term, found: SearchResult)
     if first is not None:
         found.rejected.append((rule, root.owner, first))
     elif attempt.miss is not None and rule.name not in root.owner.meta.get(REPLACED_BY_RULE, ()):
-        near_miss.keep_best(found.misses, rule.name, near_miss.near_miss_of(pattern, attempt.miss))
+        near_miss.keep_best(found.misses, rule.name, attempt.miss)
 
 
 def _warn_of_fault(rule: Rule, fault: Exception) -> str:

@@ -16,7 +16,7 @@ from torch import fx
 from fusepass.graph.dataflow.effects import is_state_change
 from fusepass.graph.dataflow.memory import memory_of
 from fusepass.graph.ops.normal_call import normal_call
-from fusepass.graph.terms.term_graph import TermGraph
+from fusepass.graph.terms.term_graph import TermGraph, in_place_origin
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Reject
 
@@ -148,16 +148,8 @@ def _readers(
 
 def _aliases(terms: TermGraph, node: fx.Node) -> list[fx.Node]:
     """Nodes that name the memory ``node`` leaves its value in, when it works in place."""
-    call = normal_call(node)
-    if call is None or not call.inplace:
-        return [node]
-    base = node
-    while (inner := normal_call(base)) is not None and inner.inplace:
-        target = inner.args[0][1]
-        if not isinstance(target, fx.Node):
-            break
-        base = target
-    return terms.aliases_of_whole(base)
+    origin = in_place_origin(node)
+    return [node] if origin is node else terms.aliases_of_whole(origin)
 
 
 def _used_text(node: fx.Node, user: fx.Node) -> str:

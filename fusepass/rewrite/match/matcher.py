@@ -196,13 +196,26 @@ class BoundTerm:
 
 
 @dataclass(frozen=True)
-class Miss:
-    """How far an attempt got, and what stopped it."""
+class NearMiss:
+    """How far an attempt got, and what stopped it.
 
-    depth: int
+    Attributes:
+        matched: operations of the pattern that were found.
+        of: operations the pattern has.
+        code: what kind of thing was in the way.
+        text: what it was.
+        node: where.
+    """
+
+    matched: int
+    of: int
     code: Reason
     text: str
     node: fx.Node
+
+    def sentence(self) -> str:
+        """For the report."""
+        return f"nearest miss, {self.matched} of {self.of} operations: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -222,7 +235,7 @@ class MatchAttempt:
     pattern: Pattern
     graph: TermGraph
     steps: int = 0
-    miss: Miss | None = None
+    miss: NearMiss | None = None
     _depth: dict[int, int] = field(default_factory=dict)
 
     def run(self, root: Term) -> Iterator[MatchState]:
@@ -259,8 +272,8 @@ class MatchAttempt:
 
     def _record_miss(self, state: MatchState, code: Reason, text: str, node: fx.Node) -> None:
         depth = len(state.parts)
-        if self.miss is None or depth > self.miss.depth:
-            self.miss = Miss(depth, code, text, node)
+        if self.miss is None or depth > self.miss.matched:
+            self.miss = NearMiss(depth, self.pattern.operations, code, text, node)
 
     def part(self, wanted: Any, found: Any, state: MatchState) -> Iterator[MatchState]:
         """Ways in which ``found``, of the graph, is ``wanted``, of the pattern."""

@@ -8,7 +8,7 @@ values to its result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from torch import fx
 
@@ -17,38 +17,10 @@ from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.terms.term import Term, plain_name, root_names
 from fusepass.graph.terms.term_graph import TermGraph
 from fusepass.report.decision import Reason
-from fusepass.rewrite.match.matcher import MatchAttempt, MatchState, Miss, keeps_rows
+from fusepass.rewrite.match.matcher import MatchAttempt, MatchState, NearMiss, keeps_rows
 from fusepass.rewrite.match.pattern import Operation, Pattern, Variable
 
 MAX_CLIMBS = 48  # a report does not get better with more, and a long graph has thousands
-
-
-@dataclass(frozen=True)
-class NearMiss:
-    """The best partial match of one rule.
-
-    Attributes:
-        matched: operations of the pattern that were found.
-        of: operations the pattern has.
-        code: what kind of thing was in the way.
-        text: what it was.
-        node: where.
-    """
-
-    matched: int
-    of: int
-    code: Reason
-    text: str
-    node: fx.Node
-
-    def sentence(self) -> str:
-        """For the report."""
-        return f"nearest miss, {self.matched} of {self.of} operations: {self.text}"
-
-
-def near_miss_of(pattern: Pattern, miss: Miss) -> NearMiss:
-    """An attempt from above, for comparison with others."""
-    return NearMiss(miss.depth, pattern.operations, miss.code, miss.text, miss.node)
 
 
 def keep_best(best: dict[str, NearMiss], rule: str, miss: NearMiss) -> None:
@@ -106,7 +78,7 @@ def _search_from(
 ) -> NearMiss | None:
     reached = 0
     where, last = start, start.owner
-    why: Miss | None = None
+    why: NearMiss | None = None
     for level, operation in enumerate(chain):
         above = [where] if level == 0 else _above(terms, where, operation.op)
         step, why = _first(terms, pattern, operation, above)
@@ -117,16 +89,16 @@ def _search_from(
         return None
     if why is None:
         have = _readers(terms, last)
-        found = ", ".join(sorted({t.op for t in have}))
-        there = f"the program has {found}" if found else "the graph ends"
-        text = f"after {chain[reached - 1].op} the rule wants {chain[reached].op}, {there}"
-        why = Miss(reached, Reason.OTHER_OP, text, have[0].owner if have else last)
-    return NearMiss(reached, pattern.operations, why.code, why.text, why.node)
+        found = ", ".join(sorted({t.op for t in have})) or "the end of the graph"
+        text = f"after {chain[reached - 1].op} the rule wants {chain[reached].op}, there is {found}"
+        at = have[0].owner if have else last
+        why = NearMiss(reached, pattern.operations, Reason.OTHER_OP, text, at)
+    return replace(why, matched=reached)
 
 
 def _first(
     terms: TermGraph, pattern: Pattern, operation: Operation, above: list[Term]
-) -> tuple[Term | None, Miss | None]:
+) -> tuple[Term | None, NearMiss | None]:
     """The first term that is ``operation``, or what is wrong with those that nearly are."""
     why = None
     for term in above:
