@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     conv_arguments,
     has_static_batch,
     is_nhwc,
+    multiply_by,
     nhwc_conv,
     problem_of,
     region_of_matmul,
@@ -70,13 +70,7 @@ def _check(site: RuleSite) -> Accept | Reject:
     why = kernel.refuses(x, weight, conv_arguments(site.anchor)[2])
     if why is not None:
         return Reject(Reason.VARIANT, why, site.anchor)
-    return try_matrix_form(site, _multiply, _check_matmul)
-
-
-def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
-    """The convolution without its bias, in matrix form."""
-    x, weight = conv.args[:2]
-    return write.call(kernel.PRODUCT, x, weight, *conv_arguments(conv))
+    return try_matrix_form(site, multiply_by(kernel.PRODUCT), _check_matmul)
 
 
 def _check_matmul(site: RuleSite, conv: fx.Node) -> Accept | Reject:

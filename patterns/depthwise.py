@@ -19,9 +19,9 @@ from typing import Any
 from torch import Tensor, fx
 
 from fusepass.fusion import kernel_gate
-from fusepass.fusion.conv.chain import ChannelWriter
 from fusepass.fusion.conv.matrix_form import (
     conv_arguments,
+    multiply_by,
     nhwc_conv,
     problem_of,
     region_of_matmul,
@@ -91,13 +91,7 @@ def _ours(
 
 
 def _check(site: RuleSite) -> Accept | Reject:
-    return try_matrix_form(site, _multiply, _check_matmul)
-
-
-def _multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
-    """The convolution without its bias, in matrix form."""
-    x, weight = conv.args[:2]
-    return write.call(kernel.PRODUCT, x, weight, *conv_arguments(conv))
+    return try_matrix_form(site, multiply_by(kernel.PRODUCT), _check_matmul)
 
 
 def _check_matmul(site: RuleSite, conv: fx.Node) -> Accept | Reject:

@@ -142,7 +142,7 @@ def _check(match: Match, activation: str) -> Accept | Reject:
     if not x.dtype.is_floating_point or {one.dtype for one in operands} != {x.dtype}:
         shown = ", ".join(str(one.dtype).removeprefix("torch.") for one in operands)
         return Reject(Reason.DTYPE_MISMATCH, f"operands of {shown}", node)
-    if bias is not None and not _is_vector(bias, weight_t.shape[1]):
+    if bias is not None and not (bias.dim() == 1 and known_equal(bias.shape[0], weight_t.shape[1])):
         text = f"what is added has shape {tuple(bias.shape)}: not one number per column"
         return Reject(Reason.SHAPE_MISMATCH, text, node)
     sizes = [size_hint(size) for size in (*x.shape, weight_t.shape[1])]
@@ -153,19 +153,12 @@ def _check(match: Match, activation: str) -> Accept | Reject:
     if library.refuses(problem) is None:
         same = replace(library, refuses=lambda region: None, estimate=None)
         bias = "bias" in match.values
-        choice = choice_at(_product(match), match.output_nodes[0], bias, match.options, same)
+        product = next(one for one in match.nodes if op_name(one) in ("mm", "addmm"))
+        choice = choice_at(product, match.output_nodes[0], bias, match.options, same)
         # Where nothing was timed, the choice below knows more about the library's kernel.
         if choice is not None and choice.microseconds and choice.source != "model":
             return _verdict(choice, node)
     return _verdict(choose(problem, match.options, found), node)
-
-
-def _product(match: Match) -> fx.Node:
-    return next(node for node in match.nodes if op_name(node) in ("mm", "addmm"))
-
-
-def _is_vector(bias: Tensor, columns: int) -> bool:
-    return bias.dim() == 1 and known_equal(bias.shape[0], columns)
 
 
 def _problem(match: Match, activation: str) -> Problem:

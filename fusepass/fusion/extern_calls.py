@@ -72,7 +72,7 @@ def feeds_generated_code(
             found.extend(more)
     if not generated or not called:
         return bool(generated)
-    behind = _nodes_after(called)
+    behind = {*reached((user for node in called for user in node.users), lambda node: node.users)}
     return any(one not in behind for one in generated)
 
 
@@ -115,8 +115,3 @@ def _readers(node: fx.Node, besides: Collection[fx.Node]) -> tuple[list[fx.Node]
         if user.op == "call_function" and user not in besides and not is_view(user):
             (called if _is_called(user) else generated).append(user)
     return generated, called
-
-
-def _nodes_after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """Everything that needs one of some nodes."""
-    return {*reached((user for node in nodes for user in node.users), lambda node: node.users)}

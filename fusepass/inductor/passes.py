@@ -224,7 +224,8 @@ def copy_shared_outputs(graph: fx.Graph) -> None:
         node.args[0]
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     }
-    written = {node for node in written if _is_input(node)}
+    nodes = (node for node in written if isinstance(node, fx.Node))
+    written = {node for node in nodes if node.op in ("placeholder", "get_attr")}
     if not written:
         return
     output = next(iter(reversed(graph.nodes)))
@@ -239,10 +240,6 @@ def copy_shared_outputs(graph: fx.Graph) -> None:
             copies[node] = copy
     if copies:
         output.args = fx.map_arg(output.args, lambda n: copies.get(n, n))
-
-
-def _is_input(node: object) -> bool:
-    return isinstance(node, fx.Node) and node.op in ("placeholder", "get_attr")
 
 
 def _may_be_written(node: fx.Node, written: set[Any]) -> bool:

@@ -231,11 +231,13 @@ def _self_contained(layer: Layer) -> bool:
     if len(set(own)) < len(own) or None in own or given.intersection(own):
         return False
     values = [tensor_value(node) for node in layer.results]
-    return all(value is not None and _is_contiguous_input(value) for value in values)
-
-
-def _is_contiguous_input(value: torch.Tensor) -> bool:
-    return value.is_contiguous() and value.storage_offset() == 0 and not value.requires_grad
+    return all(
+        value is not None
+        and value.is_contiguous()
+        and value.storage_offset() == 0
+        and not value.requires_grad
+        for value in values
+    )
 
 
 def _uses(node: fx.Node) -> list[fx.Node]:

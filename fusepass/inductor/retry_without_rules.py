@@ -71,7 +71,13 @@ def compiled_or_without_rules(
     elsewhere = _in_empty_folder(found, tried, taken_back)
     if elsewhere is not None:
         return elsewhere
-    undone = [d for d in made if d.rule in _optional_rules() and _is_new(d, before)]
+    undone = [
+        d
+        for d in made
+        if d.rule in _optional_rules()
+        and d.outcome is Outcome.APPLIED
+        and not any(d is one for one in before)
+    ]
     # "Switched off" would be true of the second try only; what follows says what happened.
     record.undone = frozenset(rule for rule in _optional_rules() if options.rule_on(rule))
     found = compiled(_without_rules(options))
@@ -99,10 +105,6 @@ def _in_empty_folder(
     taken_back()
     go_back()
     return None
-
-
-def _is_new(decision: Decision, before: list[Decision]) -> bool:
-    return decision.outcome is Outcome.APPLIED and not any(decision is one for one in before)
 
 
 def _rejected_decision(decision: Decision, problem: str) -> Decision:

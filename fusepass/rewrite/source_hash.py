@@ -214,7 +214,7 @@ class _ReachableSource:
         names, scope = names_of(function.__code__), function.__globals__
         self.names |= names
         for name in sorted(names):
-            if name in DYNAMIC or (name not in scope and is_dynamic(_builtin(name))):
+            if name in DYNAMIC or (name not in scope and is_dynamic(getattr(builtins, name, None))):
                 where = f"{function.__qualname__} (line {function.__code__.co_firstlineno})"
                 raise Unhashable(f"{where}, which uses {name!r} and so may read anything")
         helpers = [f"{n}={self.text(scope[n])}" for n in sorted(names) if n in scope]
@@ -247,10 +247,6 @@ def _is_bound_to_value(value: Any) -> bool:
     if not isinstance(value, types.BuiltinFunctionType):
         return False
     return value.__self__ is not None and not isinstance(value.__self__, types.ModuleType)
-
-
-def _builtin(name: str) -> Any:
-    return getattr(builtins, name, None)
 
 
 def _loaded(name: str) -> types.ModuleType:

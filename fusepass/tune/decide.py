@@ -359,7 +359,8 @@ def _read(path: Path, device: str) -> dict[str, ChoiceEntry]:
 def _table(given: Device) -> ChoiceTable:
     """The table of a device a caller named."""
     try:
-        device = _current() if given is None else torch.device(given)
+        current = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(current if given is None else given)
     except (RuntimeError, TypeError) as error:
         raise TuneDevice(given, str(error)) from None
     if device.type not in ("cpu", "cuda"):
@@ -368,7 +369,3 @@ def _table(given: Device) -> ChoiceTable:
         return table_for(device)
     except (RuntimeError, AssertionError) as error:  # torch's ways to say that it is not there
         raise TuneDevice(given, str(error)) from error
-
-
-def _current() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -127,7 +127,8 @@ def conv_relu_chain_at(relu: fx.Node) -> ConvReluChain:
     nodes: set[fx.Node] = {relu}
     source = _through_casts(relu.args[0], nodes)
     terms = [source]
-    if isinstance(source, fx.Node) and op_name(source) == "add" and not _per_channel(source):
+    is_sum = isinstance(source, fx.Node) and op_name(source) == "add"
+    if is_sum and _channel_op(source) is None:
         left, right = source.args[:2]
         if _is_full(left, relu) and _is_full(right, relu) and not source.kwargs:
             _only_used_once(source)
@@ -191,10 +192,6 @@ def _channel_op(node: fx.Node) -> tuple[Any, ChannelOp] | None:
         turned = name == "sub"
         return right, ChannelOp(str(name), left, turned)  # type: ignore[arg-type]
     return None
-
-
-def _per_channel(node: fx.Node) -> bool:
-    return _channel_op(node) is not None
 
 
 def _is_full(value: Any, like: fx.Node) -> bool:

@@ -262,6 +262,15 @@ def conv_arguments(conv: fx.Node) -> tuple[list[int], list[int], list[int]]:
     return stride, padding, dilation
 
 
+def multiply_by(operator: Any) -> Callable[[ChannelWriter, fx.Node], fx.Node]:
+    """What writes a convolution without its bias, in matrix form, as a call of an operator."""
+
+    def multiply(write: ChannelWriter, conv: fx.Node) -> fx.Node:
+        return write.call(operator, *conv.args[:2], *conv_arguments(conv))
+
+    return multiply
+
+
 def region_of_matmul(product: fx.Node) -> GemmRegion:
     """What one kernel computes: all that follows, or nothing where it is better computed there.
 

@@ -70,7 +70,8 @@ def siblings_of(
     held = 0
     for node in (first, *sorted(node for node in behind if _is_product_of(node, same, first))):
         region = _unfused_gemm(node)
-        needed = None if region is None else _nodes_after(first, _nodes_read(region))
+        read = () if region is None else (*region.weights, *region.operands)
+        needed = _nodes_after(first, (part.node for part in read))
         if region is None or needed is None or not takes(region):
             if node is first:
                 return None
@@ -137,10 +138,6 @@ def _unfused_gemm(node: fx.Node) -> GemmRegion | None:
     as_they_lie = not any(shape is not None for shape in region.shapes)
     nothing_else = region.nodes == (node,) and not region.pulled
     return region if whole and as_they_lie and nothing_else else None
-
-
-def _nodes_read(region: GemmRegion) -> list[fx.Node]:
-    return [part.node for part in (*region.weights, *region.operands)]
 
 
 def _have_same_strides(one: GemmRegion, other: GemmRegion) -> bool:

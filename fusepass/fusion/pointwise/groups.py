@@ -133,7 +133,7 @@ class _Computation:
         if (
             write is not None
             and own is not None
-            and (have_same_layout(own, whole) or _small(own, whole))
+            and (have_same_layout(own, whole) or own.numel() == 1 or _is_column(own, whole))
         ):
             self._under_way += 1
             if self._under_way > _MAX_DEPTH:  # also of what will be no step
@@ -189,11 +189,6 @@ def _constant(node: fx.Node) -> float | bool | None:
         return None
     made: float | bool = torch.tensor(number, dtype=value.dtype, device="cpu").item()
     return made
-
-
-def _small(value: Tensor, whole: Tensor) -> bool:
-    """Whether there is one number for each index of the slowest dimension, or one in all."""
-    return value.numel() == 1 or _is_column(value, whole)
 
 
 def _is_column(value: Tensor, whole: Tensor) -> bool:
@@ -327,14 +322,10 @@ def _reads(one: Member) -> dict[tuple[fx.Node, int, int], int]:
     for node, operand in zip(one.operands, one.body.operands, strict=True):
         value = node.meta["val"]
         if operand.kind != "scalar":
-            read, made = (_hint(each.numel()) for each in (value, one.roots[0].meta["val"]))
+            both = value.numel(), one.roots[0].meta["val"].numel()
+            read, made = (size_hint(each) or 0 for each in both)
             found[without_views(node), read, made] = read * value.dtype.itemsize
     return found
-
-
-def _hint(size: Any) -> int:
-    """A size, or what it was when it was traced."""
-    return size_hint(size) or 0
 
 
 def _read_again(sharing: Sequence[Member]) -> int:

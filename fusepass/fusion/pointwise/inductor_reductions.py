@@ -84,7 +84,8 @@ def has_cheap_prologue(node: fx.Node) -> bool:
         name = op_name(one)
         if name in _VIEWS or name in _CASTS:
             continue
-        if name in _CHEAP or _is_square(one):
+        is_square = name == "pow" and len(one.args) == 2 and bool(one.args[1] == 2)
+        if name in _CHEAP or is_square:
             calls += 1
         elif name is not None and is_pointwise(name):
             return False
@@ -131,7 +132,3 @@ def _pointwise_sources(node: Any) -> Iterator[fx.Node]:
         return [n for n in one.all_input_nodes if count_of(n) in (whole, -1)]  # constants have none
 
     return reached([node], before)
-
-
-def _is_square(node: fx.Node) -> bool:
-    return op_name(node) == "pow" and len(node.args) == 2 and bool(node.args[1] == 2)

@@ -83,7 +83,7 @@ def pool_chain_at(node: fx.Node) -> PoolChain:
     pools = [user for user in last.users if is_pool(user)]
     if feeds_generated_code(last, [*nodes, *pools]):
         raise NoRegion("Inductor computes it in the kernel that reads it")
-    if _feeds_convolution(last):
+    if any(_is_convolution(user) for user, _ in readers(last, is_view)):
         raise NoRegion("a convolution reads it, for which Inductor may lay it out in another way")
     if any(one is not node and _have_same_result_size(one, node) for one in _pools_of(source)):
         raise NoRegion("Inductor pools it in one kernel with another of the same image")
@@ -182,10 +182,6 @@ def _is_materialized(node: fx.Node) -> bool:
     if node.op in ("placeholder", "get_attr") or is_pool(node):
         return True
     return is_library_call(node) and not _is_convolution(node)
-
-
-def _feeds_convolution(node: fx.Node) -> bool:
-    return any(_is_convolution(user) for user, _ in readers(node, is_view))
 
 
 def _is_convolution(node: fx.Node) -> bool:

@@ -102,16 +102,13 @@ def written_nodes(node: fx.Node) -> list[fx.Node]:
         return written + (_schema_writes(node) if mutable else [])
     name = op_name(node)
     if name is None:
-        return [] if is_state_change(node) or _is_select(target) else list(node.all_input_nodes)
+        is_select = getattr(target, "fusepass_pure", False) or target is cond_operator()
+        return [] if is_select or is_state_change(node) else list(node.all_input_nodes)
     if name.endswith("_") and not name.endswith("__"):
         written += _first_node(node)
     if name == "instance_norm" or (name == "batch_norm" and _batch_norm_trains(node)):
         written += _as_nodes((*node.args[1:3], *map(node.kwargs.get, _RUNNING_STATISTICS)))
     return written
-
-
-def _is_select(target: Any) -> bool:
-    return getattr(target, "fusepass_pure", False) or target is cond_operator()
 
 
 def _first_node(node: fx.Node) -> list[fx.Node]:

@@ -107,7 +107,8 @@ def op_name(node: fx.Node) -> str | None:
         name = _function_name(node.target)
     else:
         return None
-    if name == "view" and any(isinstance(arg, torch.dtype) for arg in _arguments(node)):
+    given = (*node.args, *node.kwargs.values()) if name == "view" else ()
+    if any(isinstance(arg, torch.dtype) for arg in given):
         return "view_dtype"
     return name
 
@@ -128,10 +129,6 @@ def display_name(name: str | None) -> str:
     if name.startswith("wrapped_"):  # a function of NumPy's, as Dynamo has it in a graph
         return f"NumPy's {name.removeprefix('wrapped_')}"
     return _DISPLAY_NAMES.get(name, name)
-
-
-def _arguments(node: fx.Node) -> tuple[Any, ...]:
-    return *node.args, *node.kwargs.values()
 
 
 @functools.lru_cache(maxsize=4096)  # every pass over a graph asks again

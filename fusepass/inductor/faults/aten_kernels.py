@@ -38,7 +38,8 @@ def use_eager_kernels(graph: fx.Graph) -> list[Decision]:
 def _is_flattened_index(node: fx.Node) -> bool:
     """Whether an index counts over several dimensions, of memory that may lie otherwise."""
     x = tensor_value(node.args[0])
-    several = x is not None and sum(1 for size in x.shape if _is_not_one(size)) > 1
+    sizes: list[Any] = [] if x is None else [*x.shape]
+    several = sum(not isinstance(size, int) or size != 1 for size in sizes) > 1
     return several and argument(node, 1) is None and may_be_permuted(node.args[0])  # type: ignore[arg-type]
 
 
@@ -52,10 +53,6 @@ def _is_inverse_pair(node: fx.Node) -> bool:
     """Whether a C++ compiler may take two calls together, ``sin(atan(x))`` for one."""
     x = node.args[0]
     return is_on_cpu(node) and isinstance(x, fx.Node) and x.target is _aten.atan.default
-
-
-def _is_not_one(size: int | torch.SymInt) -> bool:
-    return not isinstance(size, int) or size != 1
 
 
 def _gives_uint8(node: fx.Node) -> bool:
@@ -107,11 +104,9 @@ def _is_integer_matmul(node: fx.Node) -> bool:
 def _is_of_other_dtype(node: fx.Node) -> bool:
     """Whether ``ldexp`` promotes otherwise than to the first operand's dtype."""
     made, x = tensor_value(node), tensor_value(node.args[0])
-    return made is not None and (x is None or made.dtype is not _inductor_result_dtype(x.dtype))
-
-
-def _inductor_result_dtype(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype.is_floating_point else torch.float32
+    if made is None or x is None:
+        return made is not None
+    return made.dtype is not (x.dtype if x.dtype.is_floating_point else torch.float32)
 
 
 _INDICES = (_aten.argmax.default, _aten.argmin.default)

@@ -232,13 +232,10 @@ def _rejected_decision(station: Station, rule: Rule, node: fx.Node, reject: Reje
     outcome = {Reason.SLOWER: Outcome.SLOWER, Reason.NO_RULE: Outcome.LEFT_TO_INDUCTOR}.get(
         reject.code, Outcome.REJECTED
     )
-    where = reject.node if reject.node is not None and _has_source(reject.node) else node
+    own = reject.node is not None and source_of(reject.node)[0]
+    where = reject.node if reject.node is not None and own else node
     times = reject.microseconds
     return _decision(station, rule.name, outcome, reject.code, reject.text, where, times)
-
-
-def _has_source(node: fx.Node) -> bool:
-    return bool(source_of(node)[0])
 
 
 def _near_misses(station: Station, found: SearchResult) -> list[Decision]:

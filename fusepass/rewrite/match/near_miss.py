@@ -135,12 +135,9 @@ def _chain(pattern: Pattern) -> list[Operation]:
             part
             for _, value in path[-1].args
             for part in (value if isinstance(value, tuple) else (value,))
-            if isinstance(part, Operation) and not _is_transposed_variable(part)
+            if isinstance(part, Operation)
+            and not (part.op == "permute" and isinstance(dict(part.args)["self"], Variable))
         ]
         if not inner:
             return path[::-1]
         path.append(inner[0])
-
-
-def _is_transposed_variable(part: Operation) -> bool:
-    return part.op == "permute" and isinstance(dict(part.args)["self"], Variable)
