@@ -52,7 +52,7 @@ class _ComparedKernel:
 
     Attributes:
         reference: called as the operator is, computes the same in torch.
-        finished: of all that a call gives, and its arguments, what is compared.
+        complete: of all that a call gives, and its arguments, what is compared.
     """
 
     reference: Callable[..., Any]

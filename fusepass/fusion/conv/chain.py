@@ -41,7 +41,7 @@ class ChannelOp:
     Attributes:
         op: ``add``, ``sub``, ``mul`` or ``div``.
         by: a node with one number per channel, or a number.
-        turned: whether it is the left operand: ``by - value``.
+        reversed: whether it is the left operand: ``by - value``.
     """
 
     op: str

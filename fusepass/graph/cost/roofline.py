@@ -170,7 +170,7 @@ class KernelCost:
     Attributes:
         device: where it runs.
         flops: floating-point operations that count; 0 for what memory bounds.
-        half: whether they are on 16-bit numbers.
+        half_flops_only: whether they are on 16-bit numbers.
         moved: bytes read and written.
         passes: how often it goes over them.
         trained: whether a backward goes through it.

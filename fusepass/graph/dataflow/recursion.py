@@ -25,10 +25,10 @@ class _PendingQuery:
     """A question whose answer is being looked for.
 
     Attributes:
-        question: what is asked.
+        query: what is asked.
         steps: its step function, under way.
         mark: how many answers rested on open questions when it was opened.
-        rests_on: the depth of the outermost open question that an answer in here took for not
+        depends_on: the depth of the outermost open question that an answer in here took for not
             shown.
     """
 

@@ -38,7 +38,7 @@ class ValueNumbering:
 
     Args:
         history: of the graph.
-        handed_on: a step function: the node whose value a node hands on at the moment it is
+        passthrough: a step function: the node whose value a node hands on at the moment it is
             computed, or None.
 
     Attributes:

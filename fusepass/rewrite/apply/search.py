@@ -41,7 +41,7 @@ class SearchResult:
         sites: where a rule may act.
         rejected: rule, output node and reason for each match that was turned down.
         misses: the nearest miss of each rule that matched nowhere.
-        nearly: for a call no rule matched, the built-in rule that came nearest.
+        partial_matches: for a call no rule matched, the built-in rule that came nearest.
         touched: calls of all matches, also of those turned down.
     """
 

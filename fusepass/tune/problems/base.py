@@ -121,16 +121,15 @@ class Candidate:
         name: what tables and reports call it.
         run: ``run(x, weight_t, bias)``; ``bias`` is None for a problem without one. For a region
             ``run(x, *weights, *operands)``.
-        traced: computes the same in torch, for Inductor to compile under max-autotune; None if
+        graphable: computes the same in torch, for Inductor to compile under max-autotune; None if
             ``run`` can be traced itself.
         compiles: whether its first call compiles a kernel of ours, which a thread may do. Libraries
             would keep a workspace for each thread.
-        besides: microseconds that count against it beside those of ``run``: of work elsewhere
+        overhead_us: microseconds that count against it beside those of ``run``: of work elsewhere
             without which it cannot be had, or by which others are timed too slow. Negative: in its
             place it takes less than alone.
         generated: whether Inductor generates all of it, so that ``graphable``, or ``run``, is
-            compiled
-            in any mode: what eager would call is not what is to be known.
+            compiled in any mode: what eager would call is not what is to be known.
         refuses: why it cannot do a problem, or None.
         estimate: microseconds it should take on a device of those rates; None, or a function that
             gives None, if nobody knows.
