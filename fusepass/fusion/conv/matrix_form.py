@@ -118,8 +118,8 @@ def write_matrix_form(
 ) -> fx.Node:
     """Write a site in matrix form beside what it is, and let others read it.
 
-    ``multiply`` writes the convolution, without its bias, as a matrix. Of the nodes behind it only
-    those in ``only`` are written, if that is given.
+    ``multiply`` writes the convolution, without its bias, as a matrix. If ``only`` is given,
+    other nodes behind it stay as they are.
 
     Returns:
         What ``multiply`` wrote.

@@ -20,8 +20,8 @@ from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.tune.device.peaks import peaks_of
 
 # --- Floating-point operations --------------------------------------------------------------------
-# Of products of matrices, convolutions and attention. Everything else counts as none: it is bound
-# by the memory it reads and writes.
+# Products of matrices, convolutions and attention have some. Everything else is bound by the memory
+# that it reads and writes.
 
 # The left operand of a product, whose last dimension is summed over: its position and keywords.
 _CONTRACTED: dict[str | None, tuple[int, tuple[str, ...]]] = {
