@@ -23,6 +23,7 @@ from torch import fx
 from fusepass.capture.nodes.select_node import BRANCH, Branch, arm_of
 from fusepass.graph.dataflow.effects import is_random, written_nodes
 from fusepass.graph.dataflow.mask_facts import facts_of
+from fusepass.graph.dataflow.memory import are_alike
 from fusepass.graph.dataflow.recursion import Steps
 from fusepass.graph.dataflow.value_numbering import ValueNumbering
 from fusepass.graph.dataflow.write_history import WriteHistory
@@ -31,7 +32,6 @@ from fusepass.graph.safety.totality import partial_reason
 from fusepass.patterns.branch_to_where import erase_select, known_branches, treated_as
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import GraphRule, Reject, RuleSite
-from fusepass.torch_private.fx.graphs import known_equal
 
 
 def _check(site: RuleSite) -> Reject | None:
@@ -141,7 +141,7 @@ class _ArmResults:
                 self._note(if_false)
         elif name == "clone" or (name == "copy_" and (yield (self._stores_nothing, node))):
             handed = node.args[0]
-        return handed if isinstance(handed, fx.Node) and _same_kind(node, handed) else None
+        return handed if isinstance(handed, fx.Node) and are_alike(node, handed) else None
 
     def _is_all(self, value: bool, mask: Any, moment: int) -> Steps:
         """Step function: whether all elements of a mask have a value; it may be one number."""
@@ -169,15 +169,6 @@ class _ArmResults:
             return False
         self._note(parts[1])
         return parts[2] is target and not self.history.is_written(target, read, moment)
-
-
-def _same_kind(a: fx.Node, b: fx.Node) -> bool:
-    x, y = tensor_value(a), tensor_value(b)
-    if x is None or y is None or x.dim() != y.dim():
-        return False
-    lies = ((*x.shape, *x.stride()), (*y.shape, *y.stride()))  # a sum rounds as its operand lies
-    same_lie = all(known_equal(m, n) for m, n in zip(*lies, strict=True))
-    return same_lie and (x.dtype, x.device) == (y.dtype, y.device)
 
 
 RULE = GraphRule(

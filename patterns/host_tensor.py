@@ -16,14 +16,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.memory import memories
+from fusepass.graph.dataflow.memory import memories, same_layout
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors import (
     rewrite,
 )
 from fusepass.host_tensors.cpu_chain import nodes_still_read
 from fusepass.host_tensors.device_copies import DeviceCopy, device_copy_at
-from fusepass.host_tensors.host_constant import same_layout
 from fusepass.host_tensors.plan import HostTensorPlan, places_of, plan_of
 from fusepass.report.decision import Reason
 from fusepass.rewrite.rule import Accept, GraphRule, Reject, RuleSite

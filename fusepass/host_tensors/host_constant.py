@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.effects import RANDOM_OPS
+from fusepass.graph.dataflow.memory import same_layout
 from fusepass.graph.ops.op_names import op_name, tensor_value
 from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.torch_private.fx.graph_constants import as_int
-from fusepass.torch_private.fx.graphs import call_target, known_equal
+from fusepass.torch_private.fx.graphs import call_target
 
 LIMIT = 64 * 2**20  # bytes of one tensor: a mask of 4096 × 4096 float32
 
@@ -96,16 +97,6 @@ def _call_on_cpu(node: fx.Node, env: dict[fx.Node, Any], on_cpu: bool = False) -
     if expected is not None and not on_cpu and not same_layout(found, expected):
         raise NotConstant(f"{op_name(node)} gives another dtype, shape or layout than when traced")
     return found
-
-
-def same_layout(found: Any, expected: torch.Tensor) -> bool:
-    """Whether a value is a tensor with the dtype, shape and strides of another, for every input."""
-    if not isinstance(found, torch.Tensor) or found.dtype is not expected.dtype:
-        return False
-    if found.dim() != expected.dim():
-        return False
-    ours, theirs = (*found.shape, *found.stride()), (*expected.shape, *expected.stride())
-    return all(map(known_equal, ours, theirs))
 
 
 def _check_size(node: fx.Node) -> None:

@@ -8,18 +8,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.dataflow.memory import memory_of, same_layout
 from fusepass.graph.ops.op_names import argument, op_name, tensor_value
 from fusepass.graph.ops.schemas import is_number
 from fusepass.host_tensors.cpu_chain import CpuChain
 from fusepass.host_tensors.exact_ops import CASTS, COMPARISONS, FACTORIES, ROUNDED, Inexact
-from fusepass.host_tensors.host_constant import (
-    NotConstant,
-    is_draw,
-    is_literal,
-    literal_value,
-    same_layout,
-)
+from fusepass.host_tensors.host_constant import NotConstant, is_draw, is_literal, literal_value
 from fusepass.host_tensors.value_sets import Bound, ValueSets
 from fusepass.torch_private.fx.graph_constants import bounds_up_to, known_bounds
 from fusepass.torch_private.fx.graphs import call_target

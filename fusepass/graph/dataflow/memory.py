@@ -86,3 +86,19 @@ def is_nonempty(node: Any) -> bool:
     """Whether a node is one tensor that has elements whatever its symbolic sizes are."""
     value = tensors_of(node)
     return len(value) == 1 and all(known_equal(n > 0, True) for n in value[0].shape)
+
+
+def same_layout(found: Any, expected: Any) -> bool:
+    """Whether two tensors have one dtype, shape and strides for every input; False of others."""
+    if not isinstance(found, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        return False
+    if found.dtype is not expected.dtype or found.dim() != expected.dim():
+        return False
+    ours, theirs = (*found.shape, *found.stride()), (*expected.shape, *expected.stride())
+    return all(map(known_equal, ours, theirs))
+
+
+def are_alike(a: object, b: object) -> bool:
+    """Whether two nodes hold tensors of one layout on one device."""
+    x, y = tensor_value(a), tensor_value(b)
+    return same_layout(x, y) and x is not None and y is not None and x.device == y.device

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from fusepass.graph.dataflow.memory import same_layout
 from fusepass.graph.ops.op_names import tensor_value
-from fusepass.torch_private.fx.graphs import call_target, known_equal
+from fusepass.torch_private.fx.graphs import call_target
 from fusepass.torch_private.fx.tracing import faking
 
 # --- Grad mode and autocast as they are at a place in a graph, for fake values made there ---------
@@ -112,15 +113,8 @@ class NodeRecorder:
 
 def has_same_metadata(made: Any, value: torch.Tensor) -> bool:
     """Whether a fake tensor has the dtype, device, sizes, strides and need of grad of another."""
-    equal = known_equal
-    return (
-        isinstance(made, torch.Tensor)
-        and (made.dtype, made.device) == (value.dtype, value.device)
-        and made.dim() == value.dim()
-        and made.requires_grad == value.requires_grad
-        and all(equal(a, b) for a, b in zip(made.shape, value.shape, strict=True))
-        and all(equal(a, b) for a, b in zip(made.stride(), value.stride(), strict=True))
-    )
+    kinds = (value.device, value.requires_grad)
+    return same_layout(made, value) and (made.device, made.requires_grad) == kinds
 
 
 # --- Copies that are still there when the compiled code runs --------------------------------------

@@ -18,13 +18,12 @@ import torch
 from torch import fx
 
 from fusepass.graph.dataflow.effects import is_random, reshapes_its_operand, written_nodes
-from fusepass.graph.dataflow.memory import memory_of
+from fusepass.graph.dataflow.memory import are_alike, memory_of
 from fusepass.graph.dataflow.reached import reached
 from fusepass.graph.ops.normal_call import NormalCall, normal_call
 from fusepass.graph.ops.op_names import tensor_value
 from fusepass.graph.ops.schemas import SymbolicSize
 from fusepass.graph.terms.term import INPUT, RESHAPES, Term, normal_form
-from fusepass.torch_private.fx.graphs import known_equal
 
 # --- Calls in place that leave what they compute in another dtype than the plain operation has ----
 # ``t.eq_(y)`` keeps the dtype of ``t`` where ``t == y`` is a truth value, ``t.mul_(y)`` of an int32
@@ -104,26 +103,18 @@ def passthrough_source(term: Term) -> Term | None:
         return None
     seen: Term = source
     if term.op in RESHAPES:  # a reshape of a reshape that ends where it began
-        while seen.op in RESHAPES and not _same_layout(term.node, seen.node):
+        while seen.op in RESHAPES and not are_alike(term.node, seen.node):
             inner = seen.args[0][1] if seen.args else None
             if not isinstance(inner, Term) or inner.node is None:
                 return None
             passed = (*seen.passed, seen.node, *inner.passed)
             seen = replace(inner, passed=tuple(n for n in passed if n is not None))
-    return seen if _same_layout(term.node, seen.node) else None
+    return seen if are_alike(term.node, seen.node) else None
 
 
 def _compose_permutations(outer: Term, inner: Term) -> tuple[int, ...]:
     first, second = dict(inner.args)["dims"], dict(outer.args)["dims"]
     return tuple(first[d] for d in second)
-
-
-def _same_layout(a: fx.Node | None, b: fx.Node | None) -> bool:
-    x, y = tensor_value(a), tensor_value(b)
-    if x is None or y is None or x.dtype != y.dtype or x.device != y.device or x.dim() != y.dim():
-        return False
-    sizes = zip((*x.shape, *x.stride()), (*y.shape, *y.stride()), strict=True)
-    return all(known_equal(p, q) for p, q in sizes)
 
 
 @dataclass(eq=False)
